@@ -100,8 +100,8 @@ impl Layout {
             }
             Style::GitSync { link } => (PublishedLink::of_git_sync(&path, link)?, ensure_worktrees(&root)),
         };
-        let generations_dir =
-            generations_dir.map_err(Error::io("open the directory", path.join(WORKTREES)))?;
+        let failed = Error::io("open the directory", link.generations_path());
+        let generations_dir = generations_dir.map_err(failed)?;
         let private = open_private(&path, &root, found)?;
         let staging = open_inner(&path, &private, STAGING, found)?;
         let trash = open_inner(&path, &private, TRASH, found)?;

@@ -37,7 +37,7 @@ impl LedgerFile {
             Ok(ledgers) => Ok((ledgers, None)),
             Err(error) => {
                 quarantine::quarantine_unless(&self.private, DAMAGED, FileType::RegularFile, QUARANTINE)
-                    .map_err(Error::io("move aside", &self.path))?;
+                    .map_err(Error::io("move aside", self.path.with_file_name(DAMAGED)))?;
                 rustix::fs::renameat(&self.private, LEDGER, &self.private, DAMAGED)
                     .map_err(Error::io("move aside", &self.path))?;
                 let why =

@@ -101,6 +101,11 @@ impl PublishedLink {
         &self.at
     }
 
+    /// The path of the directory that holds the generations.
+    pub(crate) fn generations_path(&self) -> &Path {
+        &self.generations_dir
+    }
+
     /// The link's path for the state file: relative if it is inside the root, so that it stays valid at another mount
     /// point.
     pub(crate) fn recorded(&self, root: &Path) -> String {

@@ -237,7 +237,7 @@ impl Store {
             Loaded::Known(state) => state,
             Loaded::Absent => State::default(),
             Loaded::Damaged(why) => {
-                let to = layout.quarantine(&layout.private, names::STATE.as_ref())?;
+                let to = layout.quarantine(names::STATE.as_ref())?;
                 found.done.push(format!(
                     "the state file is damaged ({why}) and moved to {to}: taken from what is on disk"
                 ));
@@ -379,7 +379,7 @@ impl Store {
                 let found_stat = fsx::stat(&layout.private, entry.os()).map_err(failed())?;
                 if found_stat.is_some_and(|stat| fsx::file_type(&stat).is_dir()) {
                     // We create only files with such names, so this directory is foreign.
-                    let to = layout.quarantine(&layout.private, entry.os())?;
+                    let to = layout.quarantine(entry.os())?;
                     found.report_moved(&Path::new(names::PRIVATE).join(entry.os()), Some(to));
                 } else {
                     fsx::unlink(&layout.private, entry.os()).map_err(failed())?;

@@ -11,7 +11,6 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use rustix::fs::{AtFlags, FileType};
@@ -30,7 +29,7 @@ use crate::store::names::{
 use crate::store::{Error, Recovered, Store, operator_file, quarantine};
 
 /// The names in the directory that holds the generations.
-struct Scan {
+pub(super) struct Scan {
     /// Directories with a generation's name. True if our user owns the directory.
     generations: BTreeMap<Name, bool>,
     /// Names that are neither ours nor root links.
@@ -101,13 +100,14 @@ impl Store {
     }
 
     /// Lists and classifies the names in the directory that holds the generations.
-    fn scan(&self) -> Result<Scan, Error> {
+    pub(super) fn scan(&self) -> Result<Scan, Error> {
         let layout = &self.layout;
         let uid = rustix::process::geteuid();
         let mut scan = Scan { generations: BTreeMap::new(), foreign: Vec::new() };
-        for entry in fsx::list(&layout.generations_dir).map_err(Error::io("list", &layout.path))? {
+        let path = layout.link.generations_path();
+        for entry in fsx::list(&layout.generations_dir).map_err(Error::io("list", path))? {
             let name = entry.os();
-            let failed = || Error::io("look at", layout.at(name));
+            let failed = || Error::io("look at", path.join(name));
             let known = [LINK, LINK_TMP, PRIVATE, "lost+found"].iter().any(|known| name == OsStr::new(known))
                 || !layout.is_git_sync && operator_file::is_operator_name(&self.options.own, name);
             let stat = || fsx::stat(&layout.generations_dir, name).map_err(failed());
@@ -380,10 +380,10 @@ impl Layout {
         }
     }
 
-    /// Moves a name in one of our directories to the quarantine. Returns the new name.
-    pub(super) fn quarantine(&self, dir: &OwnedFd, name: &OsStr) -> Result<String, Error> {
-        quarantine::move_to(dir, name, &self.private, QUARANTINE)
-            .map_err(Error::io("move aside", self.at(name)))
+    /// Moves a name in our private directory to the quarantine. Returns the new name.
+    pub(super) fn quarantine(&self, name: &OsStr) -> Result<String, Error> {
+        quarantine::move_to(&self.private, name, &self.private, QUARANTINE)
+            .map_err(Error::io("move aside", self.private_at(name)))
     }
 
     /// Moves `name` in our private directory aside, unless it is missing or has this type.
@@ -412,7 +412,7 @@ impl Layout {
         let is_dir = rustix::fs::statat(&self.private, MIRROR, AtFlags::empty())
             .is_ok_and(|stat| fsx::file_type(&stat).is_dir());
         if !is_dir && fsx::stat(&self.private, MIRROR).is_ok_and(|there| there.is_some()) {
-            let to = self.quarantine(&self.private, MIRROR.as_ref())?;
+            let to = self.quarantine(MIRROR.as_ref())?;
             found.report_moved(&Path::new(PRIVATE).join(MIRROR), Some(to));
         }
         Ok(())

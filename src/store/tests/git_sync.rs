@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use super::*;
 use crate::revision::Revision;
+use crate::store::layout::Layout;
 use crate::store::{Error, inspect};
 
 /// A root in git-sync's layout, and the path of its link.
@@ -485,4 +486,23 @@ fn a_root_with_dots_in_its_path_is_cleaned_as_git_sync_does() {
     let mut store = Store::open(Options { root: weird, ..root.options() }).unwrap().0;
     publish(&mut store, &files("a", "1"));
     root.assert_serves(&files("a", "1"));
+}
+
+#[test]
+fn an_error_names_the_directory_that_it_is_about() {
+    let root = Root::new();
+    let mut store = root.open();
+    let path_of = |error| match error {
+        Error::Io { path, .. } => path,
+        error => panic!("{error}"),
+    };
+    fs_err::remove_dir_all(root.at("..treeswap")).unwrap();
+    let moved = store.layout.quarantine("state".as_ref()).err().map(path_of);
+    assert_eq!(moved, Some(store.layout.private_at("state")));
+    let mut layout = Layout::open(&root.options(), &mut Recovered::default()).unwrap();
+    let file = fs_err::File::create(root.at("file")).unwrap();
+    layout.generations_dir = file.into_parts().0.into(); // not a directory: it cannot be listed
+    store.layout = layout.into();
+    let scanned = store.scan().err().map(path_of);
+    assert_eq!(scanned, Some(store.layout.at(".worktrees")));
 }
