@@ -4,7 +4,7 @@
 //! again) when its credentials expire, when the server does not accept them, or when a connection fails.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -20,7 +20,7 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 use tokio::runtime::Handle;
 use tokio::sync::{Mutex, Semaphore};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
 use crate::detached_io;
 use crate::secret::{self, Secret};
@@ -104,7 +104,7 @@ impl Request {
     }
 
     #[expect(clippy::expect_used, reason = "the URL is a constant, what is put into it gets encoded")]
-    fn to_http(&self, limit: Duration) -> http::Request<Body> {
+    fn to_http(&self, left: Duration) -> http::Request<Body> {
         let Act { verb, kind, namespace, name } = &self.act;
         let group = match kind {
             Kind::ConfigMap => "api/v1",
@@ -123,7 +123,7 @@ impl Request {
         }
         url.query_pairs_mut()
             .extend_pairs(&self.query)
-            .append_pair("timeout", &format!("{}s", limit.as_secs().max(1)));
+            .append_pair("timeout", &format!("{}ms", left.as_millis().max(1)));
         let method = match verb {
             Verb::List | Verb::Get => http::Method::GET,
             Verb::Create => http::Method::POST,
@@ -174,8 +174,10 @@ pub(super) struct Connection {
     longest_pause: Duration,
     slots: Semaphore,
     lease_slots: Semaphore,
-    /// How many clients were created, and the one in use.
-    live: Mutex<(u64, Option<Live>)>,
+    /// The client in use. The lock is never held across an await.
+    live: std::sync::Mutex<Option<Live>>,
+    /// How many clients were created. Locked while one is created, as that may run a credential plugin.
+    creating: Mutex<u64>,
 }
 
 impl std::fmt::Debug for Connection {
@@ -196,7 +198,8 @@ impl Connection {
             longest_pause: options.longest_pause,
             slots: Semaphore::new(options.concurrency.max(1)),
             lease_slots: Semaphore::new(MOST_LEASES),
-            live: Mutex::default(),
+            live: std::sync::Mutex::default(),
+            creating: Mutex::default(),
         }
     }
 
@@ -216,11 +219,14 @@ impl Connection {
             Kind::ConfigMap => &self.slots,
             Kind::Lease => &self.lease_slots,
         };
-        let _slot = slots.acquire().await; // an error means that the semaphore was closed, which it never is
-        let mut answer = self.send(request).await.map_err(failed)?;
+        // The deadline does not cover the wait for a slot: nothing is sent before it ends, and the requests ahead end by
+        // deadlines of their own. An error means that the semaphore was closed, which it never is.
+        let _slot = slots.acquire().await;
+        let deadline = Instant::now() + self.limit;
+        let mut answer = self.send(request, deadline).await.map_err(failed)?;
         if answer.status == http::StatusCode::UNAUTHORIZED {
             // The request had no effect, and the credentials may have been rotated since they were read.
-            answer = self.send(request).await.map_err(failed)?;
+            answer = self.send(request, deadline).await.map_err(failed)?;
         }
         answer.read(&request.act, self.longest_pause).map_err(failed)
     }
@@ -247,36 +253,44 @@ impl Connection {
     }
 
     /// Sends a request once and returns its response, of whatever status.
-    async fn send(&self, request: &Request) -> Result<HttpResponse, Failure> {
-        let live =
-            timeout(self.limit, self.live()).await.map_err(|_| Failure::Silent { after: self.limit })??;
+    async fn send(&self, request: &Request, deadline: Instant) -> Result<HttpResponse, Failure> {
+        let late = |_| Failure::Silent { after: self.limit };
+        let live = timeout_at(deadline, self.live()).await.map_err(late)??;
         let exchange = async {
-            let response = live.client.send(request.to_http(self.limit)).await;
+            let left = deadline.saturating_duration_since(Instant::now());
+            let response = live.client.send(request.to_http(left)).await;
             let response = response.map_err(|error| answer::connection_failure(&error, &live.server))?;
             let (head, body) = response.into_parts();
             let body = answer::read_body(body, MOST).await?;
             Ok(HttpResponse { status: head.status, headers: head.headers, body })
         };
-        let result =
-            timeout(self.limit, exchange).await.unwrap_or(Err(Failure::Silent { after: self.limit }));
+        let result = timeout_at(deadline, exchange).await.map_err(late).flatten();
         let stale = match &result {
             Ok(answer) => answer.status == http::StatusCode::UNAUTHORIZED,
             // It may be the credentials: a server that refuses a client certificate just closes the connection.
             Err(failure) => matches!(failure, Failure::Unreachable { .. } | Failure::Cut { .. }),
         };
         if stale {
-            self.discard(live.number).await;
+            self.discard(live.number);
         }
         result
     }
 
-    /// Returns the client. Creates one if there is none, or if its credentials expire soon.
+    /// Returns the client. Creates one if there is none, or if its credentials expire soon. While another request does
+    /// that, which may take a credential plugin's time, the client is used as long as its credentials are valid.
     async fn live(&self) -> Result<Live, Failure> {
-        let mut guard = self.live.lock().await;
-        let (created, live) = &mut *guard;
-        let is_valid = |live: &&mut Live| live.until.is_none_or(|until| Timestamp::now() + MARGIN < until);
-        if let Some(live) = live.as_mut().filter(is_valid) {
-            return Ok(live.clone());
+        if let Some(live) = self.current(MARGIN) {
+            return Ok(live);
+        }
+        let mut created = match self.creating.try_lock() {
+            Ok(created) => created,
+            Err(_) => match self.current(SignedDuration::ZERO) {
+                Some(live) => return Ok(live),
+                None => self.creating.lock().await,
+            },
+        };
+        if let Some(live) = self.current(MARGIN) {
+            return Ok(live); // another request created it meanwhile
         }
         let mut config = self.config().await?;
         let mut until = plugin::resolve(&mut config.auth_info, self.limit / 2).await?;
@@ -293,7 +307,20 @@ impl Connection {
         let secrets = secrets(&config);
         let client = Client::try_from(config).map_err(|error| self.unusable(&error))?;
         *created += 1;
-        Ok(live.insert(Live { client, server, until, number: *created, _secrets: secrets.into() }).clone())
+        let live = Live { client, server, until, number: *created, _secrets: secrets.into() };
+        *self.lock_live() = Some(live.clone());
+        Ok(live)
+    }
+
+    /// The client, if there is one whose credentials are valid for longer than `margin`.
+    fn current(&self, margin: SignedDuration) -> Option<Live> {
+        let is_valid = |live: &&Live| live.until.is_none_or(|until| Timestamp::now() + margin < until);
+        self.lock_live().as_ref().filter(is_valid).cloned()
+    }
+
+    /// Locks the client in use. Poisoning is harmless: it is replaced as a whole.
+    fn lock_live(&self) -> MutexGuard<'_, Option<Live>> {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Reads the configuration on a thread of its own, as its file system may hang.
@@ -313,11 +340,8 @@ impl Connection {
     }
 
     /// Drops the client with this number, unless it was replaced already.
-    async fn discard(&self, number: u64) {
-        let mut guard = self.live.lock().await;
-        if guard.1.as_ref().is_some_and(|live| live.number == number) {
-            guard.1 = None;
-        }
+    fn discard(&self, number: u64) {
+        self.lock_live().take_if(|live| live.number == number);
     }
 }
 
@@ -356,5 +380,64 @@ mod tests {
         assert_eq!(shown("https://api.example.com/"), "https://api.example.com:443");
         assert_eq!(shown("http://user:s3cret@10.0.0.1/k8s/x"), "http://10.0.0.1:80");
         assert_eq!(shown("https://[::1]:6443"), "https://[::1]:6443");
+    }
+
+    /// A server that answers 401 after three quarters of the time limit, and nothing at all to what is sent after that.
+    /// Returns its URL and the values of `timeout` that it is sent.
+    async fn slow_then_silent(limit: Duration) -> (String, Arc<std::sync::Mutex<Vec<Duration>>>) {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let timeouts = Arc::<std::sync::Mutex<Vec<_>>>::default();
+        let seen = Arc::clone(&timeouts);
+        tokio::spawn(async move {
+            let mut held = Vec::new();
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let mut head = [0; 4096];
+                let length = stream.read(&mut head).await.unwrap();
+                let head = String::from_utf8_lossy(&head[..length]).into_owned();
+                let after = head.split_once("timeout=").unwrap().1;
+                let milliseconds = after.split_once("ms").unwrap().0.parse().unwrap();
+                seen.lock().unwrap().push(Duration::from_millis(milliseconds));
+                if held.is_empty() {
+                    tokio::time::sleep(limit * 3 / 4).await;
+                    let answer =
+                        "HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+                    stream.write_all(answer.as_bytes()).await.unwrap();
+                }
+                held.push(stream);
+            }
+        });
+        (url, timeouts)
+    }
+
+    #[tokio::test]
+    async fn all_steps_of_a_request_share_one_deadline() {
+        let limit = Duration::from_secs(4);
+        let (url, timeouts) = slow_then_silent(limit).await;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("config");
+        let config = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "x",
+            "clusters": [{ "name": "x", "cluster": { "server": url } }],
+            "users": [{ "name": "x", "user": { "token": "t0ken-of-the-test" } }],
+            "contexts": [{ "name": "x", "context": { "cluster": "x", "user": "x" } }],
+        });
+        std::fs::write(&path, config.to_string()).unwrap();
+        let options = Options { timeout: limit, ..Options::default() };
+        let connection = Connection::new("x", Origin::Context { path, name: "x".into() }, &options);
+        let (verb, kind) = (Verb::Get, Kind::ConfigMap);
+        let request = Request::new(Act { verb, kind, namespace: "default".to_owned(), name: "x".to_owned() });
+        let began = Instant::now();
+        let deadline = began + limit;
+        let first = connection.send(&request, deadline).await.unwrap();
+        assert_eq!(first.status, http::StatusCode::UNAUTHORIZED);
+        let second = connection.send(&request, deadline).await;
+        assert!(matches!(second, Err(Failure::Silent { after }) if after == limit));
+        // With the whole limit for each step it takes at least 1.75 of it.
+        assert!(began.elapsed() < limit * 3 / 2, "{:?}", began.elapsed());
+        let timeouts = timeouts.lock().unwrap().clone();
+        assert_eq!(timeouts.len(), 2);
+        assert!(timeouts[0] <= limit && timeouts[1] <= limit / 4, "{timeouts:?}");
     }
 }

@@ -51,8 +51,9 @@ pub struct Options {
     pub kubeconfig_dir: Option<PathBuf>,
     /// Use the cluster that this process runs in, with the service account of its Pod, as [`DEFAULT`].
     pub in_cluster: bool,
-    /// How long one request may take, from the connection to the end of its answer. It is sent to the server, too, so
-    /// that the server does not carry out a request later that we have given up.
+    /// How long one request may take once [`Self::concurrency`] lets it start: to read the credentials, to connect, and
+    /// until the end of its answer, the second one included if the server did not accept the credentials. What is left
+    /// of it is sent to the server, too, so that the server does not carry out a request later that we have given up.
     pub timeout: Duration,
     /// The longest pause that a server can ask for (`Retry-After`).
     pub longest_pause: Duration,
