@@ -293,6 +293,42 @@ fn several_sources_take_the_place_of_the_repository() {
     }
 }
 
+/// The notes. `helm template` leaves them out, and `helm install --dry-run` needs a cluster: here a copy of the chart
+/// has them in a ConfigMap.
+fn notes(words: &[&str]) -> String {
+    let dir = tempfile::tempdir().unwrap();
+    let copy = dir.path().join("chart");
+    let copied = Command::new("cp").arg("-R").arg(chart()).arg(&copy).status().unwrap();
+    assert!(copied.success());
+    let notes = std::fs::read_to_string(copy.join("templates/NOTES.txt")).unwrap();
+    let template = format!(
+        "{{{{- define \"notes\" }}}}{notes}{{{{- end }}}}\nkind: ConfigMap\nnotes: {{{{ include \"notes\" . | toJson }}}}\n"
+    );
+    std::fs::write(copy.join("templates/notes.yaml"), template).unwrap();
+    let words = [&["template", "--name-template=ci", "--show-only=templates/notes.yaml"], words].concat();
+    made(&words, &copy)[0].1["notes"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn the_notes_name_what_is_followed() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), SOURCES).unwrap();
+    let set_file = format!("--set-file=sources={}", file.path().display());
+    let all = "--set=node.enabled=true,refresh.enabled=true,refresh.claimName=config,configMaps.mode=CronJob,\
+               configMaps.options.owner=ci,configMaps.options.rules=/etc/rules/x";
+    for (given, followed) in [
+        ("--set=options.repo=https://git.example.com/x.git", "https://git.example.com/x.git (HEAD)"),
+        (&set_file, "what the ConfigMap ci-sources lists (sources)"),
+        ("--set=options.sources=/own/list.yaml", "what /own/list.yaml lists (options.sources)"),
+    ] {
+        let notes = notes(&[given, all]);
+        for line in ["Every node keeps", "The claim config is refreshed with", "The ConfigMaps of"] {
+            assert!(notes.contains(&format!("{line} {followed} ")), "{notes}");
+        }
+    }
+    assert!(notes(&[]).contains("No treeswap was deployed"));
+}
+
 /// The file that has a value for every key.
 fn every_value() -> String {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/every-value.yaml").display().to_string()

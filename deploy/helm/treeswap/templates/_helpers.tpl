@@ -88,6 +88,18 @@ repository. */}}
 {{- toJson $options }}
 {{- end }}
 
+{{- /* What is followed, for people: the repository and its ref, or where several are listed. */}}
+{{- define "treeswap.whatIsFollowed" -}}
+{{- $options := include "treeswap.followed" . | fromJson }}
+{{- if .Values.sources }}
+{{- printf "what the ConfigMap %s lists (sources)" (include "treeswap.sourcesMap" .) }}
+{{- else if $options.sources }}
+{{- printf "what %s lists (options.sources)" $options.sources }}
+{{- else }}
+{{- printf "%s (%s)" $options.repo (default "HEAD" $options.ref) }}
+{{- end }}
+{{- end }}
+
 {{- /* The options as arguments, in the order of their names. JSON, because Helm reads numbers as floats and would print
 67108864 as 6.7108864e+07. */}}
 {{- define "treeswap.arguments" -}}
