@@ -155,8 +155,8 @@ pub fn hints_about(words: &str) -> Option<Vec<String>> {
 pub struct Files {
     /// Files that may be read, and directories beneath which everything may be listed and read.
     pub read: Vec<PathBuf>,
-    /// Directories beneath which files may also be written, created, renamed and removed; no directories, links or
-    /// devices.
+    /// Directories beneath which files may also be written, created and removed, and renamed or hard-linked (linkat)
+    /// within their directory. Directories, symbolic links, devices, FIFOs and sockets cannot be created.
     pub write: Vec<PathBuf>,
     /// Directories beneath which files may be removed.
     pub remove: Vec<PathBuf>,

@@ -46,7 +46,7 @@ pub struct ResultLabel {
 /// A stage of an attempt.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
 pub struct StageLabel {
-    /// resolve, fetch, export, publish.
+    /// One of [`ATTEMPT_STAGES`]; of those, durations are measured for resolve, fetch, export and publish only.
     pub stage: &'static str,
 }
 
