@@ -26,6 +26,7 @@ pub const WORKTREES: &str = ".worktrees";
 /// - A full commit id, a dot and a serial number, in the same layout: another generation of a commit whose plain name
 ///   is taken. A generation that was replaced by a newer one of the same commit gets such a name.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema), schemars(with = "String", inline))]
 #[serde(try_from = "String", into = "String")]
 pub struct Name(String);
 

@@ -18,6 +18,7 @@ use crate::revision::Revision;
 
 /// Why an attempt started.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Trigger {
     /// The process started.
@@ -51,6 +52,7 @@ impl Trigger {
 
 /// How an attempt ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
     /// A new generation became current.
@@ -63,6 +65,7 @@ pub enum Outcome {
 
 /// An attempt that has ended.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Attempt {
     /// When the attempt began.
     pub at: Timestamp,
@@ -81,6 +84,7 @@ pub struct Attempt {
 
 /// A commit's metadata. Its author chose the text, so control characters are replaced and lengths are bounded.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Commit {
     /// The first line of the commit message.
     pub subject: String,
@@ -95,6 +99,7 @@ pub struct Commit {
 
 /// One source in a composed revision.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct SourceRevision {
     /// The source's name.
     pub name: String,
@@ -113,6 +118,7 @@ pub struct SourceRevision {
 
 /// The last success for another remote or ref than the one followed now.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct EarlierSuccess {
     /// When the attempt ended.
     pub at: Timestamp,
@@ -136,6 +142,7 @@ pub fn followed(remote: &str, asked: &str) -> String {
 
 /// One hook and the result of its last run.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct HookStatus {
     /// The kind: `exechook`, `pre-publish-exechook` or `webhook`.
     pub hook: String,
@@ -161,6 +168,7 @@ pub struct HookStatus {
 
 /// The attempt that is running.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Progress {
     /// When the attempt began.
     pub since: Timestamp,
@@ -174,6 +182,7 @@ pub struct Progress {
 
 /// One generation in the status.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct GenerationStatus {
     /// The generation's name, which is its directory's.
     pub name: Name,
@@ -201,6 +210,7 @@ pub struct GenerationStatus {
 
 /// When a remote last advertised its refs and sent all objects that were new.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct LastAnswer {
     /// Wall-clock time of the answer; `None` if there was none since the process started.
     #[serde(default, rename = "last_answer", skip_serializing_if = "Option::is_none")]
@@ -225,6 +235,7 @@ impl LastAnswer {
 
 /// The state of one of several sources.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct SourceStatus {
     /// The source's name.
     pub name: String,
@@ -258,6 +269,7 @@ pub struct SourceStatus {
 
 /// The result of the last delivery of ConfigMaps.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Applied {
     /// The revision that was applied.
     pub revision: Revision,
@@ -276,6 +288,7 @@ pub struct Applied {
 
 /// The last attempt at one target.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct TargetStatus {
     /// The cluster's name in the rules.
     pub cluster: String,
@@ -307,6 +320,7 @@ impl std::fmt::Display for Holder {
 
 /// The state of a running sync. One record feeds `/status`, the page and the log.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema), schemars(rename = "WriterStatus"))]
 pub struct Status {
     /// True from the first publication on, or from the start if a complete generation was found. It never becomes
     /// false again: an outage of the remote must not take the application out of service.

@@ -1,6 +1,12 @@
-//! Exponential backoff and jitter. Pure: the random number is an argument.
+//! Exponential backoff, jitter, and the delay that a server asks for. Pure: the random number and the time are
+//! arguments.
 
 use std::time::Duration;
+
+use jiff::Timestamp;
+use jiff::civil::DateTime;
+use jiff::fmt::rfc2822::DateTimeParser;
+use jiff::tz::TimeZone;
 
 /// Delays that double from `first` up to `ceiling`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,6 +30,22 @@ impl Backoff {
 pub fn jittered(wait: Duration, fraction: f64, random: f64) -> Duration {
     let factor = 1.0 + fraction.clamp(0.0, 1.0) * (2.0 * random.clamp(0.0, 1.0) - 1.0);
     Duration::try_from_secs_f64(wait.as_secs_f64() * factor).unwrap_or(wait)
+}
+
+/// Parses the value of `Retry-After`: seconds, or an HTTP date in any of its three formats (RFC 9110, 10.2.3 and 5.6.7).
+/// A date in the past is zero. Returns `None` for anything else.
+pub fn retry_after(value: &str, now: Timestamp) -> Option<Duration> {
+    let value = value.trim();
+    if let Ok(seconds) = value.parse() {
+        return Some(Duration::from_secs(seconds));
+    }
+    let obsolete = |format| DateTime::strptime(format, value)?.to_zoned(TimeZone::UTC);
+    let date = DateTimeParser::new()
+        .parse_timestamp(value)
+        .or_else(|_| obsolete("%A, %d-%b-%y %H:%M:%S GMT").map(|date| date.timestamp()))
+        .or_else(|_| obsolete("%a %b %e %H:%M:%S %Y").map(|date| date.timestamp()))
+        .ok()?;
+    Some(Duration::try_from(date.duration_since(now)).unwrap_or_default())
 }
 
 /// A random number in 0..1 for [`jittered`]. Good enough to spread load, not for secrets.
@@ -55,6 +77,21 @@ mod tests {
         assert_eq!(jittered(S(10), 0.1, 1.0), S(11));
         assert_eq!(jittered(S(10), 0.0, 1.0), S(10));
         assert_eq!(jittered(Duration::MAX, 0.5, 1.0), Duration::MAX);
+    }
+
+    #[test]
+    fn retry_after_is_seconds_or_a_date() {
+        let now = "2026-11-06T20:00:00Z".parse().unwrap();
+        assert_eq!(retry_after("7", now), Some(S(7)));
+        assert_eq!(retry_after(" 7 ", now), Some(S(7)));
+        assert_eq!(retry_after("Fri, 06 Nov 2026 20:01:30 GMT", now), Some(S(90)));
+        assert_eq!(retry_after("Friday, 06-Nov-26 20:01:30 GMT", now), Some(S(90)));
+        assert_eq!(retry_after("Fri Nov  6 20:01:30 2026", now), Some(S(90)));
+        assert_eq!(retry_after("Fri Nov 13 20:00:00 2026", now), Some(S(7 * 24 * 3600)));
+        assert_eq!(retry_after("Fri, 06 Nov 2026 19:00:00 GMT", now), Some(S(0)));
+        for wrong in ["", "soon", "-1", "1.5", "2026-11-06T20:01:30Z"] {
+            assert_eq!(retry_after(wrong, now), None, "{wrong}");
+        }
     }
 
     #[test]

@@ -27,6 +27,7 @@ pub enum Relation {
 
 /// A git object id: 20 bytes of SHA-1. (The mirror refuses SHA-256 repositories with an error that says so.)
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[cfg_attr(test, derive(schemars::JsonSchema), schemars(with = "String", inline, extend("pattern" = "^[0-9a-f]{40}$")))]
 pub struct ObjectId(pub [u8; 20]);
 
 /// The order of the bytes. Compares the first eight as one integer, which is one instruction and nearly always decides:
@@ -100,6 +101,7 @@ pub struct NotAnId(String);
 
 /// The full id of a commit that a [`Ref`] resolved to.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema), schemars(inline))]
 #[serde(transparent)]
 pub struct Revision(pub ObjectId);
 

@@ -12,7 +12,7 @@ fn status(world: &World, more: &[&str]) -> Ran {
 }
 
 fn json(world: &World) -> serde_json::Value {
-    serde_json::from_str(&status(world, &["--json"]).stdout).unwrap()
+    common::schema::root_status(&status(world, &["--json"]).stdout)
 }
 
 fn signal(sidecar: &Sidecar, signal: Signal) {

@@ -60,14 +60,6 @@ fn snapshot(root: &Path) -> BTreeMap<PathBuf, (u64, i64, i64)> {
     all
 }
 
-/// What `/status` says.
-#[track_caller]
-fn status(sidecar: &Sidecar) -> serde_json::Value {
-    let answer = sidecar.ask("/status").unwrap();
-    let (_, body) = answer.split_once("\r\n\r\n").unwrap();
-    serde_json::from_str(body).unwrap()
-}
-
 #[test]
 fn a_burst_of_fifty_commits_makes_at_most_two_publications() {
     let world = World::new();
@@ -167,7 +159,7 @@ fn an_outage_is_told_counted_and_over_when_it_is_over() {
     assert!(sidecar.ask("/readyz").unwrap().starts_with("HTTP/1.1 200"), "an outage never closes it");
     assert!(sidecar.metric("treeswap_errors_total").unwrap() >= 3.0);
     eventually(20, "the status says so", || {
-        (status(&sidecar)["last_attempt"]["outcome"] == "failed").then_some(())
+        (sidecar.status()["last_attempt"]["outcome"] == "failed").then_some(())
     });
     world.assert_published(&one);
     drop(away);
@@ -224,7 +216,7 @@ fn a_refused_revision_keeps_the_old_one_is_not_fetched_again_and_the_next_one_is
     world.assert_published(&one);
     let told = sidecar.process.log().lines().filter(|line| line.contains("is refused because")).count();
     assert_eq!(told, 1, "told once, however often it is looked at");
-    let error = status(&sidecar)["last_attempt"]["error"].as_str().unwrap().to_owned();
+    let error = sidecar.status()["last_attempt"]["error"].as_str().unwrap().to_owned();
     assert!(error.contains(&evil[..12]) && error.contains("`out`"), "{error}");
     let three = world.remote.commit(&files("three"));
     sidecar.publishes(&world, &three);
@@ -504,7 +496,7 @@ fn a_remote_that_asks_for_patience_gets_it() {
     let sidecar = Sidecar::start(&world, &["--repo", &remote]);
     let next: jiff::Timestamp = eventually(20, "it fails and waits", || {
         let failed = sidecar.metric("treeswap_sync_consecutive_failures").is_some_and(|count| count >= 1.0);
-        if failed { status(&sidecar)["next_attempt"].as_str()?.parse().ok() } else { None }
+        if failed { sidecar.status()["next_attempt"].as_str()?.parse().ok() } else { None }
     });
     let wait = next.duration_since(jiff::Timestamp::now()).as_secs();
     assert!((500..=600).contains(&wait), "the next attempt is due in {wait} s");

@@ -388,6 +388,47 @@ async fn a_cut_session_is_noticed_and_the_next_one_works() {
     assert_eq!(place.greeting(&session, true).await, "version 2\n");
 }
 
+/// Passes one connection on to the server, and cuts it after so many pieces of the server's answers.
+async fn cut_after(listener: &tokio::net::TcpListener, port: u16, pieces: usize) {
+    let (mut client, _) = listener.accept().await.unwrap();
+    let mut server = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+    let (mut from_client, mut to_client) = client.split();
+    let (mut from_server, mut to_server) = server.split();
+    let answers = async {
+        let mut piece = [0; 4096];
+        for _ in 0..pieces {
+            match from_server.read(&mut piece).await {
+                Ok(bytes @ 1..) => to_client.write_all(&piece[..bytes]).await.unwrap(),
+                _ => return,
+            }
+        }
+        let _ = from_server.read(&mut piece).await; // lost
+    };
+    tokio::select! {
+        () = answers => {}
+        _ = tokio::io::copy(&mut from_client, &mut to_server) => {}
+    }
+}
+
+#[tokio::test]
+async fn a_connection_that_is_lost_at_any_step_can_be_tried_again() {
+    let place = Place::new(&["ed25519"]);
+    let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let target = Target { port: listener.local_addr().unwrap().port(), ..place.target() };
+    let rsa = place.path("rsa");
+    keygen(&rsa, &["-t", "rsa"]);
+    let options = Options { keys: vec![rsa, place.key.clone()], known_hosts: KnownHosts::Off };
+    let mut lost_in_authentication = 0;
+    for pieces in 0.. {
+        let connecting = Session::connect(&target, &options, timeouts());
+        let (result, ()) = tokio::join!(connecting, cut_after(&listener, place.sshd.port, pieces));
+        let Err(error) = result else { break };
+        assert!(error.is_transient(), "after {pieces} pieces: {error:?}");
+        lost_in_authentication += usize::from(error.to_string().starts_with("the authentication"));
+    }
+    assert!(lost_in_authentication > 1);
+}
+
 #[tokio::test]
 async fn a_command_that_fails_is_quoted() {
     let place = Place::new(&["ed25519"]);

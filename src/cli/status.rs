@@ -85,10 +85,15 @@ fn print(text: &str) -> std::io::Result<()> {
 
 /// The whole report; its JSON is the output of `--json`.
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema), schemars(rename = "RootStatus"))]
 struct Report<'a> {
+    /// The path of the root.
     root: &'a Path,
+    /// The name of the published generation.
     current: Option<&'a Name>,
+    /// What is wrong with the link that names it.
     problem: Option<&'a str>,
+    /// All generations, newest first.
     generations: Vec<Generation<'a>>,
     /// The state of the writer: running, hangs, silent, absent or unknown.
     writer: &'static str,
@@ -104,6 +109,7 @@ struct Report<'a> {
 
 /// One ConfigMap in one namespace of one cluster.
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Target<'a> {
     cluster: &'a str,
     namespace: &'a str,
@@ -112,12 +118,19 @@ struct Target<'a> {
     record: &'a Attempted,
 }
 
+/// One generation of the root.
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Generation<'a> {
+    /// The name of its directory.
     name: &'a Name,
+    /// Whether it is published.
     current: bool,
+    /// Whether a reader holds a pin on it.
     pinned: bool,
+    /// Processes that hold a pin, where they can be seen.
     holders: Vec<Holder>,
+    /// What its commit says of itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     commit: Option<Commit>,
     #[serde(flatten)]
@@ -126,13 +139,21 @@ struct Generation<'a> {
 
 /// A generation's record in the root.
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Facts<'a> {
+    /// The commit id.
     revision: &'a crate::revision::Revision,
+    /// The id of the commit's tree.
     tree: &'a crate::revision::ObjectId,
+    /// Files, symbolic links and directories.
     entries: u64,
+    /// Bytes of its files.
     bytes: u64,
+    /// What its files take on disk, as `--max-bytes` counts it.
     disk_bytes: Option<u64>,
+    /// When it became current.
     published: Timestamp,
+    /// When it stopped being current.
     retired: Option<Timestamp>,
 }
 

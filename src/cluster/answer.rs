@@ -17,6 +17,7 @@ use serde::de::{DeserializeOwned, Error as _};
 use super::act::{Act, Verb};
 use super::error::Failure;
 use super::object::Meta;
+use crate::retry::retry_after;
 use crate::tls;
 
 /// How many characters of a server's message are shown.
@@ -206,22 +207,13 @@ impl HttpResponse {
     /// Returns how long the server asks to wait: the `Retry-After` header, else `retryAfterSeconds` of the `Status`.
     fn pause(&self, said: &Status) -> Option<Duration> {
         let header = self.headers.get(header::RETRY_AFTER).and_then(|value| value.to_str().ok());
-        match header.map(str::trim) {
+        match header {
             Some(value) => retry_after(value, Timestamp::now()),
             None => {
                 Some(said.details.retry_after_seconds).filter(|&seconds| seconds > 0).map(Duration::from_secs)
             }
         }
     }
-}
-
-/// Parses `Retry-After`: seconds or an HTTP date (RFC 9110, 10.2.3). A date in the past is zero.
-fn retry_after(value: &str, now: Timestamp) -> Option<Duration> {
-    if let Ok(seconds) = value.parse() {
-        return Some(Duration::from_secs(seconds));
-    }
-    let date = jiff::fmt::rfc2822::DateTimeParser::new().parse_timestamp(value).ok()?;
-    Some(Duration::try_from(date.duration_since(now)).unwrap_or_default())
 }
 
 impl Status {
@@ -342,12 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn retry_after_is_seconds_or_a_date_and_is_capped() {
-        let now: Timestamp = "2026-11-21T20:00:00Z".parse().unwrap();
-        assert_eq!(retry_after("7", now), Some(Duration::from_secs(7)));
-        assert_eq!(retry_after("Sat, 21 Nov 2026 20:01:30 GMT", now), Some(Duration::from_secs(90)));
-        assert_eq!(retry_after("Sat, 21 Nov 2026 19:00:00 GMT", now), Some(Duration::ZERO));
-        assert_eq!(retry_after("soon", now), None);
+    fn retry_after_is_capped() {
         let mut answer = answered(429, &serde_json::json!({}));
         answer.headers.insert(header::RETRY_AFTER, "3600".parse().unwrap());
         let failure = answer.failure(&put(), LONGEST);

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 /// A live process that holds a lock.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Holder {
     /// Process id in our pid namespace.
     pub pid: u32,

@@ -46,6 +46,17 @@ pub(super) enum HistoryShape {
     NonLinear,
 }
 
+/// Renewing the mirror: one fetch brings everything, after which all older packs are removed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Renewal {
+    /// Garbage collection may ask for one.
+    Allowed,
+    /// The next fetch is one.
+    Due,
+    /// The last one did not succeed. The next garbage collection rewrites the packs instead, which needs no network.
+    Failed,
+}
+
 /// Checks at opening that the last tip is complete. If it is not, the mirror is set aside and the next fetch fills a
 /// new one. A repository made by git-sync has no tip in our refs: the revision that it published last becomes the tip
 /// if it is complete. So does `adopted`, the tip of a mirror whose packs were linked.
@@ -94,7 +105,7 @@ impl Mirror {
     /// same for the configured submodules. Returns the commit. `held` are the published revisions, newest first, which
     /// stay readable.
     pub async fn fetch(&mut self, tip: &Tip, held: &[Revision]) -> Result<Revision, Error> {
-        let revision = self.fetch_own(tip, held).await?;
+        let revision = self.fetch_own(tip, held, self.options.wire.max_fetch_bytes).await?;
         let mut allowance = Allowance::of(&self.options);
         match self.fetch_modules(revision, held, &mut allowance).await {
             Ok(()) => Ok(revision),
@@ -108,8 +119,13 @@ impl Mirror {
         }
     }
 
-    /// Like [`Self::fetch`], without submodules.
-    pub(super) async fn fetch_own(&mut self, tip: &Tip, held: &[Revision]) -> Result<Revision, Error> {
+    /// Like [`Self::fetch`], without submodules. No pack may have more than `max_bytes`.
+    pub(super) async fn fetch_own(
+        &mut self,
+        tip: &Tip,
+        held: &[Revision],
+        max_bytes: u64,
+    ) -> Result<Revision, Error> {
         self.recreate_if_removed().await?;
         if self.shared.take_damage() {
             let layout = Arc::clone(&self.layout);
@@ -121,18 +137,20 @@ impl Mirror {
             return self.commit_tip(found).await;
         }
         let now = self.situation(tip, &known);
-        if self.renew {
-            match self.request(&without_haves(&now), RequestReason::Renewal, held).await {
+        if self.renewal == Renewal::Due {
+            // Until it succeeds, and also if this future is dropped: a fetch of everything may take longer than an
+            // attempt may, while a fetch of what is new would not. So it is never tried twice in a row.
+            self.renewal = Renewal::Failed;
+            match self.request(&without_haves(&now), RequestReason::Renewal, held, max_bytes).await {
                 Err(error) if !error.is_transient() => {
                     tracing::warn!(%error, "the mirror cannot be renewed");
-                    self.renew = false;
                 }
                 other => return other,
             }
         }
         let (mut request, mut reason) = plan(&now);
         if reason == RequestReason::AssumeParent {
-            match self.request(&request, reason, held).await {
+            match self.request(&request, reason, held, max_bytes).await {
                 Ok(revision) => return Ok(revision),
                 Err(error) => {
                     self.history_shape = HistoryShape::NonLinear;
@@ -144,10 +162,10 @@ impl Mirror {
                 }
             }
         }
-        match self.request(&request, reason, held).await {
+        match self.request(&request, reason, held, max_bytes).await {
             Err(error) if reason != RequestReason::First && fresh_request_may_help(&error) => {
                 tracing::info!(%error, "asking again, for everything");
-                self.request(&without_haves(&now), RequestReason::WithoutHaves, held).await
+                self.request(&without_haves(&now), RequestReason::WithoutHaves, held, max_bytes).await
             }
             other => other,
         }
@@ -192,7 +210,7 @@ impl Mirror {
         if let Some(layout) = blocking(move || layout.recreate_if_removed()).await? {
             tracing::warn!(mirror = %layout.dir().display(), "the mirror was removed, and is made again");
             self.layout = Arc::new(layout);
-            self.renew = false;
+            self.renewal = Renewal::Allowed;
             self.renewal_pack = None;
         }
         Ok(())
@@ -204,6 +222,7 @@ impl Mirror {
         request: &Request,
         reason: RequestReason,
         held: &[Revision],
+        max_bytes: u64,
     ) -> Result<Revision, Error> {
         let want = request.wants[0];
         let base = request.haves.first().copied();
@@ -211,7 +230,8 @@ impl Mirror {
         let expected = (reason == RequestReason::AssumeParent).then_some(OBJECTS_PER_COMMIT);
         let task = Task::Index { tip: want, base, expected, partial };
         let request = self.filtered(request);
-        let (answer, pack) = self.receive(&request, task).await?;
+        let layout = Arc::clone(&self.layout);
+        let (answer, pack) = self.receive_into(layout.dir(), max_bytes, &request, task).await?;
         if request.filter.is_some() && !answer.filtered && self.received == 0 {
             tracing::warn!("the remote cannot leave anything out of a fetch (--filter): it sends everything");
         }
@@ -231,7 +251,7 @@ impl Mirror {
                         self.layout.set_size_without_garbage(&[revision])?;
                     }
                     RequestReason::Renewal => {
-                        self.renew = false;
+                        self.renewal = Renewal::Allowed;
                         self.renewal_pack = Some(pack);
                     }
                     // A first fetch into a repository with packs of git-sync says nothing about garbage in those packs.
@@ -248,16 +268,6 @@ impl Mirror {
                 Err(Error::Incomplete { asked: want, at: None, lack: lack.into() })
             }
         }
-    }
-
-    /// Receives one pack into the mirror. Returns the remote's answer and the pack's name.
-    pub(super) async fn receive(
-        &mut self,
-        request: &Request,
-        task: Task,
-    ) -> Result<(PackResponse, String), Error> {
-        let layout = Arc::clone(&self.layout);
-        self.receive_into(layout.dir(), self.options.wire.max_fetch_bytes, request, task).await
     }
 
     /// Receives one pack of at most `max_bytes` into the repository `dir`. Returns the remote's answer and the pack's

@@ -16,22 +16,23 @@ use super::repo_kind::RepoKind;
 /// Paths that must be regular files.
 const FILES: [&str; 7] = [MARK, "HEAD", "config", "shallow", "packed-refs", TIP, VALUES];
 
-/// Paths that must be directories.
+/// Paths that must be directories, each after the one that contains it.
 const DIRECTORIES: [&str; 7] =
     ["objects", "objects/info", "objects/pack", "refs", "refs/treeswap", HISTORY, modules::DIR];
 
 /// Removes foreign files from the mirror in `dir`. git-sync's `ROOT/.git` may contain an operator's files, symbolic
 /// links included; there only pipes, sockets and devices are removed, at the paths that we open.
 pub(super) fn remove(dir: &Path, repo: RepoKind) -> Result<(), Error> {
-    for name in FILES {
-        let wrong = |kind: FileType| is_special(kind) || repo == RepoKind::Bare && !kind.is_file();
-        remove_if(&dir.join(name), wrong)?;
-    }
     if repo == RepoKind::Worktrees {
-        return Ok(());
+        return FILES.iter().try_for_each(|name| remove_if(&dir.join(name), is_special));
     }
+    // Directories first, outer ones before inner ones: while `refs` may be a symbolic link, `refs/treeswap/tip` may be
+    // a path outside the mirror.
     for name in DIRECTORIES {
         remove_if(&dir.join(name), |kind| !kind.is_dir())?;
+    }
+    for name in FILES {
+        remove_if(&dir.join(name), |kind| !kind.is_file())?;
     }
     for mirror in fs::read_dir(dir.join(modules::DIR)).into_iter().flatten().flatten() {
         remove_if(&mirror.path(), |kind| !kind.is_dir())?;
@@ -62,4 +63,29 @@ fn remove_if(path: &Path, wrong: impl Fn(FileType) -> bool) -> Result<(), Error>
     tracing::warn!("removed {} from the mirror: it is nothing that belongs there", path.display());
     let removed = if kind.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
     removed.map_err(local("remove", path))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn nothing_is_removed_behind_a_symbolic_link_in_the_place_of_a_directory() {
+        for link in ["refs", "refs/treeswap"] {
+            let dir = tempfile::tempdir().unwrap();
+            let mirror = dir.path().join("mirror");
+            // `outside` has a directory wherever one of the mirror's files would be below the link.
+            let outside = dir.path().join("outside");
+            let kept = outside.join(Path::new(TIP).strip_prefix(link).unwrap()).join("kept");
+            fs::create_dir_all(kept.parent().unwrap()).unwrap();
+            fs::write(&kept, "x").unwrap();
+            fs::create_dir_all(mirror.join(link).parent().unwrap()).unwrap();
+            symlink(&outside, mirror.join(link)).unwrap();
+            remove(&mirror, RepoKind::Bare).unwrap();
+            assert!(kept.is_file(), "{link}");
+            assert!(mirror.join(link).symlink_metadata().is_err(), "{link} is not removed");
+        }
+    }
 }

@@ -9,7 +9,8 @@
 //! - **Renewal**: when garbage outweighs the objects that are needed, the next fetch asks for everything and claims no
 //!   commits as present. Its pack needs no other pack, and after the next publication all others are removed. Earlier
 //!   revisions can then no longer be read, so instead of a delta against one of them the whole payload is used. Not in
-//!   git-sync's layout, where packs also hold foreign commits.
+//!   git-sync's layout, where packs also hold foreign commits. If the fetch fails, the next fetches are ordinary ones,
+//!   and garbage is collected as below.
 //! - **Garbage collection**: after a revision is gone that is not in the history of another one, a child process finds
 //!   the objects that are still needed (see `indexer/repack`), and copies them out of packs with much garbage. It needs
 //!   no network. Less than a quarter of each large pack remains as garbage.
@@ -34,6 +35,7 @@ use fs_err as fs;
 
 use super::closure::tree_closure;
 use super::error::Error;
+use super::fetch::Renewal;
 use super::files::{fsync, local};
 use super::gc_plan::{GcPlan, plan_gc, too_many};
 use super::indexer::{self, Job, Needs, Report, Task};
@@ -170,13 +172,18 @@ impl Mirror {
             {
                 self.repack(held, false)
             }
+            GcPlan::Renew { .. } if self.renewal == Renewal::Failed => {
+                self.repack(held, false)?;
+                self.renewal = Renewal::Allowed;
+                Ok(())
+            }
             GcPlan::Renew { bytes } => {
                 tracing::info!(
                     bytes,
                     packs = packs.len(),
                     "the mirror holds much garbage; the next fetch renews it"
                 );
-                self.renew = true;
+                self.renewal = Renewal::Due;
                 Ok(())
             }
             GcPlan::Merge(names) => self.merge(&names),

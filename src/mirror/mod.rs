@@ -233,8 +233,8 @@ pub struct Mirror {
     settled: Option<ObjectId>,
     /// The held revisions at the last garbage collection that left no garbage; `None` if unknown.
     last_held: Option<Vec<Revision>>,
-    /// The next fetch must bring everything, so that all older packs can be removed.
-    renew: bool,
+    /// Whether the next fetch brings everything, so that all older packs can be removed.
+    renewal: fetch::Renewal,
     /// The pack of such a fetch. It needs no other pack.
     renewal_pack: Option<String>,
     /// Bytes of all packs that were received completely, those of submodules included.
@@ -307,7 +307,7 @@ impl Mirror {
             history_shape: fetch::HistoryShape::Unknown,
             settled: None,
             last_held: None,
-            renew: false,
+            renewal: fetch::Renewal::Allowed,
             renewal_pack: None,
             received: 0,
             is_submodule,

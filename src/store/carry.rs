@@ -162,7 +162,7 @@ impl<'d> ChangedPaths<'d> {
         for (path, ..) in delta.written.iter().filter(|(path, ..)| !linked.contains(&**path)) {
             let (dir, name) = stage::split(path);
             if let Some(stat) = fsx::stat(open.open(dir)?, name).map_err(io_error("look at", path))? {
-                stamps.journal().record_creation(&stat);
+                stamps.record_creation(&stat);
             }
         }
         let added_dirs = || delta.added_dirs.iter().map(|path| &**path);
@@ -173,7 +173,7 @@ impl<'d> ChangedPaths<'d> {
             if path.is_empty() {
                 stamps.set_top(&stat);
             } else {
-                stamps.journal().record_creation(&stat);
+                stamps.record_creation(&stat);
             }
         }
         Ok(())
@@ -189,19 +189,16 @@ fn move_entry(
     name: &CString,
     stamps: &Stamps,
 ) -> Result<(), Error> {
-    let stat_in = |at| {
-        let found =
-            fsx::stat(at, name.as_c_str()).map_err(io_error("look at", &join(dir, name.to_bytes())))?;
-        found.ok_or_else(|| foreign_write_error(stage::display_path(&join(dir, name.to_bytes()))))
+    let path = || join(dir, name.to_bytes());
+    let name = name.as_c_str();
+    let entry = stamps.lock_entry(from, name).map_err(io_error("look at", &path()))?;
+    let Some((before, mut journal)) = entry else {
+        return Err(foreign_write_error(stage::display_path(&path())));
     };
-    let mut journal = stamps.journal();
-    let before = stat_in(from)?;
-    if !stamps.accepts_with(&journal, &before) {
-        return Err(foreign_write_error(stage::display_path(&join(dir, name.to_bytes()))));
+    fsx::rename_new(from, name, to, name).map_err(io_error("move", &path()))?;
+    if let Some(after) = fsx::stat(to, name).map_err(io_error("look at", &path()))? {
+        journal.record_change(&before, &after); // an unrecorded change is treated as a foreign write
     }
-    fsx::rename_new(from, name.as_c_str(), to, name.as_c_str())
-        .map_err(io_error("move", &join(dir, name.to_bytes())))?;
-    journal.record_change(&before, &stat_in(to)?);
     Ok(())
 }
 

@@ -8,6 +8,7 @@ use rustix::fs::{Mode, OFlags};
 use super::stage::{Dirs, io_error, split};
 use super::{Durability, Error};
 use crate::fsx;
+use crate::generation::GenerationRecord;
 use crate::payload::{Delta, Kind, Payload};
 
 /// Up to this many files are synced one by one; beyond it the whole file system is. `syncfs` also waits for data that
@@ -44,6 +45,14 @@ impl Unsynced {
                 .map(Into::into)
                 .collect(),
         }
+    }
+
+    /// What to sync after hard links to all files of a generation were made in these directories and the top one.
+    pub(super) fn after_link<'p>(linked: &GenerationRecord, dirs: impl Iterator<Item = &'p [u8]>) -> Self {
+        if linked.entries > FEW_MAX as u64 || !linked.synced {
+            return Self::Many;
+        }
+        Self::Few { files: Vec::new(), dirs: std::iter::once(&b""[..]).chain(dirs).map(Into::into).collect() }
     }
 
     /// Adds a file in the top directory.

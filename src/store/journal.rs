@@ -21,6 +21,9 @@ use crate::fsx::walk::{self, Unlinked};
 /// The most inodes in the journal, 24 bytes each (and a seventh more: seven eighths of a hash table are used). A change
 /// that does not fit is treated as a foreign write.
 pub(super) const INODES_MAX: usize = 7 << 15;
+/// Number of parts of the journal, each with a lock. The trash unlinks and the spare links names of the same generations
+/// at the same time, and each system call is made under a lock.
+const PARTS: usize = 64;
 
 /// An inode timestamp in nanoseconds since 1970. It saturates in the year 2262, after which timestamps detect nothing.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -60,19 +63,19 @@ struct Change {
 #[derive(Debug)]
 pub(super) struct Journal {
     clock: ClockSteps,
-    changes: Mutex<Changes>,
+    parts: [Mutex<Changes>; PARTS],
 }
 
-/// The content of the journal: the latest change by inode number. A caller that changes an inode that may be shared
-/// holds the lock from the stat before the change to the stat after it. Otherwise two of our own changes could
-/// interleave and look like a foreign write.
+/// A part of the journal: the latest change by inode number. A caller that changes an inode that may be shared holds the
+/// lock until the stat after the change. Otherwise two of our own changes could interleave and look like a foreign
+/// write.
 #[derive(Debug, Default)]
 pub(super) struct Changes(HashMap<u64, Change>);
 
 impl Journal {
     /// Starts an empty journal. Fails if clock steps cannot be counted: after a step, ctimes prove nothing.
     pub(super) fn start() -> io::Result<Self> {
-        Ok(Self { clock: ClockSteps::watch()?, changes: Mutex::default() })
+        Ok(Self { clock: ClockSteps::watch()?, parts: std::array::from_fn(|_| Mutex::default()) })
     }
 
     /// How often the wall clock was set since the journal started.
@@ -83,14 +86,13 @@ impl Journal {
     /// Unlinks a name unless it is a directory. If the file has other hard links, records the ctime change.
     pub(super) fn unlink(&self, dir: BorrowedFd<'_>, name: &CStr) -> Result<Unlinked, Errno> {
         let is_shared = |stat: &Stat| stat.st_nlink > 1 && fsx::file_type(stat).is_file();
-        if !fsx::stat(dir, name).is_ok_and(|stat| stat.is_some_and(|stat| is_shared(&stat))) {
-            return walk::unlink(dir, name);
-        }
+        let shared = fsx::stat(dir, name).ok().flatten().filter(is_shared);
+        let Some(inode) = shared.map(|stat| stat.st_ino) else { return walk::unlink(dir, name) };
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let Ok(file) = rustix::fs::openat(dir, name, flags, Mode::empty()) else {
             return walk::unlink(dir, name);
         };
-        let mut changes = self.lock();
+        let mut changes = self.lock(inode);
         let before = rustix::fs::fstat(&file);
         let unlinked = walk::unlink(dir, name);
         if let (Ok(before), Ok(Unlinked::Gone), Ok(after)) = (before, &unlinked, rustix::fs::fstat(&file)) {
@@ -99,10 +101,27 @@ impl Journal {
         unlinked
     }
 
-    /// Locks the journal. Lock ordering: no other lock may be taken while it is held.
-    pub(super) fn lock(&self) -> MutexGuard<'_, Changes> {
-        self.changes.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Locks the part of the journal that has this inode. Lock ordering: no other lock may be taken while it is held.
+    pub(super) fn lock(&self, inode: u64) -> MutexGuard<'_, Changes> {
+        // Fibonacci hashing: inode numbers may be multiples of something.
+        let part = inode.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58;
+        lock(&self.parts[part as usize % PARTS])
     }
+
+    /// Drops the changes that ended at or before `since`: every tree already knows a time at least that late.
+    pub(super) fn discard_until(&self, since: Stamp) {
+        self.parts.iter().for_each(|part| lock(part).discard_until(since));
+    }
+
+    /// Number of inodes in the journal.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.parts.iter().map(|part| lock(part).0.len()).sum()
+    }
+}
+
+fn lock(part: &Mutex<Changes>) -> MutexGuard<'_, Changes> {
+    part.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Changes {
@@ -136,25 +155,18 @@ impl Changes {
 
     fn put(&mut self, stat: &Stat, from: Stamp) {
         let change = Change { from, to: Stamp::ctime_of(stat) };
-        if self.0.len() < INODES_MAX {
+        if self.0.len() < INODES_MAX / PARTS {
             self.0.insert(stat.st_ino, change);
         } else if let Some(known) = self.0.get_mut(&stat.st_ino) {
             *known = change;
         }
     }
 
-    /// Drops the changes that ended at or before `since`: every tree already knows a time at least that late.
-    pub(super) fn discard_until(&mut self, since: Stamp) {
+    fn discard_until(&mut self, since: Stamp) {
         self.0.retain(|_, change| change.to > since);
-        if self.0.capacity() > 4 * self.0.len() + 1024 {
+        if self.0.capacity() > 4 * self.0.len() + 1024 / PARTS {
             self.0.shrink_to_fit();
         }
-    }
-
-    /// Number of inodes in the journal.
-    #[cfg(test)]
-    pub(super) fn len(&self) -> usize {
-        self.0.len()
     }
 }
 
@@ -279,24 +291,42 @@ mod tests {
         assert!(file.is_explained(first), "a tree needs it");
         let now = file.now();
         file.changes.discard_until(now);
-        assert_eq!(file.changes.len(), 0);
+        assert_eq!(file.changes.0.len(), 0);
         assert!(!file.is_explained(first));
     }
 
     #[test]
     fn it_does_not_grow_without_end() {
         let file = File::new();
-        let mut changes = Changes::default();
+        let journal = Journal::start().unwrap();
         let mut stat = file.stat();
-        for inode in 0..INODES_MAX as u64 + 10 {
+        let mut fitted = 0;
+        for inode in 0..2 * INODES_MAX as u64 {
             stat.st_ino = inode;
+            let mut changes = journal.lock(inode);
             changes.record_creation(&stat);
+            fitted += usize::from(changes.explains(&stat, Stamp::EARLIEST));
         }
-        assert_eq!(changes.len(), INODES_MAX);
-        assert!(!changes.explains(&stat, Stamp::EARLIEST), "it counts as somebody else's");
+        assert_eq!((journal.len(), fitted), (INODES_MAX, INODES_MAX), "the others count as foreign writes");
         stat.st_ino = 1;
         stat.st_ctime_nsec += 1;
+        let mut changes = journal.lock(1);
         changes.record_creation(&stat);
         assert!(changes.explains(&stat, Stamp::EARLIEST), "what is known is kept up to date");
+    }
+
+    #[test]
+    fn all_parts_are_used_alike() {
+        for step in [1, 2, 8, 64, 1 << 12] {
+            let file = File::new();
+            let journal = Journal::start().unwrap();
+            let mut stat = file.stat();
+            let count = INODES_MAX / 4 * 3;
+            for number in 0..count as u64 {
+                stat.st_ino = 1_000 + number * step;
+                journal.lock(stat.st_ino).record_creation(&stat);
+            }
+            assert_eq!(journal.len(), count, "all that may be linked fit, {step} apart");
+        }
     }
 }

@@ -88,15 +88,6 @@ pub(super) fn lineage_after(lineage: &Lineage, bytes: u64, delta: &Delta) -> Lin
     Lineage { directories, ..lineage.clone() }.replacing(delta.removed.len() as u64, bytes)
 }
 
-/// What a spare is made from.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Origin<'g> {
-    /// Blobs from the mirror: every file is written.
-    Copy,
-    /// Hard links to the files of this generation, which has the same payload.
-    Link(Linkable<'g>, Option<&'g Lineage>),
-}
-
 /// Returns the record of the spare in the slot, if it is complete and from this boot.
 pub fn ready(slot: BorrowedFd<'_>, boot_id: &str) -> Option<SpareOrigin> {
     let bytes = fsx::read_file(slot, READY, MAX_RECORD).ok()??;
@@ -105,12 +96,11 @@ pub fn ready(slot: BorrowedFd<'_>, boot_id: &str) -> Option<SpareOrigin> {
     (is_dir && !boot_id.is_empty() && record.boot_id == boot_id).then_some(record)
 }
 
-/// Makes a spare for the payload in the slot, which must be empty. The spare is ready when this returns; a spare of
-/// hard links comes with its stamps. This takes long and should run on a separate thread with low priority.
+/// Makes a spare in the slot, which must be empty, by writing every file of the payload. The spare is ready when this
+/// returns. This takes long and should run on a separate thread with low priority.
 #[expect(clippy::too_many_arguments, reason = "everything that describes a generation")]
-pub(super) fn prepare(
+pub(super) fn copy(
     slot: BorrowedFd<'_>,
-    origin: Origin<'_>,
     payload: &Payload,
     selection: &str,
     blobs: &dyn BlobSource,
@@ -118,19 +108,8 @@ pub(super) fn prepare(
     durability: Durability,
     boot_id: &str,
     cancel: &CancellationToken,
-) -> Result<(SpareOrigin, Option<Stamps>), Error> {
-    let (top, stamps, lineage) = match origin {
-        Origin::Copy => (stage::write(slot, TREE.as_ref(), payload, blobs, options, cancel)?, None, None),
-        Origin::Link(source, lineage) => {
-            let (top, copied) = linkable::link(slot, TREE, source, payload, blobs, options, cancel)?;
-            let stamps = Stamps::of_links(source.stamps, &top, slot, cancel)?;
-            (
-                top,
-                Some(stamps),
-                lineage.map(|lineage| lineage.clone().replacing(copied.entries, copied.bytes)),
-            )
-        }
-    };
+) -> Result<SpareOrigin, Error> {
+    let top = stage::write(slot, TREE.as_ref(), payload, blobs, options, cancel)?;
     durable::make_durable(top.as_fd(), durability, &Unsynced::after_write(payload))?;
     let record = SpareOrigin {
         tree: payload.tree,
@@ -138,13 +117,46 @@ pub(super) fn prepare(
         group_write: options.group_write,
         bytes: payload.bytes,
         entries: payload.count(),
-        lineage,
+        lineage: None,
         boot_id: boot_id.to_owned(),
         synced: durability == Durability::Syncfs,
-        recycled: stamps.is_some(),
+        recycled: false,
     };
     write_record(slot, &record)?;
-    Ok((record, stamps))
+    Ok(record)
+}
+
+/// Makes a spare in the slot, which must be empty, from hard links to the files of the current generation, `source`.
+/// The spare is ready when this returns its record and stamps. `None`, with an incomplete tree, if the generation
+/// cannot be linked or is not as it was published.
+pub(super) fn link(
+    slot: BorrowedFd<'_>,
+    source: Linkable<'_>,
+    current: &GenerationRecord,
+    options: &Options,
+    boot_id: &str,
+    cancel: &CancellationToken,
+) -> Result<Option<(SpareOrigin, Stamps)>, Error> {
+    let modes = Modes::of(&options.write_options());
+    let Some(linked) = linkable::link_tree(slot, TREE, source, modes, cancel)? else { return Ok(None) };
+    if (linked.entries, linked.bytes) != (current.entries, current.bytes) {
+        return Ok(None);
+    }
+    let unsynced = Unsynced::after_link(current, linked.stamps.directories());
+    durable::make_durable(linked.top.as_fd(), options.durability, &unsynced)?;
+    let record = SpareOrigin {
+        tree: current.tree,
+        selection: current.selection.clone(),
+        group_write: options.group_write,
+        bytes: current.bytes,
+        entries: current.entries,
+        lineage: current.lineage.clone(),
+        boot_id: boot_id.to_owned(),
+        synced: options.durability == Durability::Syncfs,
+        recycled: true,
+    };
+    write_record(slot, &record)?;
+    Ok(Some((record, linked.stamps)))
 }
 
 /// Writes the record, which makes the spare ready.
@@ -237,18 +249,12 @@ mod tests {
         Rules { symlinks: Symlinks::Keep, ..Rules::default() }
     }
 
-    fn make(
-        place: &std::path::Path,
-        origin: Origin<'_>,
-        tree: &Tree,
-        boot: &str,
-    ) -> Result<SpareOrigin, Error> {
+    fn make(place: &std::path::Path, tree: &Tree, boot: &str) -> Result<SpareOrigin, Error> {
         let dir = fsx::open_dir_at_path(place).unwrap();
         let payload = payload(tree, rules()).unwrap();
         let cancel = CancellationToken::new();
         let blobs = Blobs::of(&[tree]);
-        prepare(dir.as_fd(), origin, &payload, "s", &blobs, &OPTIONS, Durability::Syncfs, boot, &cancel)
-            .map(|(record, _)| record)
+        copy(dir.as_fd(), &payload, "s", &blobs, &OPTIONS, Durability::Syncfs, boot, &cancel)
     }
 
     fn some() -> Tree {
@@ -265,7 +271,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let place = fsx::open_dir_at_path(dir.path()).unwrap();
         assert_eq!(ready(place.as_fd(), "one"), None, "an empty place");
-        let record = make(dir.path(), Origin::Copy, &some(), "one").unwrap();
+        let record = make(dir.path(), &some(), "one").unwrap();
         assert_eq!(ready(place.as_fd(), "one").as_ref(), Some(&record));
         assert_eq!(ready(place.as_fd(), "two"), None, "after a reboot");
         assert_eq!((record.entries, record.bytes), (5, 6));
@@ -280,17 +286,7 @@ mod tests {
         cancel.cancel();
         let all = payload(&some(), rules()).unwrap();
         let blobs = Blobs::of(&[&some()]);
-        let stopped = prepare(
-            place.as_fd(),
-            Origin::Copy,
-            &all,
-            "s",
-            &blobs,
-            &OPTIONS,
-            Durability::Syncfs,
-            "one",
-            &cancel,
-        );
+        let stopped = copy(place.as_fd(), &all, "s", &blobs, &OPTIONS, Durability::Syncfs, "one", &cancel);
         assert!(matches!(stopped, Err(Error::Cancelled)), "{stopped:?}");
         assert_eq!(ready(place.as_fd(), "one"), None);
         assert!(dir.path().join(TREE).exists(), "cancelled before anything was there to be half-made");
@@ -300,7 +296,7 @@ mod tests {
     fn a_spare_can_be_taken_once() {
         let dir = tempfile::tempdir().unwrap();
         let place = fsx::open_dir_at_path(dir.path()).unwrap();
-        make(dir.path(), Origin::Copy, &some(), "one").unwrap();
+        make(dir.path(), &some(), "one").unwrap();
         take(place.as_fd(), place.as_fd(), "taken").unwrap();
         assert_eq!(ready(place.as_fd(), "one"), None);
         assert_eq!(read_back(&dir.path().join("taken")), expected(&some()));
@@ -316,7 +312,7 @@ mod tests {
             let place = fsx::open_dir_at_path(dir.path()).unwrap();
             let blobs = Blobs::of(&steps.iter().collect::<Vec<_>>());
             let cancel = CancellationToken::new();
-            make(dir.path(), Origin::Copy, &steps[0], "one").unwrap();
+            make(dir.path(), &steps[0], "one").unwrap();
             let taken = take(place.as_fd(), place.as_fd(), "carried").unwrap();
             for (at, pair) in steps.windows(2).enumerate() {
                 let delta = delta(&pair[0], &pair[1], rules()).unwrap();

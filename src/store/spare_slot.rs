@@ -25,9 +25,9 @@ use crate::store::linkable::Linkable;
 use crate::store::names::SPARE;
 use crate::store::reap::RequiredSpace;
 use crate::store::retired::{ReadyTree, SlotState, SlotTree, StampedSpare};
-use crate::store::spare::{self, Origin, SpareOrigin};
+use crate::store::spare::{self, SpareOrigin};
 use crate::store::staging_dir::StagingDir;
-use crate::store::stamps::{self, Stamps};
+use crate::store::stamps::Stamps;
 use crate::store::trash::Trash;
 use crate::store::{Options, Recovered, Spare, Store};
 
@@ -225,18 +225,51 @@ impl SpareTask {
         &self.current
     }
 
-    /// Prepares the spare from the payload of that generation. Returns early if a fitting spare is ready. Blocking. A copy
-    /// takes long and no publication waits for it, so it has a low priority.
-    pub fn run(
+    /// Makes the spare from hard links to that generation's files. Returns false if it must be a copy instead, and true
+    /// without doing anything if a fitting spare is ready. Blocking. A publication may wait for it, so it has the normal
+    /// priority.
+    pub fn link(&self, cancel: &CancellationToken) -> Result<bool, Error> {
+        if !self.has_room {
+            return Ok(false);
+        }
+        self.make(cancel, |cancel| {
+            self.with_linkable(|source| match source {
+                Some(source) => {
+                    let boot_id = &clock::now().boot_id;
+                    spare::link(self.slot.dir.as_fd(), source, &self.current, &self.options, boot_id, cancel)
+                }
+                None => Ok(None),
+            })
+            .map(|made| made.map(|(record, stamps)| (record, Some(stamps))))
+        })
+    }
+
+    /// Makes the spare by writing the payload of that generation. Returns early if a fitting spare is ready. Blocking.
+    /// It takes long and no publication waits for it, so it has a low priority.
+    pub fn copy(
         &self,
         payload: &Payload,
         blobs: &dyn BlobSource,
         cancel: &CancellationToken,
     ) -> Result<(), Error> {
-        if self.links() {
-            return self.prepare(payload, blobs, cancel);
-        }
-        self.at_low_priority(|| self.prepare(payload, blobs, cancel))
+        self.check_payload(payload)?;
+        self.at_low_priority(|| {
+            self.make(cancel, |cancel| {
+                self.slot.set_size(RequiredSpace { bytes: payload.bytes, entries: payload.count() });
+                let record = spare::copy(
+                    self.slot.dir.as_fd(),
+                    payload,
+                    &self.current.selection,
+                    blobs,
+                    &self.options.write_options(),
+                    self.options.durability,
+                    &clock::now().boot_id,
+                    cancel,
+                );
+                Ok(Some((record?, None)))
+            })
+            .map(drop)
+        })
     }
 
     /// Returns true if a new spare consists of hard links to the generation's files, false if it is a copy.
@@ -244,9 +277,9 @@ impl SpareTask {
         self.linkable.is_some()
     }
 
-    /// Returns true if there is room for a new spare.
-    pub fn has_room(&self) -> bool {
-        self.has_room
+    /// Returns true if there is room for a spare that is a copy.
+    pub fn has_room_to_copy(&self) -> bool {
+        self.has_room_to_copy
     }
 
     /// Calls `work` with the generation to hard-link from, or with `None` if its files may not be linked.
@@ -294,53 +327,30 @@ impl SpareTask {
         Ok((busy, cancel))
     }
 
-    fn prepare(
+    /// Makes a new spare by calling `make` on the empty slot, unless a fitting one is ready. Returns false if `make`
+    /// returned `None`.
+    fn make(
         &self,
-        payload: &Payload,
-        blobs: &dyn BlobSource,
         cancel: &CancellationToken,
-    ) -> Result<(), Error> {
+        make: impl FnOnce(&CancellationToken) -> Result<Option<(SpareOrigin, Option<Stamps>)>, Error>,
+    ) -> Result<bool, Error> {
         let slot = &self.slot;
-        self.check_payload(payload)?;
-        let (_busy, cancel) = &self.lock_for_preparation(cancel)?;
-        if slot.ready(&payload.tree, &self.current.selection, &self.options).is_some() {
-            return Ok(());
+        let (_busy, cancel) = self.lock_for_preparation(cancel)?;
+        if slot.ready(&self.current.tree, &self.current.selection, &self.options).is_some() {
+            return Ok(true);
         }
         slot.discard()?;
-        let prepared = self.with_linkable(|source| {
-            let origin = match source.filter(|_| stamps::can_scan(payload)) {
-                Some(source) => Origin::Link(source, self.current.lineage.as_ref()),
-                None if !self.has_room_to_copy => {
-                    return Err(self.spare_error(
-                        "its directories are too many to share files, and there is no room to copy",
-                    ));
-                }
-                None => {
-                    slot.set_size(RequiredSpace { bytes: payload.bytes, entries: payload.count() });
-                    Origin::Copy
-                }
-            };
-            spare::prepare(
-                slot.dir.as_fd(),
-                origin,
-                payload,
-                &self.current.selection,
-                blobs,
-                &self.options.write_options(),
-                self.options.durability,
-                &clock::now().boot_id,
-                cancel,
-            )
-        });
-        let (origin, stamps) = prepared.inspect_err(|_| {
+        let made = make(&cancel);
+        let Ok(Some((origin, stamps))) = made else {
             if let Err(error) = slot.discard() {
                 tracing::warn!(error = %error, "a half-made spare cannot be removed before the next start");
             }
-        })?;
+            return made.map(|_| false);
+        };
         slot.set_size(origin.unshared(&self.current));
         *slot.state.tree() =
             stamps.map(|stamps| SlotTree::Ready(ReadyTree { stamps, checked_at: None, is_new: true }));
-        Ok(())
+        Ok(true)
     }
 
     /// Refuses a payload that is not the current generation's: the record would claim that it is.
@@ -349,12 +359,8 @@ impl SpareTask {
         if (payload.tree, payload.count(), payload.bytes) == (current.tree, current.entries, current.bytes) {
             return Ok(());
         }
-        Err(self.spare_error("the payload is another generation's"))
-    }
-
-    fn spare_error(&self, why: &str) -> Error {
-        let path = self.slot.layout.place(&self.current.name);
-        Error::io("make a spare of", path)(std::io::Error::other(why))
+        let why = std::io::Error::other("the payload is another generation's");
+        Err(Error::io("make a spare of", self.slot.layout.place(&current.name))(why))
     }
 }
 
@@ -398,7 +404,7 @@ impl Store {
         let Some(_guard) = self.spare.try_lock() else { return }; // a preparation has stamps that are not visible here
         let earliest = self.stamps.earliest().into_iter().chain(self.spare.state.earliest()).min();
         if let Some(earliest) = earliest {
-            journal.lock().discard_until(earliest);
+            journal.discard_until(earliest);
         }
     }
 

@@ -91,6 +91,11 @@ impl Modes {
         Self { dir: 0o755 | group, file: 0o644 | group, executable: 0o755 | group }
     }
 
+    /// Returns true if a file can have these permission bits.
+    pub(super) fn are_of_a_file(&self, bits: u32) -> bool {
+        bits == self.file || bits == self.executable
+    }
+
     /// The mode of a file. `None` for symlinks and submodules.
     pub(super) fn of_file(&self, kind: Kind) -> Option<u32> {
         match kind {

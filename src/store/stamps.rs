@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{FileType, Stat};
 use rustix::io::Errno;
+use rustix::path::Arg;
 use tokio_util::sync::CancellationToken;
 
 use super::journal::{Changes, Journal, Stamp};
@@ -29,24 +30,15 @@ use super::stage::check_cancelled;
 use super::{Error, stage};
 use crate::fsx;
 use crate::fsx::walk::Unlinked;
-use crate::payload::{Payload, join};
+use crate::payload::join;
 
 /// How long files are recycled or linked after they were first written. A foreign write that cannot be detected does
 /// not survive longer than this.
 const AGE_MAX: Duration = Duration::from_secs(24 * 3600);
 /// The greatest depth of directories that a scan enters; each level is an open descriptor.
-const DEPTH_MAX: usize = 64;
+pub(super) const DEPTH_MAX: usize = 64;
 /// The most bytes of directory paths that a scan collects.
-const DIRS_MAX: usize = 4 << 20;
-
-/// Returns true if a scan can reach all directories of the tree. Otherwise foreign writes cannot be detected in it.
-pub(super) fn can_scan(payload: &Payload) -> bool {
-    let mut bytes = 0;
-    payload.dir_paths().all(|path| {
-        bytes += path.len() + 1;
-        path.iter().filter(|byte| **byte == b'/').count() < DEPTH_MAX && bytes <= DIRS_MAX
-    })
-}
+pub(super) const DIRS_MAX: usize = 4 << 20;
 
 /// Whether a scan of the whole tree keeps the paths of its directories, for [`Stamps::check_directories`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -63,8 +55,10 @@ pub(super) struct Stamps {
     steps: u64,
     /// When we wrote its first files. `None` if the tree was found on disk and verified against its payload.
     made: Option<Instant>,
-    /// No ctime may be later than this, except those that the journal explains.
+    /// No file's ctime may be later than this, except those that the journal explains.
     since: Stamp,
+    /// The same for directories and symlinks, which no other tree shares.
+    unshared_since: Stamp,
     /// The top directory's mtime. Its ctime proves nothing, because renaming the tree sets it.
     top: Stamp,
     /// Paths of all directories except the top one, from the last scan of the whole tree, each ended by a zero byte.
@@ -84,7 +78,7 @@ impl Stamps {
         let since = file_system_time(scratch)?;
         let journal = Arc::clone(journal);
         let made = Some(Instant::now());
-        Ok(Self { journal, steps, made, since, top, dirs: Vec::new() })
+        Ok(Self { journal, steps, made, since, unshared_since: since, top, dirs: Vec::new() })
     }
 
     /// Stamps of a tree by any writer. The caller must compare it with its payload afterwards.
@@ -96,21 +90,17 @@ impl Stamps {
         Ok(Self { made: None, ..Self::of_new(top, scratch, journal)? })
     }
 
-    /// Stamps of a tree that was just made of hard links to files of the tree with the stamps `base`, and that nobody
-    /// else could reach so far. Fails if one of these files has a foreign write.
-    pub(super) fn of_links(
-        base: &Self,
+    /// Stamps of a tree that was just made of hard links to files of this tree, all after the time `since` and all in the
+    /// journal, and that nobody else could reach so far. `dirs` lists its directories.
+    pub(super) fn of_linked(
+        &self,
+        since: Stamp,
         top: &OwnedFd,
+        dirs: Vec<u8>,
         scratch: BorrowedFd<'_>,
-        cancel: &CancellationToken,
-    ) -> Result<Self, Error> {
-        let new = Self::of_new(top, scratch, &base.journal).map_err(stage::io_error("look at", b"."))?;
-        let is_ours = |stat: &Stat| fsx::file_type(stat) != FileType::RegularFile || base.accepts(stat);
-        let mut scan = TreeScan::new(cancel, Paths::Keep, &is_ours);
-        if scan.directory(top)? {
-            return Err(foreign_write_error(stage::display_path(&scan.path)));
-        }
-        Ok(Self { made: base.made.or(new.made), dirs: scan.dirs, ..new })
+    ) -> io::Result<Self> {
+        let new = Self::of_new(top, scratch, &self.journal)?;
+        Ok(Self { steps: self.steps, made: self.made.or(new.made), since, dirs, ..new })
     }
 
     /// Returns true if the clock was set since, so that foreign writes can no longer be detected.
@@ -132,12 +122,33 @@ impl Stamps {
 
     /// Returns true if this inode has no foreign write.
     pub(super) fn accepts(&self, stat: &Stat) -> bool {
-        Stamp::ctime_of(stat) <= self.since || self.journal().explains(stat, self.since)
+        self.accepts_with(&self.journal.lock(stat.st_ino), stat)
     }
 
-    /// Like [`Stamps::accepts`], for a caller that has locked the journal.
-    pub(super) fn accepts_with(&self, journal: &Changes, stat: &Stat) -> bool {
-        Stamp::ctime_of(stat) <= self.since || journal.explains(stat, self.since)
+    fn accepts_with(&self, changes: &Changes, stat: &Stat) -> bool {
+        let since = if fsx::file_type(stat).is_file() { self.since } else { self.unshared_since };
+        Stamp::ctime_of(stat) <= since || changes.explains(stat, since)
+    }
+
+    /// Locks the journal for the inode of an entry. Returns its metadata; `None` if it is gone or has a foreign write.
+    pub(super) fn lock_entry(
+        &self,
+        dir: BorrowedFd<'_>,
+        name: impl Arg + Copy,
+    ) -> io::Result<Option<(Stat, MutexGuard<'_, Changes>)>> {
+        let Some(stat) = fsx::stat(dir, name)? else { return Ok(None) };
+        let changes = self.journal.lock(stat.st_ino);
+        if self.accepts_with(&changes, &stat) {
+            return Ok(Some((stat, changes)));
+        }
+        // We may have changed it ourselves between the stat and the lock.
+        let found = fsx::stat(dir, name)?.filter(|found| found.st_ino == stat.st_ino);
+        Ok(found.filter(|found| self.accepts_with(&changes, found)).map(|found| (found, changes)))
+    }
+
+    /// Records that we created this inode, in a place that nobody else could reach so far.
+    pub(super) fn record_creation(&self, stat: &Stat) {
+        self.journal.lock(stat.st_ino).record_creation(stat);
     }
 
     /// Returns true if no name in the top directory was added, removed or replaced by others.
@@ -145,17 +156,12 @@ impl Stamps {
         Stamp::mtime_of(stat) == self.top
     }
 
-    /// Locks the journal.
-    pub(super) fn journal(&self) -> MutexGuard<'_, Changes> {
-        self.journal.lock()
-    }
-
     /// Unlinks a name and records the ctime change: see [`Journal::unlink`].
     pub(super) fn unlink(&self, dir: BorrowedFd<'_>, name: &CStr) -> Result<Unlinked, Errno> {
         self.journal.unlink(dir, name)
     }
 
-    /// No ctime in the tree may be later than this, except those that the journal explains.
+    /// No file's ctime in the tree may be later than this, except those that the journal explains.
     pub(super) fn since(&self) -> Stamp {
         self.since
     }
@@ -179,13 +185,14 @@ impl Stamps {
         if !self.accepts_top(&stat) {
             return Ok(Some(stage::display_path(b".")));
         }
-        let is_ours = |stat: &Stat| self.accepts(stat);
-        let mut scan = TreeScan::new(cancel, directories, &is_ours);
+        let mut scan =
+            TreeScan { stamps: self, cancel, path: Vec::new(), level: 0, directories, dirs: Vec::new() };
         if scan.directory(top)? {
             return Ok(Some(stage::display_path(&scan.path)));
         }
         self.dirs = scan.dirs;
         self.since = since;
+        self.unshared_since = since;
         Ok(None)
     }
 
@@ -204,6 +211,11 @@ impl Stamps {
         paths(&before).map(CStr::to_bytes).filter(|path| !removed.contains(path)).for_each(&mut push);
         added.for_each(push);
         self.dirs = dirs;
+    }
+
+    /// The paths of all directories except the top one.
+    pub(super) fn directories(&self) -> impl Iterator<Item = &[u8]> {
+        paths(&self.dirs).map(CStr::to_bytes)
     }
 
     /// Frees the list of directories.
@@ -242,9 +254,8 @@ fn paths(dirs: &[u8]) -> impl Iterator<Item = &CStr> {
 
 /// A recursive scan of a tree for foreign writes.
 struct TreeScan<'a> {
+    stamps: &'a Stamps,
     cancel: &'a CancellationToken,
-    /// Returns true if an inode has no foreign write. Not called for the top directory.
-    is_ours: &'a dyn Fn(&Stat) -> bool,
     /// The path of the current directory; after a foreign write was found, the path that has it.
     path: Vec<u8>,
     level: usize,
@@ -253,11 +264,7 @@ struct TreeScan<'a> {
     dirs: Vec<u8>,
 }
 
-impl<'a> TreeScan<'a> {
-    fn new(cancel: &'a CancellationToken, directories: Paths, is_ours: &'a dyn Fn(&Stat) -> bool) -> Self {
-        Self { cancel, is_ours, path: Vec::new(), level: 0, directories, dirs: Vec::new() }
-    }
-
+impl TreeScan<'_> {
     /// Scans a directory. Returns true if a foreign write was found, at `path`.
     fn directory(&mut self, dir: &OwnedFd) -> Result<bool, Error> {
         check_cancelled(self.cancel)?;
@@ -266,7 +273,7 @@ impl<'a> TreeScan<'a> {
             let why = io::Error::other("it has more directories than are looked after");
             return Err(stage::io_error("carry on", &self.path)(why));
         }
-        if self.level > 0 && !(self.is_ours)(&stat) {
+        if self.level > 0 && !self.stamps.accepts(&stat) {
             return Ok(true);
         }
         let mut below = Vec::new();
@@ -275,10 +282,12 @@ impl<'a> TreeScan<'a> {
             if kind == FileType::Directory {
                 below.push(name.to_owned());
             } else if changed.is_none() {
-                match fsx::stat(dir, name)? {
-                    Some(stat) if fsx::file_type(&stat) == FileType::Directory => below.push(name.to_owned()),
-                    Some(stat) if (self.is_ours)(&stat) => {}
-                    _ => changed = Some(name.to_owned()),
+                match self.stamps.lock_entry(dir.as_fd(), name)? {
+                    Some((stat, _)) if fsx::file_type(&stat) == FileType::Directory => {
+                        below.push(name.to_owned());
+                    }
+                    Some(_) => {}
+                    None => changed = Some(name.to_owned()),
                 }
             }
             Ok(())
@@ -313,7 +322,7 @@ pub(super) fn foreign_write_error(path: PathBuf) -> Error {
 }
 
 /// Returns the ctime that the file system gives to a change at this moment, from a new file.
-fn file_system_time(scratch: BorrowedFd<'_>) -> io::Result<Stamp> {
+pub(super) fn file_system_time(scratch: BorrowedFd<'_>) -> io::Result<Stamp> {
     let name = fsx::unique("time-");
     let file = fsx::create_new(scratch, name.as_str(), 0o600)?;
     let found = rustix::fs::fstat(&file);

@@ -43,8 +43,8 @@ fn prepare(
     make_new(task, payload, objects.blobs().as_ref(), awaited, cancel)
 }
 
-/// Makes the spare of hard links or as a copy, and returns which. `awaited` is dropped before a copy and signalled once
-/// links are ready.
+/// Makes the spare of hard links or as a copy, and returns which. `awaited` is signalled once links are ready, and dropped
+/// before a copy.
 fn make_new(
     task: &SpareTask,
     payload: impl FnOnce() -> Result<Payload, Error>,
@@ -52,15 +52,17 @@ fn make_new(
     awaited: oneshot::Sender<()>,
     cancel: &CancellationToken,
 ) -> Result<Option<&'static str>, Error> {
-    let links = task.links().then_some(awaited);
-    if !task.has_room() {
+    if task.link(cancel)? {
+        let _ = awaited.send(()); // no publication may be waiting
+        return Ok(Some("links"));
+    }
+    drop(awaited);
+    if !task.has_room_to_copy() {
         task.give_up()?;
         return Ok(None);
     }
-    task.run(&payload()?, blobs, cancel)?;
-    let Some(awaited) = links else { return Ok(Some("a copy")) };
-    let _ = awaited.send(()); // no publication may be waiting
-    Ok(Some("links"))
+    task.copy(&payload()?, blobs, cancel)?;
+    Ok(Some("a copy"))
 }
 
 /// Makes the spare from a retired generation. Returns false if there is none, or if too much differs between it and
@@ -358,6 +360,9 @@ mod tests {
         let all = payload(&first, Rules::default()).unwrap();
         let mut spare = SpareWork::default();
         spare.spawn(task, revision, Metrics::default(), move |task, awaited, cancel| {
+            if task.links() {
+                let _ = blobs.reader(); // links read no blob, which would hold them
+            }
             make_new(task, || Ok(all), &blobs, awaited, cancel)
         });
         asked.notified().await; // the preparation is running

@@ -102,7 +102,5 @@ pub fn source(name: &str, remote: &Remote, more: &str) -> String {
 }
 
 pub fn rows(sidecar: &Sidecar) -> Vec<serde_json::Value> {
-    let answer = sidecar.ask("/status").unwrap();
-    let status: serde_json::Value = serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap();
-    status["sources"].as_array().cloned().unwrap_or_default()
+    sidecar.status()["sources"].as_array().cloned().unwrap_or_default()
 }

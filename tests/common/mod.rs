@@ -15,6 +15,7 @@ pub mod raw;
 pub mod remote;
 pub mod root;
 pub mod run;
+pub mod schema;
 pub mod sidecar;
 pub mod sshd;
 pub mod tree;

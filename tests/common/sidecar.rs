@@ -86,6 +86,13 @@ impl Sidecar {
         self.request("GET", path)
     }
 
+    /// The body of `GET /status`, checked against the schema.
+    #[track_caller]
+    pub fn status(&self) -> serde_json::Value {
+        let answer = self.ask("/status").unwrap();
+        super::schema::writer_status(answer.split_once("\r\n\r\n").unwrap().1)
+    }
+
     /// Sends a request without a body; returns the answer including its head.
     pub fn request(&self, method: &str, path: &str) -> Option<String> {
         self.request_with(method, path, "")

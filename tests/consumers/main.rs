@@ -3,9 +3,13 @@
 #![allow(missing_docs)]
 
 mod pins;
+mod programs;
 #[path = "../common/run.rs"]
 #[allow(dead_code, unreachable_pub)]
 mod run;
+#[path = "../common/schema.rs"]
+#[allow(dead_code, unreachable_pub)]
+mod schema;
 mod sets;
 mod status;
 mod watches;
@@ -104,44 +108,6 @@ impl Writer {
             std::thread::sleep(Duration::from_millis(5));
         }
     }
-
-    /// A copy of the program where other users can reach it, wherever this was built.
-    fn program(&self) -> PathBuf {
-        let copy = self.dir.path().join("treeswap");
-        if !copy.exists() {
-            run::copy(Path::new(env!("CARGO_BIN_EXE_treeswap")), &copy);
-        }
-        copy
-    }
-
-    /// The same for what is in testdata/consumers.
-    fn script(&self, name: &str) -> PathBuf {
-        let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/consumers");
-        for file in ["pin.sh", "pin.py", "watch.py"] {
-            let copied = Command::new("cp").arg(from.join(file)).arg(self.dir.path()).status().unwrap();
-            assert!(copied.success());
-        }
-        self.dir.path().join(name)
-    }
-
-    /// Every consumer that pins from outside: a command line that says `pinned`, waits for a line, and reads.
-    fn pinners(&self, root: &Path) -> Vec<(&'static str, Vec<String>)> {
-        let text = |path: &Path| path.to_str().unwrap().to_owned();
-        let read = "echo pinned; read -r _; cd \"$TREESWAP_DIR\" && cat a b sub/c";
-        let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
-        let (program, root) = (text(&self.program()), text(root));
-        let (sh, py) = (text(&self.script("pin.sh")), text(&self.script("pin.py")));
-        vec![
-            ("treeswap pin", words(&[&program, "pin", &root, "--", "sh", "-c", read])),
-            (
-                "treeswap pin, by a grandchild",
-                words(&[&program, "pin", &root, "--", "sh", "-c", &format!("sh -c '{read}'; true")]),
-            ),
-            ("dash", words(&["dash", &sh, &root])),
-            ("bash", words(&["bash", &sh, &root])),
-            ("python", words(&["python3", &py, &root])),
-        ]
-    }
 }
 
 struct Blobs(HashMap<ObjectId, Vec<u8>>);
@@ -202,6 +168,13 @@ impl Talker {
             assert_eq!(poll(&mut said, Some(&limit)), Ok(1), "it neither says anything nor ends");
         }
         self.output.fill_buf().unwrap()
+    }
+
+    /// Whether it has said something that nobody has read yet, or ended.
+    fn has_said(&self) -> bool {
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let mut said = [PollFd::new(self.output.get_ref(), PollFlags::IN)];
+        !self.output.buffer().is_empty() || poll(&mut said, Some(&now)) == Ok(1)
     }
 
     /// The next line it says.

@@ -47,6 +47,72 @@ fn a_pin_of_another_user_through_a_read_only_mount_holds_as_well() {
     }
 }
 
+/// The reaper's lock is on the generation that a consumer opens; when it goes, another generation is current.
+#[test]
+fn a_pin_that_a_swap_overtakes_is_taken_again() {
+    let mut writer = Writer::new();
+    // The library tries for a quarter of a second and then goes on: its own tests have that.
+    let patient = |(what, _): &(&str, _)| !what.starts_with("treeswap") && *what != "Rust";
+    let consumers: Vec<_> = writer.pinners(writer.root()).into_iter().filter(patient).collect();
+    assert_eq!(consumers.len(), 4);
+    for (what, command) in consumers {
+        let first = writer.publish(1);
+        let place = fs::canonicalize(writer.root().join("..data")).unwrap();
+        let reaped = fs::File::open(&place).unwrap();
+        rustix::fs::flock(&reaped, rustix::fs::FlockOperation::LockExclusive).unwrap();
+        let mut consumer = Talker::start(&command);
+        let descriptors = format!("/proc/{}/fd", consumer.child.id());
+        let has_it_open = || {
+            let all = fs::read_dir(&descriptors).unwrap().flatten();
+            all.into_iter().any(|one| fs::read_link(one.path()).is_ok_and(|path| path == place))
+        };
+        let end = Instant::now() + Duration::from_secs(60);
+        while !has_it_open() {
+            assert!(Instant::now() < end, "{what}: it has not opened the generation");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(!consumer.has_said(), "{what}: it went on although the lock is held exclusively");
+        let second = writer.publish(2);
+        drop(reaped);
+        assert_eq!(consumer.line(), "pinned", "{what}");
+        writer.reaps(&first, &format!("{what}: it has to hold the newer one"));
+        writer.publish(3);
+        assert!(!writer.reap().contains(&second), "{what}: a pinned generation was reaped");
+        consumer.say("go on");
+        assert_eq!(consumer.rest(), "2\n2\n2\n", "{what}");
+        assert!(consumer.ended().success(), "{what}");
+        writer.reaps(&second, &format!("{what}: nobody pins it any more"));
+    }
+}
+
+#[test]
+fn pins_that_are_taken_while_generations_come_and_go_hold_whole_ones() {
+    let mut writer = Writer::started();
+    let mut numbers = (2..200).cycle();
+    for (what, command) in writer.pinners(writer.root()) {
+        let mut consumer = Talker::start(&command);
+        let mut swaps = 0;
+        while !consumer.has_said() {
+            writer.publish(numbers.next().unwrap());
+            writer.reap();
+            swaps += 1;
+            // Slower and slower: what starts a process between its steps does not come between two fast swaps.
+            std::thread::sleep(Duration::from_micros(100 * swaps));
+        }
+        assert_eq!(consumer.line(), "pinned", "{what}");
+        for _ in 0..3 {
+            writer.publish(numbers.next().unwrap());
+            writer.reap();
+        }
+        consumer.say("go on");
+        let read = consumer.rest();
+        let lines: Vec<&str> = read.lines().collect();
+        let [a, b, c] = lines[..] else { panic!("{what}: it read {read:?}") };
+        assert!(a == b && b == c, "{what}: it read {read:?}");
+        assert!(consumer.ended().success(), "{what}");
+    }
+}
+
 #[test]
 fn the_librarys_pin_holds_and_moves_on_when_renewed() {
     let mut writer = Writer::new();
@@ -66,8 +132,7 @@ fn the_librarys_pin_holds_and_moves_on_when_renewed() {
 fn a_pin_ends_with_a_killed_holder() {
     let mut writer = Writer::new();
     let first = writer.publish(1);
-    let command = &writer.pinners(writer.root())[0].1;
-    let mut consumer = Talker::start(command);
+    let mut consumer = Talker::start(&writer.pinner(writer.root()));
     consumer.line();
     writer.publish(2);
     assert!(writer.reap().is_empty());

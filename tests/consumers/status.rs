@@ -8,12 +8,11 @@ use super::*;
 fn the_status_of_a_root_is_open_to_any_user_and_names_who_pins() {
     let mut writer = Writer::new();
     let first = writer.publish(1);
-    let command = &writer.pinners(writer.root())[0].1;
-    let mut consumer = Talker::start(command);
+    let mut consumer = Talker::start(&writer.pinner(writer.root()));
     consumer.line();
     let second = writer.publish(2);
     let ask = |more: &[&str]| {
-        let mut words = vec![writer.program().to_str().unwrap().to_owned(), "status".into()];
+        let mut words = vec![writer.program(), "status".into()];
         words.push(writer.root().to_str().unwrap().into());
         words.extend(more.iter().map(|word| (*word).to_owned()));
         let words = as_stranger(&words);
@@ -24,7 +23,7 @@ fn the_status_of_a_root_is_open_to_any_user_and_names_who_pins() {
     let holder = format!("pinned by sh ({})", consumer.child.id());
     assert!(line(&first).contains(&holder) && line(&first).contains("retired"), "{table}");
     assert!(line(&second).ends_with("current"), "{table}");
-    let json: serde_json::Value = serde_json::from_str(&ask(&["--json"]).stdout).unwrap();
+    let json = schema::root_status(&ask(&["--json"]).stdout);
     assert_eq!(json["current"], second.as_str());
     assert_eq!(json["generations"][0]["revision"], "02".repeat(20));
     assert_eq!(json["generations"][1]["holders"][0]["pid"], consumer.child.id());
@@ -50,6 +49,32 @@ fn the_status_shows_the_last_attempt_and_what_fails() {
     {
         assert!(table.contains(shown), "{shown} is not in\n{table}");
     }
+    let json = treeswap(&["status", "--json", writer.root().to_str().unwrap()]).expect_ok("status").stdout;
+    assert_eq!(schema::root_status(&json)["sync"]["last_failure"]["duration_ms"], 1234);
+}
+
+#[test]
+fn what_is_not_in_the_schema_would_be_noticed() {
+    let writer = Writer::started();
+    let printed = treeswap(&["status", "--json", writer.root().to_str().unwrap()]).expect_ok("status").stdout;
+    let good: serde_json::Value = serde_json::from_str(&printed).unwrap();
+    assert_eq!(schema::faults(&good, "RootStatus"), [""; 0]);
+    let changed = |pointer: &str, name: &str, value: serde_json::Value| {
+        let mut changed = good.clone();
+        changed.pointer_mut(pointer).unwrap()[name] = value;
+        schema::faults(&changed, "RootStatus")
+    };
+    for (pointer, name, value) in [
+        ("", "new", 1.into()),
+        ("/generations/0", "new", 1.into()),
+        ("/generations/0", "pinned", "no".into()),
+        ("/generations/0", "revision", "main".into()),
+        ("/generations/0", "published", "yesterday".into()),
+        ("", "writer", "asleep".into()),
+        ("", "sync", serde_json::json!({"ready": true})),
+    ] {
+        assert!(!changed(pointer, name, value).is_empty(), "{pointer} {name}");
+    }
 }
 
 #[test]
@@ -59,6 +84,9 @@ fn the_status_of_a_root_without_a_generation_is_a_failure_in_words() {
     for args in [&["status", root][..], &["status", "--json", root]] {
         let ran = treeswap(args);
         assert_eq!(ran.status.code(), Some(1));
+        if args.contains(&"--json") {
+            schema::root_status(&ran.stdout);
+        }
         assert!(ran.complaint().contains("no generation is published in"), "{}", ran.stderr);
     }
     let elsewhere = writer.dir.path().to_str().unwrap();
@@ -92,7 +120,7 @@ fn the_status_shows_what_was_attempted_in_clusters_and_a_damaged_ledger_is_kept(
     assert!(line("default/ci/jobs").contains("111111111111  222222222222"), "{table}");
     assert!(line("default/ci/jobs").ends_with("replaced"), "{table}");
     let json = treeswap(&["status", "--json", root]).expect_ok("status").stdout;
-    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let json = schema::root_status(&json);
     assert_eq!(json["targets"][1]["error"], "the server is busy");
     assert_eq!(json["targets"][0]["name"], "jobs");
     assert_eq!(json["targets"][0]["attempts"], 3);

@@ -252,17 +252,20 @@ fn where_inotify_is_exhausted_a_hint_names_the_sysctl_and_swaps_are_found_by_pol
 }
 
 #[test]
-fn the_documented_python_loop_loads_whole_generations_at_every_swap() {
-    let mut writer = Writer::started();
-    let script = writer.script("watch.py");
-    let mut loop_ = Talker::start(
-        &["python3", script.to_str().unwrap(), writer.root().to_str().unwrap()].map(str::to_owned),
-    );
-    assert_eq!(loop_.line(), "loaded 1 1 1");
-    for n in 2..6 {
-        writer.publish(n);
+fn the_watching_programs_load_whole_generations_at_every_swap_and_hold_none_in_between() {
+    let mut writer = Writer::new();
+    for (what, command) in writer.watchers() {
+        let mut before = writer.publish(1);
         writer.reap();
-        assert_eq!(loop_.line(), format!("loaded {n} {n} {n}"));
+        let mut consumer = Talker::start(&command);
+        assert_eq!(consumer.line(), "loaded 1 1 1", "{what}");
+        for n in 2..6 {
+            let current = writer.publish(n);
+            assert_eq!(consumer.line(), format!("loaded {n} {n} {n}"), "{what}");
+            writer.reaps(&before, &format!("{what}: it was loaded, and another one since"));
+            before = current;
+        }
+        assert!(!consumer.has_said(), "{what}: it loaded one generation twice, or ended");
     }
 }
 

@@ -1,10 +1,11 @@
 //! A mirror that breaks, is shared, is interrupted, or grows.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use super::common::Files;
-use super::{Bench, noise, payload, revision, try_update, update, wait, wide};
+use super::common::http_backend::{Canned, Hit, HttpBackend, Kind};
+use super::{Bench, noise, payload, revision, try_update, update, wait, wide, wire};
 use treeswap::mirror::{Error, Mirror, Selection};
 
 #[test]
@@ -225,4 +226,42 @@ fn garbage_is_got_rid_of_by_a_fetch_of_everything() {
     }
     assert!(most < 2_000_000, "{most} bytes");
     assert_eq!(bench.depth_of(held), 1);
+}
+
+#[test]
+fn a_fetch_of_everything_that_fails_is_followed_by_ordinary_ones_and_garbage_is_collected() {
+    let mut bench = Bench::new("main");
+    bench.options.max_bytes = 1_000_000;
+    // The requests of fetches of everything are equally long, and no others are. After the first one they are cut.
+    let first_length = Arc::new(OnceLock::new());
+    let cut_length = first_length.clone();
+    let hook = move |hit: &Hit| {
+        let length = hit.header("content-length").map(str::to_owned);
+        (length.is_some() && length.as_ref() == cut_length.get()).then(Canned::hang_up)
+    };
+    let server =
+        HttpBackend::start(bench.world.dir(), Kind { hook: Some(Box::new(hook)), ..Kind::default() });
+    bench.options.wire = wire::Options::new(server.url("remote"));
+    let remote = &bench.world.remote;
+    let mut held = revision(&remote.commit(&Files::new().file("noise", noise(99, 300_000))));
+    let mut mirror = bench.open();
+    update(&mut mirror, &[]);
+    first_length.set(server.hits().last().unwrap().header("content-length").unwrap().to_owned()).unwrap();
+    let (mut failed, mut most) = (0, 0);
+    for n in 0..12 {
+        remote.commit(&Files::new().file("noise", noise(n, 300_000)).file("same", "x"));
+        held = match try_update(&mut mirror, &[held]) {
+            Ok(new) => new,
+            Err(error) => {
+                assert!(error.is_transient(), "{error:?}");
+                failed += 1;
+                update(&mut mirror, &[held])
+            }
+        };
+        mirror.housekeep(&[held]).unwrap();
+        most = most.max(bench.packs().iter().map(|pack| pack.metadata().unwrap().len()).sum());
+        bench.assert_whole(&mirror, held);
+    }
+    assert!((1..=4).contains(&failed), "{failed} failed");
+    assert!(most < 2_000_000, "{most} bytes");
 }

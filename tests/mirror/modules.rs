@@ -1,12 +1,16 @@
 //! Submodules: fetched, nested, moved, removed, refused.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
+use tokio::sync::Notify;
 use treeswap::mirror::{Access, Hosts, Submodules};
 use treeswap::secret::{Secret, Source};
 
 use super::common::Remote;
-use super::common::http_backend::{HttpBackend, Kind};
+use super::common::http_backend::{Hit, HttpBackend, Kind};
 use super::*;
 
 /// A repository with others beside it, in directories of the same parent.
@@ -501,4 +505,46 @@ fn what_is_planted_among_the_mirrors_of_submodules_is_no_obstacle() {
     let mut mirror = family.bench.open();
     assert_eq!(update(&mut mirror, &[second]), second);
     assert_eq!(family.shown(&mirror, second), "f=two next/s=x sub/s=x");
+}
+
+/// The limit of one fetch depends on the submodules before it. It must not outlast a fetch that was dropped, which
+/// happens when an attempt exceeds its time.
+#[test]
+fn a_dropped_fetch_does_not_lower_the_limit_of_later_ones() {
+    let mut family = Family::new(&["a", "b"]);
+    family.bench.options.max_bytes = 2_000_000;
+    let large = family.commit("a", &Files::new().file("f", noise(1, 1_200_000)));
+    let small = family.commit("b", &Files::new().file("f", noise(2, 300_000)));
+    let both = with(Files::new(), &[("a", "../a", &large), ("b", "../b", &small)]);
+    family.bench.world.remote.commit(&both);
+    let (asked, dropped) = (Arc::new(Notify::new()), Arc::new(AtomicBool::new(false)));
+    let hook = {
+        let (asked, dropped) = (asked.clone(), dropped.clone());
+        move |hit: &Hit| {
+            if hit.path.starts_with("/b/") {
+                asked.notify_one();
+                while !dropped.load(Ordering::SeqCst) {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            }
+            None
+        }
+    };
+    let server =
+        HttpBackend::start(family.bench.world.dir(), Kind { hook: Some(Box::new(hook)), ..Kind::default() });
+    family.bench.options.wire = wire::Options::new(server.url("remote"));
+    let mut mirror = family.bench.open();
+    wait(async {
+        let tip = mirror.resolve().await.unwrap();
+        tokio::select! {
+            fetched = mirror.fetch(&tip, &[]) => panic!("without an answer: {fetched:?}"),
+            () = asked.notified() => {}
+        }
+    });
+    dropped.store(true, Ordering::SeqCst);
+    let first = update(&mut mirror, &[]);
+    // More than `a` left for `b`, but allowed without `a`.
+    let larger = family.commit("b", &Files::new().file("f", noise(3, 900_000)));
+    family.bench.world.remote.commit(&with(Files::new(), &[("b", "../b", &larger)]));
+    update(&mut mirror, &[first]);
 }

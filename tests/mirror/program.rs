@@ -144,30 +144,33 @@ fn credentials_reach_the_program_for_their_own_url_and_are_on_no_disk() {
 
 #[test]
 fn a_form_that_only_the_program_knows_is_polled_through_it() {
-    let mut bench = Bench::new("main");
-    let tip = bench.world.remote.commit(&wide());
-    let real = bench.world.remote.path.clone();
-    bench.options.wire.remote = "special://somewhere/else".into();
-    let places = bench.world.dir().join("places");
-    let script = format!(
-        "#!/bin/sh\nverb=$1; shift 2\necho $verb $PWD >> {}\nexec git $verb {} \"$@\"\n",
-        places.display(),
-        real.display()
-    );
-    with_program(&mut bench, &script);
-    let mut mirror = bench.open();
-    let at = update(&mut mirror, &[]);
-    assert_eq!(at, revision(&tip));
-    bench.assert_whole(&mirror, at);
-    // Where we were started, or above it, somebody else's repository may lie, with a configuration of theirs.
-    let places = std::fs::read_to_string(places).unwrap();
-    let mirror = bench.dir().canonicalize().unwrap();
-    for line in places.lines() {
-        let (verb, place) = line.split_once(' ').unwrap();
-        let ours = if verb == "ls-remote" { place == "/" } else { Path::new(place).starts_with(&mirror) };
-        assert!(ours, "{line}");
+    // For the second, git runs the program git-remote-special.1.
+    for remote in ["special://somewhere/else", "special.1::somewhere"] {
+        let mut bench = Bench::new("main");
+        let tip = bench.world.remote.commit(&wide());
+        let real = bench.world.remote.path.clone();
+        bench.options.wire.remote = remote.into();
+        let places = bench.world.dir().join("places");
+        let script = format!(
+            "#!/bin/sh\nverb=$1; shift 2\necho $verb $PWD >> {}\nexec git $verb {} \"$@\"\n",
+            places.display(),
+            real.display()
+        );
+        with_program(&mut bench, &script);
+        let mut mirror = bench.open();
+        let at = update(&mut mirror, &[]);
+        assert_eq!(at, revision(&tip));
+        bench.assert_whole(&mirror, at);
+        // Where we were started, or above it, somebody else's repository may lie, with a configuration of theirs.
+        let places = std::fs::read_to_string(places).unwrap();
+        let mirror = bench.dir().canonicalize().unwrap();
+        for line in places.lines() {
+            let (verb, place) = line.split_once(' ').unwrap();
+            let ours = if verb == "ls-remote" { place == "/" } else { Path::new(place).starts_with(&mirror) };
+            assert!(ours, "{line}");
+        }
+        assert!(places.starts_with("ls-remote ") && places.contains("\nfetch "), "{places}");
     }
-    assert!(places.starts_with("ls-remote ") && places.contains("\nfetch "), "{places}");
 }
 
 #[test]

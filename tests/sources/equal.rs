@@ -15,11 +15,6 @@ fn told(world: &World) -> (String, Value) {
     (revision.to_owned(), serde_json::from_str(sources).unwrap_or_default())
 }
 
-fn status(sidecar: &Sidecar) -> Value {
-    let answer = sidecar.ask("/status").unwrap();
-    serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap()
-}
-
 #[test]
 fn sources_that_move_without_another_file_are_on_record_where_they_are() {
     let many = Many::new();
@@ -41,7 +36,7 @@ fn sources_that_move_without_another_file_are_on_record_where_they_are() {
     let (revision, sources) = told(&many.world);
     let expected = json!([{"name": "one", "revision": tips[0]}, {"name": "two", "revision": tips[1]}]);
     assert_eq!(sources, expected);
-    let status = status(&sidecar);
+    let status = sidecar.status();
     assert_eq!(status["current"]["revision"], revision);
     assert_eq!(status["current"]["commit"]["sources"][0]["revision"], tips[0]);
     // A restart finds it so.
@@ -59,7 +54,7 @@ fn a_commit_outside_of_the_path_is_on_record() {
     eventually(30, "it is published", || world.root.join("..data/a").exists().then_some(()));
     let before = std::fs::read_link(world.root.join("..data")).unwrap();
     let tip = world.remote.commit(&files.file("docs/x", "2"));
-    eventually(30, "the status says it", || (status(&sidecar)["current"]["revision"] == tip).then_some(()));
+    eventually(30, "the status says it", || (sidecar.status()["current"]["revision"] == tip).then_some(()));
     assert_eq!(std::fs::read_link(world.root.join("..data")).unwrap(), before, "no other generation");
     assert_eq!(told(&world), (tip, Value::Null));
 }

@@ -383,7 +383,7 @@ fn a_hook_gets_the_set_and_once_ends_by_what_failed() {
         "--json".as_ref(),
         many.world.root.as_os_str(),
     ]));
-    let status: serde_json::Value = serde_json::from_str(&status.stdout).unwrap();
+    let status = common::schema::root_status(&status.stdout);
     assert_eq!(status["generations"][0]["commit"]["sources"], set);
     let away = one.away();
     two.commit(&Files::new().file("g", "3"));

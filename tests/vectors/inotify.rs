@@ -298,7 +298,7 @@ impl Stage {
         let payload = self.contents.payload(names, 1);
         let cancel = CancellationToken::new();
         let task = self.store.spare_task().expect("there is no spare yet");
-        task.run(&payload, &self.contents, &cancel).unwrap();
+        task.copy(&payload, &self.contents, &cancel).unwrap();
         let next = ObjectId([2; 20]);
         let delta = DeltaBuilder::new(
             payload.tree,

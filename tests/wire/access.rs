@@ -160,6 +160,17 @@ async fn answers_that_are_no_git_are_told_in_words() {
         (Canned::status(502, "<html><body>"), "answered 502", true),
         (Canned::status(403, ""), "403", false),
         (Canned::status(403, "slow down").header("Retry-After", "60"), "403: slow down", true),
+        (
+            Canned::status(403, "wait").header("Retry-After", "Wed, 21 Oct 2015 07:28:00 GMT"),
+            "403: wait",
+            true,
+        ),
+        (Canned::status(403, "never").header("Retry-After", "whenever"), "403", false),
+        (
+            Canned::status(503, "in 2099").header("Retry-After", "Sun, 01 Nov 2099 00:00:00 GMT"),
+            "503: in 2099",
+            true,
+        ),
         (Canned::status(500, ""), "500", true),
         (Canned::status(407, ""), "407", false),
         (Canned::status(503, "busy").header("Retry-After", "7"), "503: busy", true),
@@ -171,9 +182,14 @@ async fn answers_that_are_no_git_are_told_in_words() {
         names(&error, &[words, "localhost"]);
         assert_eq!(error.is_transient(), transient, "{error}");
         assert!(!error.to_string().contains("<body>"), "{error}");
-        if words.contains("503") {
-            assert_eq!(error.retry_after(), Some(Duration::from_secs(7)));
-        }
+        let pause = match words {
+            "503: busy" => Some(7),
+            "503: in 2099" => Some(600), // the longest pause
+            "403: slow down" => Some(60),
+            "403: wait" => Some(0),
+            _ => None,
+        };
+        assert_eq!(error.retry_after(), pause.map(Duration::from_secs), "{words}");
         if words.contains("404") {
             assert!(error.hints()[0].contains("permission"));
         }

@@ -106,7 +106,7 @@ pub struct Source {
     #[arg(long, value_name = "MODE", default_value = of::SUBMODULES.treeswap, hide_short_help = true)]
     pub submodules: String,
 
-    /// What to leave out of a fetch, as git writes it: `blob:none`
+    /// What to leave out of a fetch, as git writes it: `blob:none`, or `tree:0` to leave out trees as well
     ///
     /// Files that are published and were left out are then fetched by themselves. A server without filters sends
     /// everything.

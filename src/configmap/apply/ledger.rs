@@ -16,6 +16,7 @@ const BYTES_MAX: usize = 900_000;
 
 /// The last attempt at a target.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct LastAttempt {
     /// The revision that was to be written.
     pub revision: String,

@@ -172,10 +172,9 @@ fn index(
     from: impl Read,
 ) -> Result<Report, Abort> {
     let packs = job.dir.join("objects/pack");
-    let before = std::fs::read_dir(&packs).map_or(0, Iterator::count);
     let taken = receive(&packs, job, expected, from)?;
     let report = check(&taken);
-    let IndexedPack { objects, bytes, name, .. } = taken;
+    let IndexedPack { objects, bytes, name, is_new, .. } = taken;
     let report = report.and_then(|report| {
         if let Some(report) = report {
             return Ok(report);
@@ -187,9 +186,7 @@ fn index(
         }
         Ok(Report::Complete { objects, bytes, pack: name.clone() })
     });
-    if !matches!(report, Ok(Report::Complete { .. }))
-        && std::fs::read_dir(&packs).map_or(0, Iterator::count) > before
-    {
+    if is_new && !matches!(report, Ok(Report::Complete { .. })) {
         // The pack is of no use, and a server that sends many such packs must not fill the disk. The index is
         // removed first, because a pack without an index is swept.
         for suffix in ["idx", "pack"] {
@@ -335,4 +332,43 @@ fn memory_in_use() -> Option<u64> {
     file.rewind().and_then(|()| file.read_to_string(&mut status)).ok()?;
     let kib = status.lines().find_map(|line| line.strip_prefix("VmData:"))?;
     Some(kib.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()? * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mirror::fixture::Fixture;
+    use crate::sandbox::Sandbox;
+
+    /// A pack without objects.
+    const EMPTY: [u8; 32] = *b"PACK\0\0\0\x02\0\0\0\0\x02\x9d\x08\x82\x3b\xd8\xa8\xea\xb5\x10\xad\x6a\xc7\x5c\x82\x3c\xfd\x3e\xd3\x1e";
+
+    #[test]
+    fn a_useless_pack_is_removed_unless_the_mirror_had_it() {
+        let fixture = Fixture::new();
+        let packs = fixture.layout.dir().join("objects/pack");
+        let job = Job {
+            dir: fixture.layout.dir().to_owned(),
+            task: Task::Fill(0),
+            memory: 64 << 20,
+            max_bytes: 1 << 20,
+            durable: false,
+            sandbox: Sandbox::Off,
+        };
+        let take = |report: Option<Report>| match index(&job, None, false, |_| Ok(report), &EMPTY[..]) {
+            Ok(report) => report,
+            Err(_) => panic!("not indexed"),
+        };
+        let count = || std::fs::read_dir(&packs).unwrap().count();
+        // Indexing sweeps what killed processes left, so that there may be fewer files afterwards than before.
+        for serial in 0..5 {
+            std::fs::write(packs.join(format!("tmp_pack_1-{serial}")), "").unwrap();
+        }
+        assert_eq!(take(Some(Report::Cut)), Report::Cut);
+        assert_eq!(count(), 0, "the useless pack stays");
+        assert!(matches!(take(None), Report::Complete { .. }));
+        assert_eq!(count(), 2);
+        assert_eq!(take(Some(Report::Cut)), Report::Cut);
+        assert_eq!(count(), 2, "the pack that the mirror had is removed");
+    }
 }

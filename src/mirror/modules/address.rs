@@ -201,6 +201,8 @@ mod tests {
             ("/etc", "on this machine"),
             ("ext::sh -c id", "no remote"),
             ("ext::sh://x", "no remote"),
+            ("foo+bar::x", "programs that fetch"),
+            ("remote-ext.1::example.com", "programs that fetch"),
             ("ftp://example.com/x", "no remote"),
             ("-uevil:x", "no remote"),
             ("ssh://-oProxyCommand=id/x", "no remote"),

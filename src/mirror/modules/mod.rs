@@ -126,10 +126,8 @@ impl Mirror {
             let child = self.child(&link.name, &url, link.commit).await?;
             let received_before = child.received_bytes();
             let usual = child.options.wire.max_fetch_bytes;
-            child.options.wire.max_fetch_bytes = allowance.fetch_bytes(usual);
-            let fetched = child.fetch_own(&tip, &held).await;
-            child.options.wire.max_fetch_bytes = usual;
-            let measured = match fetched {
+            // An argument, not an option of the mirror: the mirror outlives a fetch whose future is dropped.
+            let measured = match child.fetch_own(&tip, &held, allowance.fetch_bytes(usual)).await {
                 Ok(commit) => child.measure(commit).await.map(|(bytes, entries)| (commit, bytes, entries)),
                 Err(Error::FetchBytes { limit }) if limit < usual => {
                     return Err(refuse(&link, allowance.spent()));

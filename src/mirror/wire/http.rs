@@ -15,6 +15,7 @@ use tokio::io::AsyncWrite;
 use tokio::time::timeout;
 use url::Url;
 
+use crate::retry;
 use crate::revision::Ref;
 use crate::secret::{self, Secret, Source, redact};
 use crate::tls;
@@ -355,7 +356,7 @@ impl Http {
     /// could lock an account. (403 with `Retry-After` passes: some services throttle that way.)
     fn check_authorized(&mut self, response: Response, username: Option<String>) -> Result<Response, Error> {
         match response.status() {
-            StatusCode::FORBIDDEN if response.headers().contains_key(RETRY_AFTER) => Ok(response),
+            StatusCode::FORBIDDEN if retry_after(response.headers()).is_some() => Ok(response),
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
                 let status = response.status().as_u16();
                 if let Some(issuer) = &mut self.issuer {
@@ -373,9 +374,7 @@ impl Http {
         if status.is_success() {
             return Ok(response);
         }
-        let retry_after =
-            response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
-        let retry_after = retry_after.map(|seconds| Duration::from_secs(seconds).min(MAX_RETRY_AFTER));
+        let retry_after = retry_after(response.headers());
         // The first chunk of the body may help the operator, but is not worth a long wait; the head of an HTML page
         // explains nothing.
         let said = match timeout(Duration::from_secs(1), response.chunk()).await {
@@ -410,6 +409,12 @@ impl Http {
             Error::Connect { remote, source: root_cause(&error) }
         }
     }
+}
+
+/// The pause that the server asks for, capped. `None` if it asks for none, or in a way that is not understood.
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let value = headers.get(RETRY_AFTER)?.to_str().ok()?;
+    Some(retry::retry_after(value, jiff::Timestamp::now())?.min(MAX_RETRY_AFTER))
 }
 
 /// A redirect's target for messages: redacted, shortened, and without the suffix of the advertisement request, so that

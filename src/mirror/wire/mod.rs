@@ -134,10 +134,6 @@ pub(super) enum RemoteHost {
 impl RemoteHost {
     /// Parses a remote. The error says why it is not one.
     pub(super) fn of(remote: &str) -> Result<Self, &'static str> {
-        // git runs the remote helper git-remote-name for `name::address`; our parser would see the scp form.
-        if remote.split_once("::").is_some_and(|(name, _)| name.bytes().all(|b| b.is_ascii_alphanumeric())) {
-            return Err("programs that fetch (`name::address`) are not run");
-        }
         match remote::parse(remote) {
             Ok((Remote::Http(url), _)) => Ok(Self::Host(url.host_str().unwrap_or_default().to_owned())),
             Ok((Remote::Ssh(target, _), _)) => Ok(Self::Host(target.host)),

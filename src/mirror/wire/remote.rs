@@ -45,6 +45,9 @@ pub(super) fn parse(text: &str) -> Result<(Remote, Userinfo), Error> {
     if text.bytes().any(|byte| byte < b' ' || byte == 0x7f) {
         return Err(bad("it contains control characters"));
     }
+    if names_helper(text) {
+        return Err(bad("programs that fetch (`name::address`) are not run"));
+    }
     let Some((scheme, rest)) = text.split_once("://") else {
         return match scp_form(text) {
             Some((target, path)) => Ok((ssh(target, path).map_err(bad)?, None)),
@@ -69,6 +72,14 @@ pub(super) fn parse(text: &str) -> Result<(Remote, Userinfo), Error> {
         }
         _ => Err(bad("only https, http, ssh, git and file remotes, user@host:path and paths are known")),
     }
+}
+
+/// Returns true if the text has the form `name::address`, for which git runs the remote helper `git-remote-name`. The
+/// names are those of git (`is_urlschemechar`): letters and digits, and `+`, `-` and `.` after the first.
+fn names_helper(text: &str) -> bool {
+    let Some((name, _)) = text.split_once("::") else { return false };
+    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.');
+    name.bytes().all(is_name) && !name.starts_with(['+', '-', '.'])
 }
 
 fn http(text: &str) -> Result<(Remote, Userinfo), &'static str> {
@@ -208,6 +219,8 @@ mod tests {
         assert_eq!(parsed("ssh://git:pw@example.com/~bob/a"), of("git", "example.com", 22, "~bob/a"));
         assert_eq!(parsed("git+ssh://example.com/a"), of(DEFAULT_USER, "example.com", 22, "/a"));
         assert_eq!(parsed("/srv/a:b"), Remote::Local("/srv/a:b".into()));
+        assert_eq!(parsed("/srv/a::b"), Remote::Local("/srv/a::b".into()));
+        assert_eq!(parsed("git@h::b"), of("git", "h", 22, ":b"));
         assert_eq!(parsed("./a:b"), Remote::Local(std::env::current_dir().unwrap().join("a:b")));
     }
 
@@ -238,6 +251,10 @@ mod tests {
             "https://",
             "ftp://h/a",
             "ext::sh -c x://",
+            "ext::sh -c x",
+            "foo+bar::x",
+            "a-b.c::/srv/a",
+            "::x",
             "ssh://-oProxyCommand=x/a",
             "-oProxyCommand=x:a",
             "h:-x",

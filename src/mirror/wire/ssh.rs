@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use russh::client::{AuthResult, DisconnectReason, Handle, Handler, connect_stream};
 use russh::keys::{Algorithm, HashAlg, PrivateKeyWithHashAlg, PublicKeyOrCertificate};
-use russh::{MethodKind, Preferred};
+use russh::{Disconnect, MethodKind, Preferred};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -112,8 +112,18 @@ impl Session {
                 Err(_) => return Err(timed_out("the authentication", self.server.clone(), self.idle)),
                 Ok(Ok(KeyReply::Accepted)) => return Ok(()),
                 Ok(Ok(KeyReply::Next)) => {}
-                // Servers disconnect after some failures (OpenSSH: MaxAuthTries, six by default).
-                Ok(Ok(KeyReply::Last) | Err(_)) => break,
+                Ok(Ok(KeyReply::Last)) => break,
+                Ok(Err(error)) => {
+                    // The session's task records why it ended.
+                    let ended = timeout(self.idle, &mut self.handle).await.is_ok();
+                    // Servers disconnect after some failures (OpenSSH: MaxAuthTries, six by default).
+                    if self.disconnect.is_refusal() {
+                        break;
+                    }
+                    let error = if ended { russh::Error::Disconnect } else { error };
+                    let server = self.server.clone();
+                    return Err(session_error("the authentication", server, &self.disconnect, error));
+                }
             }
         }
         let server = self.server.clone();
@@ -137,6 +147,10 @@ impl Session {
             let key = PrivateKeyWithHashAlg::new(key.key.clone(), *hash);
             match self.handle.authenticate_publickey(user, key).await? {
                 AuthResult::Success => return Ok(KeyReply::Accepted),
+                // So russh reports that the connection ended, too.
+                AuthResult::Failure { remaining_methods, .. } if remaining_methods.is_empty() => {
+                    return Err(russh::Error::Disconnect);
+                }
                 AuthResult::Failure { remaining_methods, .. } => {
                     if !remaining_methods.contains(&MethodKind::PublicKey) {
                         return Ok(KeyReply::Last);
@@ -291,8 +305,12 @@ impl Handler for Verifier {
 
     async fn disconnected(&mut self, reason: DisconnectReason<SessionError>) -> Result<(), SessionError> {
         match reason {
-            DisconnectReason::ReceivedDisconnect(words) => self.disconnect.set(&words.message),
-            DisconnectReason::Error(SessionError::Protocol(error)) => self.disconnect.set(&error.to_string()),
+            DisconnectReason::ReceivedDisconnect(words) => {
+                self.disconnect.set(is_refusal(&words.reason_code), &words.message);
+            }
+            DisconnectReason::Error(SessionError::Protocol(error)) => {
+                self.disconnect.set(matches!(error, russh::Error::NoAuthMethod), &error.to_string());
+            }
             DisconnectReason::Error(SessionError::HostKey(_)) => {}
         }
         Ok(())
@@ -312,13 +330,37 @@ impl From<russh::Error> for SessionError {
     }
 }
 
-/// The server's disconnect message, if it sent one.
+/// Returns true if a server disconnects with this reason in order to refuse the client, and not because it is too busy
+/// or ends. OpenSSH sends `ProtocolError` after too many rejected keys.
+fn is_refusal(reason: &Disconnect) -> bool {
+    matches!(
+        reason,
+        Disconnect::HostNotAllowedToConnect
+            | Disconnect::ProtocolError
+            | Disconnect::AuthCancelledByUser
+            | Disconnect::NoMoreAuthMethodsAvailable
+            | Disconnect::IllegalUserName
+    )
+}
+
+/// The server's disconnect message, if it sent one, or else the error that ended the session.
 #[derive(Clone, Debug, Default)]
-struct DisconnectMessage(Arc<Mutex<Option<String>>>);
+struct DisconnectMessage(Arc<Mutex<Disconnected>>);
+
+#[derive(Debug, Default)]
+struct Disconnected {
+    is_refusal: bool,
+    text: Option<String>,
+}
 
 impl DisconnectMessage {
     fn get(&self) -> Option<String> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).text.clone()
+    }
+
+    /// Returns true if the server ended the session in order to refuse the client, false if the connection was lost.
+    fn is_refusal(&self) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_refusal
     }
 
     /// The disconnect message, or a generic one.
@@ -326,8 +368,9 @@ impl DisconnectMessage {
         self.get().unwrap_or_else(|| "the server closed the connection".to_owned())
     }
 
-    fn set(&self, words: &str) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = clean_message(words);
+    fn set(&self, is_refusal: bool, text: &str) {
+        let text = clean_message(text);
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Disconnected { is_refusal, text };
     }
 }
 

@@ -453,7 +453,7 @@ fn a_spare_becomes_the_next_worktree_and_shares_no_file_with_the_last() {
         let mut store = Store::open(Options { spare, ..root.options() }).unwrap().0;
         publish(&mut store, &first);
         let old = root.link.canonicalize().unwrap();
-        store.spare_task().unwrap().run(&of(&first), &blobs, &go()).unwrap();
+        store.spare_task().unwrap().copy(&of(&first), &blobs, &go()).unwrap();
         let delta = crate::payload::testing::delta(&first, &second, rules()).unwrap();
         let staged = store.stage_delta(&delta, "all", &blobs, &go()).unwrap().unwrap();
         store.publish(staged, &clock::now()).unwrap();

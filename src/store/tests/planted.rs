@@ -64,7 +64,7 @@ fn starts(world: &World, next: &Tree) -> Recovered {
     std::thread::spawn(move || {
         let (mut store, found) = Store::open(options).unwrap();
         publish(&mut store, &tree);
-        store.spare_task().unwrap().run(&of(&tree), &Blobs::of(&[&tree]), &go()).unwrap();
+        store.spare_task().unwrap().copy(&of(&tree), &Blobs::of(&[&tree]), &go()).unwrap();
         store.write_status(b"{}").unwrap();
         let ledger = store.ledger().unwrap();
         let (ledgers, _) = ledger.read().unwrap();

@@ -242,7 +242,7 @@ fn a_spare_makes_the_next_generation_from_a_delta() {
     let delta = crate::payload::testing::delta(&first, &second, rules()).unwrap();
     publish(&mut store, &first);
     assert!(store.stage_delta(&delta, "all", &blobs, &go()).unwrap().is_none(), "no spare yet");
-    store.spare_task().unwrap().run(&of(&first), &blobs, &go()).unwrap();
+    store.spare_task().unwrap().copy(&of(&first), &blobs, &go()).unwrap();
     assert!(store.spare_task().is_none(), "one is ready");
     assert!(store.stage_delta(&delta, "other", &blobs, &go()).unwrap().is_none(), "another selection");
     let staged = store.stage_delta(&delta, "all", &blobs, &go()).unwrap().unwrap();
@@ -260,7 +260,7 @@ fn no_spare_is_made_of_a_payload_that_is_not_the_current_generations() {
     let all = varied("1");
     publish(&mut store, &all);
     let part = files("a", "1");
-    let made = store.spare_task().unwrap().run(&of(&part), &Blobs::of(&[&part]), &go());
+    let made = store.spare_task().unwrap().copy(&of(&part), &Blobs::of(&[&part]), &go());
     assert!(made.unwrap_err().to_string().starts_with("cannot make a spare of "));
     assert!(store.spare_task().is_some(), "none is ready");
 }
@@ -288,14 +288,14 @@ fn a_spare_made_by_other_rules_is_made_anew_after_a_restart() {
         };
         let mut store = Store::open(options(made)).unwrap().0;
         publish(&mut store, &first);
-        store.spare_task().unwrap().run(&of(&first), &blobs, &go()).unwrap();
+        store.spare_task().unwrap().copy(&of(&first), &blobs, &go()).unwrap();
         drop(store);
         let mut store = Store::open(options(used)).unwrap().0;
         let task = store.spare_task();
         assert_eq!(task.is_none(), good, "{what}: whether it need not be made");
         if let Some(task) = task {
             assert!(store.stage_delta(&delta, "all", &blobs, &go()).unwrap().is_none(), "{what}");
-            task.run(&of(&first), &blobs, &go()).unwrap();
+            task.copy(&of(&first), &blobs, &go()).unwrap();
             assert!(store.spare_task().is_none(), "{what}: made anew");
         }
         let staged = store.stage_delta(&delta, "all", &blobs, &go()).unwrap().unwrap();
@@ -356,10 +356,10 @@ fn a_spare_is_made_although_the_one_for_the_generation_before_is_still_giving_wa
         let stuck = Stuck { blobs: &blobs, asked: &asked, stop: &stop };
         let first = &first;
         let stop = &stop;
-        let gives_way = scope.spawn(move || old.run(&of(first), &stuck, stop));
+        let gives_way = scope.spawn(move || old.copy(&of(first), &stuck, stop));
         asked.wait();
         stop.cancel();
-        new.run(&of(&second), &blobs, &go()).unwrap();
+        new.copy(&of(&second), &blobs, &go()).unwrap();
         assert!(matches!(gives_way.join().unwrap(), Err(crate::store::Error::Cancelled)));
     });
     assert!(store.spare_task().is_none(), "one is ready");
@@ -395,7 +395,7 @@ fn a_spare_in_work_gives_way_before_a_grace_period_does() {
     std::thread::scope(|scope| {
         let slow = Slow { blobs: &blobs, asked: &asked };
         let current = &trees[1];
-        let preparing = scope.spawn(move || task.run(&of(current), &slow, &go()));
+        let preparing = scope.spawn(move || task.copy(&of(current), &slow, &go()));
         asked.wait();
         let staged = store.stage(&of(&trees[2]), "all", &blobs, &go()).unwrap();
         store.publish(staged, &clock::now()).unwrap();

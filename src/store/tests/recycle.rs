@@ -298,7 +298,7 @@ fn a_selection_that_changes_while_one_waits_has_no_use_for_it() {
     assert_eq!(task.retired(), None);
     let delta = delta(&some("1"), &some("2"), rules()).unwrap();
     assert!(!task.recycle(&delta, &Blobs::of(&[&some("2")]), &go()).unwrap());
-    task.run(&of(&some("2")), &Blobs::of(&[&some("2")]), &go()).unwrap();
+    task.copy(&of(&some("2")), &Blobs::of(&[&some("2")]), &go()).unwrap();
     assert_eq!(store.waits_for_recycling(), None, "it went, and a copy is there");
     assert!(store.spare_task().is_none());
 }

@@ -2,7 +2,9 @@
 
 use super::recycle::{a_tick, carry, publish_next, reap, some};
 use super::*;
-use crate::payload::testing::delta;
+use crate::payload::join;
+use crate::payload::testing::{delta, trees};
+use proptest::prelude::*;
 use std::os::unix::fs::MetadataExt as _;
 
 fn open(world: &World) -> Store {
@@ -13,12 +15,17 @@ fn content(number: i32) -> Tree {
     some(&number.to_string())
 }
 
-/// Makes the spare from hard links to the current generation, which has this tree.
-fn link(store: &Store, tree: &Tree) {
+/// Makes the spare of the current generation, which has this tree. Returns true if it is made of hard links, false if it
+/// had to be a copy.
+fn link(store: &Store, tree: &Tree) -> bool {
     let task = store.spare_task().expect("a spare is wanted");
     assert!(task.links());
-    task.run(&of(tree), &Blobs::of(&[tree]), &go()).unwrap();
+    let is_linked = task.link(&go()).unwrap();
+    if !is_linked {
+        task.copy(&of(tree), &Blobs::of(&[tree]), &go()).unwrap();
+    }
     assert!(store.spare_task().is_none(), "it is ready");
+    is_linked
 }
 
 /// Publishes 1 to `last`, each but the first from hard links.
@@ -26,7 +33,7 @@ fn published(world: &World, last: i32) -> Store {
     let mut store = open(world);
     publish(&mut store, &content(1));
     for number in 1..last {
-        link(&store, &content(number));
+        assert!(link(&store, &content(number)), "{number}");
         assert!(publish_next(&mut store, &content(number), &content(number + 1)), "{number}");
     }
     store
@@ -96,7 +103,7 @@ fn a_file_that_somebody_else_changed_is_not_shared() {
     let mut store = published(&world, 2);
     a_tick();
     fs_err::write(world.at("..data/kept/y"), "Y").unwrap(); // as long as before
-    link(&store, &content(2));
+    assert!(!link(&store, &content(2)));
     assert!(publish_next(&mut store, &content(2), &content(3)));
     world.assert_serves(&content(3));
     assert_eq!(doubt(&mut store), None);
@@ -106,7 +113,7 @@ fn a_file_that_somebody_else_changed_is_not_shared() {
 fn damage_to_a_shared_file_is_found_by_the_next_scrub_and_the_spare_does_not_bring_it_back() {
     let world = World::new();
     let mut store = published(&world, 2);
-    link(&store, &content(2));
+    assert!(link(&store, &content(2)));
     a_tick();
     fs_err::write(world.at("..data/kept/y"), "Y").unwrap();
     assert!(doubt(&mut store).unwrap().contains("kept/y"));
@@ -128,7 +135,7 @@ fn damage_to_a_shared_file_is_found_by_the_next_scrub_and_the_spare_does_not_bri
 fn damage_after_the_look_is_found_in_the_next_generation() {
     let world = World::new();
     let mut store = published(&world, 2);
-    link(&store, &content(2));
+    assert!(link(&store, &content(2)));
     a_tick();
     fs_err::write(world.at("..data/kept/y"), "Y").unwrap();
     assert!(publish_next(&mut store, &content(2), &content(3)), "directories are looked at, files are not");
@@ -142,7 +149,7 @@ fn what_a_start_finds_is_linked_once_it_was_compared() {
     let mut store = open(&world);
     assert!(!store.spare_task().unwrap().links(), "nothing is known of it");
     assert_eq!(store.verify(&of(&content(2)), &go()).unwrap(), [""; 0]);
-    link(&store, &content(2));
+    assert!(link(&store, &content(2)));
     assert!(publish_next(&mut store, &content(2), &content(3)));
     world.assert_serves(&content(3));
     assert_eq!(doubt(&mut store), None);
@@ -167,7 +174,7 @@ fn files_of_another_user_and_of_another_mode_are_written_anew() {
         let differs = store.verify(&of(&content(1)), &go()).unwrap();
         if what == "owner" {
             assert_eq!(differs, [""; 0]);
-            link(&store, &content(1));
+            assert!(!link(&store, &content(1)));
             assert!(publish_next(&mut store, &content(1), &content(2)));
             let found = fs_err::metadata(world.at("..data/kept/y")).unwrap();
             assert_eq!((found.uid(), found.nlink()), (0, 1), "{what}");
@@ -181,14 +188,41 @@ fn files_of_another_user_and_of_another_mode_are_written_anew() {
 fn changes_are_forgotten_when_every_tree_knows_them() {
     let world = World::new();
     let mut store = published(&world, 3);
-    let noted = || store.stamps.journal().unwrap().lock().len();
+    let noted = || store.stamps.journal().unwrap().len();
     assert!(noted() > 0);
     reap(&mut store);
     store.drop_spare(&go()).unwrap();
     store.wait_for_deletions(&go());
     a_tick();
     assert_eq!(doubt(&mut store), None);
-    assert_eq!(store.stamps.journal().unwrap().lock().len(), 0);
+    assert_eq!(store.stamps.journal().unwrap().len(), 0);
+    assert_eq!(doubt(&mut store), None);
+}
+
+#[test]
+fn deletions_and_links_during_a_scan_are_ours() {
+    let world = World::new();
+    let many = |content: &str| -> Tree {
+        let names: Vec<String> = (0..8000).map(|number| format!("d/{number}")).collect();
+        let same = names.iter().map(|name| (name.as_str(), Kind::File, "same"));
+        tree(&same.chain([("changed", Kind::File, content)]).collect::<Vec<_>>())
+    };
+    let mut store = open(&world);
+    publish(&mut store, &many("0"));
+    for number in 0..4 {
+        assert!(link(&store, &many(&number.to_string())));
+        assert!(publish_next(&mut store, &many(&number.to_string()), &many(&(number + 1).to_string())));
+    }
+    assert_eq!(reap(&mut store), 4);
+    let task = store.spare_task().unwrap();
+    std::thread::scope(|scope| {
+        let linked = scope.spawn(|| task.link(&go()).unwrap());
+        for _ in 0..20 {
+            assert_eq!(doubt(&mut store), None);
+        }
+        assert!(linked.join().unwrap());
+    });
+    store.wait_for_deletions(&go());
     assert_eq!(doubt(&mut store), None);
 }
 
@@ -238,7 +272,7 @@ fn what_generations_share_counts_once() {
     let world = World::new();
     let mut store = published(&world, 5);
     assert_counts(&store, &world, 0, "five");
-    link(&store, &content(5));
+    assert!(link(&store, &content(5)));
     assert_counts(&store, &world, 0, "five and a spare");
     assert!(publish_next(&mut store, &content(5), &content(6)));
     let names: Vec<_> = store.generations().iter().map(|record| record.name.clone()).collect();
@@ -259,7 +293,7 @@ fn what_generations_share_counts_once() {
         {
             assert!(carry(&store, &content(from), &content(number)));
         } else {
-            link(&store, &content(number));
+            assert!(link(&store, &content(number)));
         }
         assert_counts(&store, &world, 6, &format!("{number}: with a spare"));
         assert!(publish_next(&mut store, &content(number), &content(number + 1)), "{number}");
@@ -276,7 +310,7 @@ fn a_generation_that_was_written_whole_shares_nothing() {
     let mut store = published(&world, 3);
     publish(&mut store, &content(4));
     assert_counts(&store, &world, 0, "whole");
-    link(&store, &content(4));
+    assert!(link(&store, &content(4)));
     assert!(publish_next(&mut store, &content(4), &content(5)));
     assert_counts(&store, &world, 0, "and links to it");
     assert!(reap(&mut store) > 0);
@@ -300,7 +334,7 @@ fn a_ceiling_has_room_for_as_many_generations_as_share_it() {
     let mut store = Store::open(Options { spare: Spare::Link, retention, ..world.options() }).unwrap().0;
     assert_eq!(store.verify(&of(&content(1)), &go()).unwrap(), [""; 0]);
     for number in 1..5 {
-        link(&store, &content(number));
+        assert!(link(&store, &content(number)));
         assert!(publish_next(&mut store, &content(number), &content(number + 1)), "{number}");
         assert!(store.room().used_bytes <= 4 * whole);
     }
@@ -315,8 +349,31 @@ fn of_a_tree_deeper_than_looks_go_a_copy_is_made() {
         tree(&[(&*format!("{}x", "below/".repeat(100)), Kind::File, "x"), ("a", Kind::File, content)])
     };
     publish(&mut store, &deep("1"));
-    let task = store.spare_task().unwrap();
-    task.run(&of(&deep("1")), &Blobs::of(&[&deep("1")]), &go()).unwrap();
+    assert!(!link(&store, &deep("1")));
     assert!(publish_next(&mut store, &deep("1"), &deep("2")));
     world.assert_serves(&deep("2"));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 32, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn generations_made_from_links_serve_what_a_full_write_would(steps in prop::collection::vec(trees(), 2..6)) {
+        let world = World::new();
+        let mut store = open(&world);
+        // In a directory, because a name that begins with two dots cannot be a root link.
+        let below = |tree: &Tree| tree.iter().map(|(path, entry)| (join(b"d", path), entry.clone())).collect();
+        let steps: Vec<Tree> = steps.iter().map(below).collect();
+        publish(&mut store, &steps[0]);
+        for pair in steps.windows(2) {
+            if of(&pair[0]).tree == of(&pair[1]).tree {
+                continue;
+            }
+            prop_assert!(link(&store, &pair[0]));
+            prop_assert!(publish_next(&mut store, &pair[0], &pair[1]));
+            world.assert_serves(&pair[1]);
+            prop_assert_eq!(store.verify(&of(&pair[1]), &go()).unwrap(), [""; 0]);
+            prop_assert_eq!(doubt(&mut store), None);
+        }
+    }
 }

@@ -56,6 +56,8 @@ pub(super) struct IndexedPack {
     pub(super) bytes: u64,
     /// Its name, without a suffix.
     pub(super) name: String,
+    /// The mirror did not have a pack of this name, which has the same objects.
+    pub(super) is_new: bool,
     /// All its objects, sorted by id.
     all: Vec<Object>,
 }
@@ -169,13 +171,14 @@ pub(super) fn index_pack(
         .and_then(|()| to.flush())
         .map_err(Fault::io("write the index"))?;
     drop(to);
+    let is_new = !packs.join(format!("{name}.idx")).exists();
     // The index is renamed last, because readers use a pack once it has an index.
     pack.keep(&file, &packs.join(format!("{name}.pack")), durable)?;
     index.keep(&index_file, &packs.join(format!("{name}.idx")), durable)?;
     if durable {
         File::open(packs).and_then(|dir| dir.sync_all()).map_err(Fault::io("sync the packs"))?;
     }
-    Ok(IndexedPack { objects, bytes, name, all })
+    Ok(IndexedPack { objects, bytes, name, is_new, all })
 }
 
 /// A temporary file; dropping it removes it.
