@@ -18,6 +18,7 @@ use tokio::sync::watch::Receiver;
 use super::pin;
 use crate::marker::set::{Gap, Stamps};
 use crate::pin::{Error, Options, Pin};
+use crate::repeats::{Repeats, suppressed};
 use crate::watch::{self, Change, Watcher, set};
 
 /// Pause before a failed pin is tried again.
@@ -82,11 +83,14 @@ async fn watch(args: &Args) -> anyhow::Result<ExitCode> {
     let mut swaps = swaps_of(&link, args.poll)?;
     let mut served: Option<Pin> = None; // the generation that the command ran for last
     let mut skip = args.skip_first;
-    let mut announced_wait = false;
     let mut reported_gaps = Vec::new();
+    let mut failing = Repeats::default();
     loop {
         let mut retry = false;
         let newest = Pin::take_link(&link, &Options::default());
+        if newest.is_ok() {
+            failing.forget();
+        }
         let gaps = newest.as_ref().ok().and_then(|newest| set_gaps(args, &link, newest));
         match (newest, gaps) {
             (Ok(newest), _) if served.as_ref().is_some_and(|served| served.same_generation(&newest)) => {}
@@ -122,9 +126,7 @@ async fn watch(args: &Args) -> anyhow::Result<ExitCode> {
                 continue; // there may have been a swap during the run
             }
             (Err(error @ Error::NoGeneration { .. }), _) => {
-                if !std::mem::replace(&mut announced_wait, true) {
-                    say!("treeswap: {error}; waiting for it");
-                }
+                report(&mut failing, &format!("{error}; waiting for it"));
                 skip = false; // the first generation comes by a swap
                 retry = true;
                 let now = pin::link_of(&args.path, args.link);
@@ -135,7 +137,7 @@ async fn watch(args: &Args) -> anyhow::Result<ExitCode> {
                 }
             }
             (Err(error), _) if error.is_transient() || served.is_some() => {
-                say!("treeswap: {:#}; trying again", anyhow::Error::new(error));
+                report(&mut failing, &format!("{:#}; trying again", anyhow::Error::new(error)));
                 retry = true;
             }
             (Err(error), _) => return Err(error.into()),
@@ -145,6 +147,13 @@ async fn watch(args: &Args) -> anyhow::Result<ExitCode> {
             () = tokio::time::sleep(RETRY_PAUSE), if retry => {}
             () = stop.signalled() => return Ok(ExitCode::SUCCESS),
         }
+    }
+}
+
+/// Prints why there is no pin, once and then at growing intervals: it is tried again every second.
+fn report(failing: &mut Repeats, why: &str) {
+    if let Some(times) = failing.should_log(why) {
+        say!("treeswap: {why}{}", suppressed(times));
     }
 }
 

@@ -59,16 +59,16 @@ pub(super) struct Answers {
     pub(super) full: Option<mirror::Error>,
     /// The remote's Retry-After.
     pub(super) retry_after: Option<Duration>,
-    /// True if a ref names another commit than before.
+    /// True if a ref names another commit than before, one that is refused included, or no longer names a refused one.
     pub(super) is_new: bool,
     /// True if the remote advertised its refs and no connection failed after that.
     pub(super) heard: bool,
 }
 
 impl Answers {
-    /// Returns true if a ref has no commit.
+    /// Returns true if it is not known what a ref names, or a fetch failed. A refused commit is no failure of the remote.
     pub(super) fn has_failed(&self) -> bool {
-        self.of_refs.iter().any(|(_, answer)| !matches!(answer, Answer::Named(..)))
+        self.of_refs.iter().any(|(_, answer)| matches!(answer, Answer::Failed(..)))
     }
 
     /// Records a failed fetch and returns the answer for its ref.
@@ -136,12 +136,15 @@ async fn ask(question: Question) -> Answers {
     }
     answers.heard = connection_error.is_none();
     for (asked, answer) in &mut answers.of_refs {
-        let is_new =
-            matches!(answer, Answer::Named(object, _) if question.previous_answer(asked, *object).is_none());
-        match &connection_error {
+        let is_new = |object: &ObjectId| question.previous_answer(asked, *object).is_none();
+        match (&connection_error, &*answer) {
             // The refs of a repository move together: none does if a fetch of another one was cut off.
-            Some(why) if is_new => *answer = Answer::Failed(why.clone()),
-            _ => answers.is_new |= is_new,
+            (Some(why), Answer::Named(object, _)) if is_new(object) => *answer = Answer::Failed(why.clone()),
+            (_, Answer::Named(object, _)) => {
+                answers.is_new |= is_new(object) || question.refused.contains_key(asked);
+            }
+            (_, Answer::Refused(object, _)) => answers.is_new |= is_new(object),
+            (_, Answer::Failed(_)) => {}
         }
     }
     answers

@@ -471,9 +471,7 @@ impl SourceSet {
         repository.accept(answers, &self.options.backoff);
         let now = Instant::now();
         // If the pause ends before the next attempt is due, request one for that time.
-        if let Some(until) = repository.paused_until(now).filter(|until| *until < now + self.options.period)
-            && repository.may_recover()
-        {
+        if let Some(until) = repository.paused_until(now).filter(|until| *until < now + self.options.period) {
             wake_at(until, &self.answer_sender, &mut self.polls);
         }
     }

@@ -268,3 +268,34 @@ fn the_watching_programs_load_whole_generations_at_every_swap_and_hold_none_in_b
         assert!(!consumer.has_said(), "{what}: it loaded one generation twice, or ended");
     }
 }
+
+#[test]
+fn a_lasting_failure_is_reported_once_and_so_is_the_next_one() {
+    let mut writer = Writer::started();
+    let watching = Watching::start(&writer, &["--poll=50ms"], NOTE);
+    watching.until("1");
+    let (link, next) = (writer.root().join("..data"), writer.root().join("..next"));
+    fs::create_dir(writer.root().join("odd")).unwrap();
+    let said = |words: &str| watching.complaints().matches(words).count();
+    let says = |words: &str, times: usize| {
+        let end = Instant::now() + Duration::from_secs(60);
+        while said(words) < times {
+            assert!(Instant::now() < end, "{words:?} was not said: {}", watching.complaints());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    for n in 1..=2_u8 {
+        let published = fs::read_link(&link).unwrap();
+        std::os::unix::fs::symlink("odd", &next).unwrap();
+        fs::rename(&next, &link).unwrap();
+        says("which is not a generation; trying again", n.into());
+        // It is tried again every second.
+        std::thread::sleep(Duration::from_millis(3500));
+        assert_eq!(said("trying again"), usize::from(n), "{}", watching.complaints());
+        fs::remove_file(&link).unwrap();
+        says("waiting for it", n.into());
+        std::os::unix::fs::symlink(&published, &link).unwrap();
+        writer.publish(n + 1);
+        watching.until(&(n + 1).to_string());
+    }
+}

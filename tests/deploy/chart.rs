@@ -293,8 +293,8 @@ fn several_sources_take_the_place_of_the_repository() {
     }
 }
 
-/// `helm template` leaves the notes out, and `helm install --dry-run` needs a cluster: here a copy of the chart has them in
-/// a ConfigMap.
+/// The notes. `helm template` leaves them out, and `helm install --dry-run` needs a cluster: here a copy of the chart
+/// has them in a ConfigMap.
 fn notes(words: &[&str]) -> String {
     let dir = tempfile::tempdir().unwrap();
     let copy = dir.path().join("chart");

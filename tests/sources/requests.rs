@@ -212,3 +212,32 @@ fn a_ref_that_is_new_in_the_file_is_asked_for_whatever_the_webhook_names() {
     asks(&sidecar, "?source=two");
     two.many.shows(&[("one/f", "1"), ("three/f", "o"), ("two/f", "1")]);
 }
+
+#[test]
+fn a_refused_commit_does_not_make_its_repository_be_asked_less_often() {
+    let two = Two::new(Kind::default());
+    let tag = |what: &str| two.one.git(&["update-ref", "refs/tags/it", what]);
+    tag(&two.one.tip("main").unwrap());
+    let of = |name: &str, asked: &str| {
+        format!("name: {name}, repo: '{}', ref: {asked}, to: {name}", two.server.url(name))
+    };
+    two.many.list(&[of("one", "refs/tags/it"), of("two", "main")]);
+    let flags = ["--period=200ms", "--max-backoff=1h", "--jitter=0", "--min-interval=0s"];
+    let mut command = two.many.sync(&flags);
+    let sidecar = Sidecar::of(&two.many.world, command.arg("--http-bind=127.0.0.1:0"));
+    two.many.shows(&FIRST);
+    tag(&two.one.tip("main:f").unwrap());
+    let error = || rows(&sidecar)[0]["error"].as_str().map(str::to_owned);
+    let refused = eventually(30, "it is refused", error);
+    assert!(refused.contains("blob"), "{refused}");
+    two.server.forget();
+    let began = Instant::now();
+    // With the pauses that follow failures this would take days.
+    eventually(60, "it is asked at the usual pace", || (two.hits("one") >= 20).then_some(()));
+    assert!(began.elapsed() > Duration::from_secs(2), "each attempt asks once: {:?}", began.elapsed());
+    assert!(rows(&sidecar)[0]["failing_since"].is_string());
+    two.one.commit(&file("2"));
+    tag(&two.one.tip("main").unwrap());
+    two.many.shows(&[("one/f", "2"), ("two/f", "1")]);
+    eventually(30, "it is well again", || rows(&sidecar)[0].get("error").is_none().then_some(()));
+}

@@ -40,7 +40,7 @@ pub(super) struct Repository {
     pub(super) errors: BTreeMap<String, SourceError>,
     /// The number of consecutive failures.
     pub(super) failures: u32,
-    /// When the first of the consecutive failures ended.
+    /// When the first of the consecutive polls ended after which a ref has no commit, refused ones included.
     pub(super) failing_since: Option<Timestamp>,
     /// The pause after a failure.
     pub(super) pause: Option<Pause>,
@@ -81,7 +81,8 @@ impl Repository {
         }
     }
 
-    /// Records the answers of a poll, and begins or ends a pause.
+    /// Records the answers of a poll, and begins or ends a pause. A refused commit begins none: the remote is healthy,
+    /// and the commit that replaces it is published as soon as any other.
     pub(super) fn accept(&mut self, answers: Answers, backoff: &Backoff) {
         self.busy = false;
         self.answered = self.asked;
@@ -106,16 +107,19 @@ impl Repository {
                 }
             }
         }
+        if self.errors.is_empty() {
+            self.failing_since = None;
+        } else {
+            self.failing_since.get_or_insert_with(Timestamp::now);
+        }
         if failed {
             self.failures = self.failures.saturating_add(1);
-            self.failing_since.get_or_insert_with(Timestamp::now);
             let asked = answers.retry_after.unwrap_or_default();
             let until = Instant::now() + backoff.delay(self.failures).max(asked);
             let earliest = until.min(Instant::now() + asked.max(BREATH));
             self.pause = Some(Pause { until, earliest });
         } else {
             self.failures = 0;
-            self.failing_since = None;
             self.pause = None;
             self.last_duration = self.asked.map(|asked| asked.elapsed());
         }
@@ -138,11 +142,6 @@ impl Repository {
             || self.pause.is_some()
             || refs.iter().any(is_new)
             || self.asked.is_none_or(|asked| now >= asked + period / 2)
-    }
-
-    /// Returns true if polling again may help: a ref has an error other than a refused commit.
-    pub(super) fn may_recover(&self) -> bool {
-        self.errors.keys().any(|asked| !self.refused.contains_key(asked))
     }
 
     /// Locks the mirror; `None` if a poll may be fetching into it.
