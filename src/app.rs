@@ -142,7 +142,7 @@ impl Error {
             Self::Sources { .. } | Self::Stale { .. } => {
                 vec!["the lines above say what is wrong with each".to_owned()]
             }
-            Self::Interrupted => vec!["nothing was published; the next start begins anew".to_owned()],
+            Self::Interrupted => vec!["nothing was published; the next start tries again".to_owned()],
             Self::System { .. } => {
                 vec![
                     "the system is short of threads, memory or descriptors: raise the container's limits"
@@ -479,7 +479,7 @@ pub fn write_termination_log(root: &Path, path: &Path, error: &str, hints: &[Str
         file.write_all(text.as_bytes())
     });
     match written {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => debug!(%error, "no last words"),
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => debug!(%error, "cannot write the termination log"),
         _ => {}
     }
 }

@@ -138,8 +138,8 @@ fn expand_braces(word: &OsStr, place: &OsStr) -> OsString {
 pub(super) fn warning(pin: &Pin) -> Option<String> {
     let why = match pin.protection() {
         Protection::Locked => return None,
-        Protection::Contended => "somebody keeps holding an exclusive lock on it",
-        Protection::Unsupported => "this file system knows no locks",
+        Protection::Contended => "another process holds an exclusive lock on it",
+        Protection::Unsupported => "this file system does not support locks",
     };
     Some(format!("{} is not pinned, only its grace period protects it: {why}", pin.location().display()))
 }

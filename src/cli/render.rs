@@ -92,14 +92,14 @@ fn select<'p>(args: &Args, plan: &'p Plan) -> anyhow::Result<Vec<(&'p ClusterNam
     if let Some(cluster) = &args.cluster {
         if !clusters.contains(cluster.as_str()) {
             let why = match clusters.len() {
-                0 => "nothing is for any cluster".to_owned(),
-                _ => format!("nothing is for it; there is something for {}", names()),
+                0 => "the rules produce no ConfigMap for any cluster".to_owned(),
+                _ => format!("the rules produce no ConfigMap for it, but they do for {}", names()),
             };
             return Err(config::Error::Value { name: "--cluster".into(), value: cluster.clone(), why }.into());
         }
         all.retain(|(place, _)| place.cluster == *cluster);
     } else if args.output.is_none() && clusters.len() > 1 {
-        let one = format!("one stream of what is for {} clusters ({})", clusters.len(), names());
+        let one = format!("one stream of the ConfigMaps for {} clusters ({})", clusters.len(), names());
         return Err(config::Error::Needs { one, other: "--cluster, or --output for files".into() }.into());
     }
     Ok(all)

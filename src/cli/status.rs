@@ -30,7 +30,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 /// Arguments of `treeswap status`.
 #[derive(clap::Args, Debug)]
 #[command(
-    after_help = "Exit codes: 0 a generation is published, and with --max-age the last success is no older; 1 not so, or the root cannot be read."
+    after_help = "Exit codes: 0 a generation is published, and with --max-age the last success is no older; 1 otherwise, or the root cannot be read."
 )]
 pub struct Args {
     /// The root
@@ -254,20 +254,20 @@ impl<'a> Report<'a> {
         let at = |at: Option<Timestamp>| at.map(human::clock_time);
         match (self.writer, &self.sync) {
             ("running", _) => "running".to_owned(),
-            ("hangs", _) => "its loop hangs: it has not been heard of as promised".to_owned(),
+            ("hangs", _) => "the sync loop hangs: it missed its liveness deadline".to_owned(),
             ("silent", _) => {
-                "a writer is there and does not answer: it is stopped, or the machine is busy".to_owned()
+                "a writer holds the root but does not answer: it is stopped, or the machine is overloaded".to_owned()
             }
             ("unknown", _) => {
                 let why = self.why.as_deref().unwrap_or_default();
-                format!("whether a writer is running cannot be found out: {why}")
+                format!("cannot determine whether a writer is running: {why}")
             }
             (_, None) => "no writer is running, and none has left a record".to_owned(),
             (_, Some(sync)) => match (at(sync.ended), at(sync.recorded)) {
                 (Some(ended), _) => format!("no writer is running since {ended}"),
                 (None, Some(recorded)) => {
                     format!(
-                        "no writer is running, and the last one did not say that it ends; heard of at {recorded}"
+                        "no writer is running, and the last one did not shut down cleanly; last seen at {recorded}"
                     )
                 }
                 (None, None) => "no writer is running".to_owned(),

@@ -152,7 +152,7 @@ async fn watch(args: &Args) -> anyhow::Result<ExitCode> {
 fn swaps_of(link: &Path, poll: Duration) -> anyhow::Result<Receiver<Option<Change>>> {
     let watcher = Watcher::new(link, &watch::Options { poll });
     if let Some(limitation) = watcher.limitation() {
-        say!("treeswap: swaps are found by looking every {poll:?}: {limitation}");
+        say!("treeswap: swaps are detected by polling every {poll:?}: {limitation}");
         limitation.hints().iter().for_each(|hint| say!("hint: {hint}"));
     }
     watcher.in_background().context("cannot start the watching thread")

@@ -171,7 +171,7 @@ pub(super) fn signal(text: &str) -> Result<Option<i32>, String> {
     let found = SIGNALS.iter().find(|(known, number)| *known == name || number.to_string() == name);
     found.map(|(_, number)| Some(*number)).ok_or_else(|| {
         let names: Vec<_> = SIGNALS.iter().map(|(name, _)| format!("SIG{name}")).collect();
-        format!("a sync can be asked for by {} (or by nothing, if empty)", names.join(", "))
+        format!("the signal is one of {}, or empty for none", names.join(", "))
     })
 }
 

@@ -49,7 +49,7 @@ pub enum BadLink {
     #[error("a link in a circle")]
     Circle,
     /// The target, or the path itself, is not a regular file: a submodule, a socket, a device.
-    #[error("no regular file")]
+    #[error("not a regular file")]
     NoFile,
 }
 

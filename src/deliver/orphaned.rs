@@ -100,7 +100,7 @@ pub(super) async fn foreign_namespaces<S: Source>(
             let why = format!(
                 "another rule set uses the owner {owner}: this was written by rules that these did not come from"
             );
-            (why, "give each rule set an --owner of its own; if there is but one, --max-prune=100 insists")
+            (why, "give each rule set an --owner of its own; if there is only one, --max-prune=100 allows it")
         } else {
             continue;
         };

@@ -82,7 +82,7 @@ pub enum Failure {
         wanted: u16,
     },
     /// The hook was stopped because the process shuts down.
-    #[error("it was ended, because the process was asked to end")]
+    #[error("it was killed, because treeswap is shutting down")]
     Drained,
     /// A system call failed: no pipe could be made, or the process not be waited for.
     #[error("cannot {act}")]

@@ -387,12 +387,12 @@ impl Error {
             Self::NotALink { .. } => "name the root, or the link that names its current generation",
             Self::NotAGeneration { .. } => "pin the root itself, not a link or a directory in it",
             Self::Io { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
-                "a consumer needs to read and search the generation's directory; look at the modes on the way to it"
+                "a consumer needs to read and search the generation's directory; check the modes of its parent directories"
             }
             Self::Restless { .. } => {
                 "try again; publications are spaced by --min-interval of `treeswap sync`"
             }
-            Self::Io { .. } => "look at the volume and its mount, and at the modes on the way to it",
+            Self::Io { .. } => "check the volume and its mount, and the modes of the parent directories",
         };
         vec![hint.to_owned()]
     }
@@ -417,7 +417,7 @@ fn hint_for_absence(link: &Path) -> String {
         "has the first sync ended, and is this its link? `treeswap pin --wait 1m` waits for the first generation".to_owned()
     } else if exists("..treeswap") {
         format!(
-            "`treeswap status {root}` says what the sync does; `treeswap pin --wait 1m` waits for the first generation"
+            "`treeswap status {root}` shows the state of the sync; `treeswap pin --wait 1m` waits for the first generation"
         )
     } else {
         format!(

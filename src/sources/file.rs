@@ -106,8 +106,8 @@ impl BadFile {
     /// What an operator can do.
     pub fn hints(&self) -> Vec<String> {
         let check =
-            format!("`treeswap check --sources={} --root=DIR` says whether it is right", self.path.display());
-        vec!["mend the file, or how it is named".to_owned(), check]
+            format!("`treeswap check --sources={} --root=DIR` validates it", self.path.display());
+        vec!["fix the file, or its path".to_owned(), check]
     }
 
     /// The error for a file that could not be read.
@@ -131,7 +131,7 @@ impl List {
             let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
             let file = std::fs::OpenOptions::new().read(true).custom_flags(flags).open(path)?;
             if !file.metadata()?.is_file() {
-                return Err(std::io::Error::other("it is no regular file"));
+                return Err(std::io::Error::other("it is not a regular file"));
             }
             fsx::read_text(file, MAX_BYTES)
         };

@@ -160,7 +160,7 @@ impl Layout {
         {
             let held = fsx::identity(held).map_err(Error::io("look at", path))?;
             if !rustix::fs::stat(path).is_ok_and(|there| (there.st_dev, there.st_ino) == held) {
-                return Ok(Some(format!("{} was removed, and is made again", path.display())));
+                return Ok(Some(format!("{} was removed, and is created again", path.display())));
             }
         }
         Ok(None)
@@ -220,7 +220,7 @@ fn resolve(asked: &Path) -> Result<PathBuf, Error> {
         Ok(found) if !found.is_dir() => return refused("it is not a directory"),
         Ok(_) => {}
         Err(error) if error.kind() == std::io::ErrorKind::NotADirectory => {
-            return refused("something on the way to it is not a directory");
+            return refused("one of its parents is not a directory");
         }
         Err(_) => match find_dangling_link(asked) {
             Some((link, target)) => return Err(Error::Dangling { path: asked.to_owned(), link, target }),

@@ -50,7 +50,7 @@ impl WriterLock {
                     return Err(Error::Refused {
                         path: layout.path.clone(),
                         why:
-                            "its file system has no working flock, so that nothing keeps a second writer out"
+                            "its file system has no working flock, so nothing prevents a second writer"
                                 .to_owned(),
                     });
                 }

@@ -44,7 +44,7 @@ impl Probes {
             lines.push("pins do not work on this file system (no flock on directories): only grace periods protect readers".to_owned());
         }
         if self.folds {
-            lines.push("this file system takes names that differ in case or normalisation only for one: trees with such names will be refused".to_owned());
+            lines.push("this file system treats names that differ only in case or normalisation as the same: trees with such names will be refused".to_owned());
         }
         lines
     }

@@ -284,7 +284,7 @@ impl Store {
             } else if self.state.record(name).is_none() && self.layout.is_dir(name) {
                 let record = self.found_record(name, now);
                 self.state.put(record);
-                found.done.push(format!("found {name}, of which nothing is on record"));
+                found.done.push(format!("found generation {name}, which is not on record"));
             }
         }
         for record in &mut self.state.generations {
@@ -338,7 +338,7 @@ impl Layout {
             Link::Other(kind) => {
                 let what = if kind == FileType::Directory { "a directory" } else { "a file" };
                 if self.is_git_sync {
-                    let why = format!("{what} is there, and no link; it is left alone");
+                    let why = format!("{what} is there instead of a link; it is left alone");
                     return Err(Error::BadLink { path: self.link.path(), why });
                 }
                 return Ok(LinkState::Odd(what.to_owned()));

@@ -270,8 +270,8 @@ impl TreeScan<'_> {
         check_cancelled(self.cancel)?;
         let stat = rustix::fs::fstat(dir).map_err(stage::io_error("look at", &self.path))?;
         if self.level > DEPTH_MAX || self.dirs.len() > DIRS_MAX {
-            let why = io::Error::other("it has more directories than are looked after");
-            return Err(stage::io_error("carry on", &self.path)(why));
+            let why = io::Error::other("it has more directories than can be tracked");
+            return Err(stage::io_error("reuse", &self.path)(why));
         }
         if self.level > 0 && !self.stamps.accepts(&stat) {
             return Ok(true);
@@ -318,7 +318,7 @@ impl TreeScan<'_> {
 
 /// The error of a tree that cannot be recycled or linked because of a foreign write at this path.
 pub(super) fn foreign_write_error(path: PathBuf) -> Error {
-    Error::Io { act: "carry on", path, source: io::Error::other("somebody else changed it") }
+    Error::Io { act: "reuse", path, source: io::Error::other("changed by another process") }
 }
 
 /// Returns the ctime that the file system gives to a change at this moment, from a new file.

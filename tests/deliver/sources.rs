@@ -93,7 +93,7 @@ fn a_repository_that_is_away_holds_what_is_made_of_it_and_nothing_else() {
     ends(
         &ran,
         3,
-        &["jobs: held: source jobs is not known to be where its ref is", "steps: replaced", "hint: "],
+        &["jobs: held: source jobs is not known to be at the newest commit of its ref", "steps: replaced", "hint: "],
     );
     assert_eq!((two.content("jobs", "a.yaml"), two.content("steps", "b")), ("one".into(), "two".into()));
     let entry: Value = serde_json::from_str(two.marker()["data"]["jobs"].as_str().unwrap()).unwrap();
@@ -170,7 +170,7 @@ fn a_rewind_of_one_source_is_one_of_the_set() {
     ends(&two.apply(&["--on-rewind=hold"]), 0, &["steps: replaced"]);
     two.jobs.reset(&base);
     two.jobs.commit(&Files::new().file("x/a.yaml", "other"));
-    let held = ["the ref was forced from", "(jobs from ", "nothing but an advance"];
+    let held = ["the ref was forced from", "(jobs from ", "only fast-forwards are applied"];
     ends(&two.apply(&["--on-rewind=hold"]), 3, &held);
     assert_eq!(two.content("jobs", "a.yaml"), "two");
     ends(&two.apply(&[]), 0, &["jobs: replaced", "note: "]);

@@ -86,7 +86,7 @@ pub(super) struct ClusterArgs {
     /// For many instances, whatever their owners, that one push sets to work at the same moment. Who has something to
     /// write takes any of NAME-0, NAME-1 and so on in that namespace of the cluster `default`, and releases it
     /// afterwards. Correctness does not depend on it: without the right to Leases, or when all stay taken for a quarter
-    /// of the time, the work goes on without, which is logged once.
+    /// of the time, the work goes on without one, which is logged once.
     #[arg(long, hide_short_help = true, value_name = "NAMESPACE/NAME:COUNT")]
     lease_pool: Option<PoolSpec>,
 }

@@ -141,7 +141,7 @@ fn a_protocols_own_setting_beats_that_for_all_protocols() {
 fn a_url_that_is_none_is_named_as_without_effect() {
     let found = effect(&[("http.example.com.proxy", "http://proxy")], "https://h/x");
     let remarks: Vec<String> = found.remarks(true).collect();
-    assert_eq!(remarks, ["git's http.[redacted].proxy has no effect here: the URL in it is none"]);
+    assert_eq!(remarks, ["git's http.[redacted].proxy has no effect here: the URL in it is invalid"]);
 }
 
 #[test]

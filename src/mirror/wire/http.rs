@@ -81,7 +81,7 @@ impl Http {
             Proxy::None => reqwest::Client::builder().no_proxy(),
             Proxy::To(url) => {
                 // reqwest's message would repeat the URL, which may contain a password.
-                let unusable = |_| failed("the proxy of the git configuration is no URL".into());
+                let unusable = |_| failed("the proxy of the git configuration is not a URL".into());
                 reqwest::Client::builder().proxy(reqwest::Proxy::all(url.expose()).map_err(unusable)?)
             }
         };

@@ -342,7 +342,7 @@ fn consumers_may_write_into_the_tree_but_not_change_what_is_of_the_commit() {
     fs_err::write(root.link.join("vendored/x"), "x").unwrap();
     assert_eq!(store.verify(&of(&one), &go()).unwrap(), [""; 0]);
     fs_err::write(root.link.join(".git"), "gitdir: /elsewhere\n").unwrap();
-    assert_eq!(store.verify(&of(&one), &go()).unwrap(), [".git: is not as it should be"]);
+    assert_eq!(store.verify(&of(&one), &go()).unwrap(), [".git: has unexpected content"]);
     publish(&mut store, &one);
     root.assert_serves(&one);
 }

@@ -219,19 +219,19 @@ fn errors_name_what_is_wrong_with_a_pack() {
     let other = small(3, &[], b"other");
     let back = |distance: usize| small(6, &[distance as u8], &[7, 1, 0x91, 0, 1]);
     let table = [
-        (packed(1, &[&object, &other]), "its checksum is not"),
+        (packed(1, &[&object, &other]), "its checksum does not match"),
         (packed(2, &[&object, &object]), "it has 6b584e8ece562ebffc15d38808cd6b98fc3d97ea twice"),
-        (packed(1, &[&small(5, &[], b"x")]), "an entry is of the unknown type 5"),
-        (packed(1, &[&back(3)]), "to nothing that is in the pack"),
-        (packed(2, &[&object, &back(object.len() + 1)]), "to nothing that is in the pack"),
-        (packed(2, &[&other, &back(other.len())]), "does not fit its base"),
+        (packed(1, &[&small(5, &[], b"x")]), "an entry has the unknown object type 5"),
+        (packed(1, &[&back(3)]), "a delta base is not in the pack"),
+        (packed(2, &[&object, &back(object.len() + 1)]), "a delta base is not in the pack"),
+        (packed(2, &[&other, &back(other.len())]), "does not match its base"),
         (packed(1, &[&small(7, &[9; 20], &[7, 1, 0x91, 0, 1])]), "neither in the pack nor in the mirror"),
-        (packed(1, &[&[&[0x38], &object[1..]].concat()]), "another size than it says"),
-        (packed(1, &[&[&[0x36], &object[1..]].concat()]), "another size than it says"),
+        (packed(1, &[&[&[0x38], &object[1..]].concat()]), "size differs from its header"),
+        (packed(1, &[&[&[0x36], &object[1..]].concat()]), "size differs from its header"),
         (packed(1, &[b"\x37no deflated content"]), "cannot be inflated"),
         (packed(1, &[&[0xff; 12]]), "no possible size"),
-        ([packed(1, &[&object]), vec![0]].concat(), "more data after its end"),
-        (b"HTTP/1.1 200 OK and what follows".to_vec(), "it does not begin as a pack does"),
+        ([packed(1, &[&object]), vec![0]].concat(), "trailing data after its end"),
+        (b"HTTP/1.1 200 OK and what follows".to_vec(), "it does not start with a pack header"),
         (sealed(b"PACK\0\0\0\x09\0\0\0\0".to_vec()), "the unknown version 9"),
     ];
     for (pack, says) in table {

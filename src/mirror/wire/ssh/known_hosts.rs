@@ -65,7 +65,7 @@ impl HostKeys {
                     return Err(Error::BadKnownHosts { file: file.to_owned(), line, why: why.to_owned() });
                 }
                 Err(why) => {
-                    tracing::warn!(file = %file.display(), line, why, "a line of known hosts is passed over");
+                    tracing::warn!(file = %file.display(), line, why, "skipped a line of known_hosts");
                     this.unread.push(line);
                 }
             }
@@ -193,7 +193,7 @@ impl HostKeys {
         let principals = certificate.valid_principals();
         let authority = certificate.signature_key().fingerprint(HashAlg::Sha256);
         let fault = if certificate.cert_type() != CertType::Host {
-            "it is not a host's".to_owned()
+            "it is not a host certificate".to_owned()
         } else if now < certificate.valid_after() {
             "it is not valid yet".to_owned()
         } else if now >= certificate.valid_before() {
