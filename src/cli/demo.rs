@@ -45,7 +45,7 @@ const TEAM_FILE: &str = "scheduler/team/backup.yaml";
 /// Options of `treeswap demo`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Keep the repository and the root, and say where they are
+    /// Keep the repository and the root, and print their paths
     #[arg(long)]
     keep: bool,
 }

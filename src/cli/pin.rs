@@ -47,11 +47,11 @@ pub struct Args {
     #[arg(value_name = "PATH")]
     pub path: PathBuf,
 
-    /// PATH is the link itself, even if nothing is there yet
+    /// PATH is the symbolic link itself, even if it does not exist yet
     #[arg(long)]
     pub link: bool,
 
-    /// Wait so long for the first generation
+    /// Wait up to this long for the first generation
     #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = config::duration)]
     pub wait: Duration,
 

@@ -41,11 +41,11 @@ pub struct Args {
     #[arg(long)]
     pub json: bool,
 
-    /// Fail where the last success is older than this: the writer was killed, hangs or cannot reach its remote
+    /// Fail if the last success is older than this: the writer was killed, hangs or cannot reach its remote
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub max_age: Option<Duration>,
 
-    /// Print nothing but, on failure, why: for a probe
+    /// For probes: print nothing on success, and the reason on failure
     #[arg(long, short, conflicts_with = "json")]
     pub quiet: bool,
 }

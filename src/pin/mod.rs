@@ -272,13 +272,13 @@ fn round(link: &Path, home: &Path, needs_lock: bool) -> Result<TryResult, Error>
     };
     // 3
     let identity = fsx::identity(&dir).map_err(|source| Error::Io {
-        act: "look at the generation behind",
+        act: "stat the generation behind",
         path: link.to_owned(),
         source,
     })?;
     let location = home.join(&target);
-    let named = identity_at(&location).map_err(failed("look at", &location))?;
-    let current = identity_at(link).map_err(failed("look at", link))?;
+    let named = identity_at(&location).map_err(failed("stat", &location))?;
+    let current = identity_at(link).map_err(failed("stat", link))?;
     if named != Some(identity) {
         return Ok(TryResult::Swapped); // a swap came between open and readlink: the name is another generation's
     }

@@ -93,7 +93,7 @@ pub fn inspect(root: &Path) -> Result<Inspection, Error> {
     let mut names: Vec<Name> = Vec::new();
     for entry in fsx::list(&dir).map_err(Error::io("list", &home))? {
         let Some(name) = entry.os().to_str().and_then(form) else { continue };
-        let stat = fsx::stat(&dir, entry.os()).map_err(Error::io("look at", home.join(entry.os())))?;
+        let stat = fsx::stat(&dir, entry.os()).map_err(Error::io("stat", home.join(entry.os())))?;
         if stat.is_some_and(|stat| fsx::file_type(&stat).is_dir()) {
             names.push(name);
         }

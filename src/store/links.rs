@@ -170,6 +170,6 @@ impl Layout {
     }
 
     fn root_link_at(&self, name: &OsStr) -> Result<RootLink, Error> {
-        root_link(&self.root, name).map_err(Error::io("look at", self.at(name)))
+        root_link(&self.root, name).map_err(Error::io("stat", self.at(name)))
     }
 }

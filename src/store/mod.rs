@@ -394,7 +394,7 @@ impl Store {
     fn reopen_reason(&self) -> Result<Option<String>, Error> {
         let layout = &self.layout;
         let replaced = |why: String| Error::Replaced { path: layout.path.clone(), why };
-        let (device, inode) = fsx::identity(&layout.root).map_err(Error::io("look at", &layout.path))?;
+        let (device, inode) = fsx::identity(&layout.root).map_err(Error::io("stat", &layout.path))?;
         let there = match rustix::fs::stat(&layout.path) {
             Ok(stat) => stat,
             // git-sync creates the root again. But if the parent is on another device, the volume may have been
@@ -411,8 +411,8 @@ impl Store {
             return Ok(Some("the root was removed and created again".to_owned()));
         }
         let private =
-            fsx::stat(&layout.root, names::PRIVATE).map_err(Error::io("look at", layout.private_at("")))?;
-        let held = fsx::identity(&layout.private).map_err(Error::io("look at", layout.private_at("")))?;
+            fsx::stat(&layout.root, names::PRIVATE).map_err(Error::io("stat", layout.private_at("")))?;
+        let held = fsx::identity(&layout.private).map_err(Error::io("stat", layout.private_at("")))?;
         if private.is_none_or(|stat| (stat.st_dev, stat.st_ino) != held)
             || !self.trash.lock().is_in_place(layout)?
         {
@@ -427,7 +427,7 @@ impl Store {
             (names::SPARE, self.spare.dir()),
         ];
         for (name, held) in inner {
-            let failed = || Error::io("look at", layout.private_at(name));
+            let failed = || Error::io("stat", layout.private_at(name));
             let held = fsx::identity(held).map_err(failed())?;
             let there = fsx::stat(&layout.private, name).map_err(failed())?;
             if there.is_none_or(|stat| (stat.st_dev, stat.st_ino) != held) {

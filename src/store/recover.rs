@@ -107,7 +107,7 @@ impl Store {
         let path = layout.link.generations_path();
         for entry in fsx::list(&layout.generations_dir).map_err(Error::io("list", path))? {
             let name = entry.os();
-            let failed = || Error::io("look at", path.join(name));
+            let failed = || Error::io("stat", path.join(name));
             let known = [LINK, LINK_TMP, PRIVATE, "lost+found"].iter().any(|known| name == OsStr::new(known))
                 || !layout.is_git_sync && operator_file::is_operator_name(&self.options.own, name);
             let stat = || fsx::stat(&layout.generations_dir, name).map_err(failed());
@@ -138,7 +138,7 @@ impl Store {
         let link = &self.layout.link;
         let tmp = &link.tmp;
         let path = link.dir_path().join(tmp);
-        match fsx::read_link(&link.dir, tmp.as_os_str()).map_err(Error::io("look at", &path))? {
+        match fsx::read_link(&link.dir, tmp.as_os_str()).map_err(Error::io("stat", &path))? {
             Link::Absent => {}
             Link::To(target) if link.named_by(&target).is_some() => {
                 fsx::unlink(&link.dir, tmp.as_os_str()).map_err(Error::io("remove", &path))?;
@@ -348,7 +348,7 @@ impl Layout {
             Some(name) if scan.generations.contains_key(&name) => LinkState::Generation(name),
             Some(name) => {
                 let there = fsx::stat(&self.generations_dir, name.as_str());
-                match there.map_err(Error::io("look at", self.place(&name)))? {
+                match there.map_err(Error::io("stat", self.place(&name)))? {
                     None => LinkState::Dangling(name),
                     Some(_) => LinkState::Odd(format!("a link to {name}, which is no directory,")),
                 }
