@@ -292,7 +292,7 @@ fn run(runtime: &Runtime, mut settings: Settings, rules: Option<Rules>) -> Resul
         None => return if one_time { Err(Error::Interrupted) } else { Ok(()) },
     };
     recovered.done.iter().for_each(|line| info!("recovered: {line}"));
-    recovered.foreign.iter().for_each(|line| warn!("not ours, left alone: {line}"));
+    recovered.foreign.iter().for_each(|line| warn!("left alone: {line}"));
     recovered.warnings.iter().for_each(|line| warn!("{line}"));
     status.send_replace(starting("the mirror is being opened".to_owned()));
     let counted = metrics.git_sync.clone();

@@ -209,7 +209,7 @@ impl Error {
                 )
             }
             Failure::NamespaceTerminating { namespace } => {
-                format!("wait until {namespace} is gone and made anew, or take it out of the rules")
+                format!("wait until {namespace} is deleted and created again, or take it out of the rules")
             }
             Failure::Quota { .. } => "raise the ResourceQuota, or take maps out of the rules".to_owned(),
             Failure::Forbidden { user, verb, resource, namespace } if namespace.is_empty() => format!(
@@ -240,7 +240,7 @@ impl Error {
                     .to_owned()
             }
             Failure::Immutable => {
-                format!("only deleting {name} and creating it anew gives it other content")
+                format!("only deleting and recreating {name} can change its content")
             }
             Failure::Strange { .. } => {
                 "is something else than an API server answering at that address?".to_owned()

@@ -119,7 +119,7 @@ impl Finding {
                  says most of its path"
             }
             Self::Collision { .. } => {
-                "use_full_path_as_key tells such files apart; --collisions=last takes the last in the order of paths"
+                "use_full_path_as_key gives such files distinct keys; --collisions=last takes the last one by path"
             }
             Self::IllegalKey { .. } => "--illegal-keys=skip leaves such files out",
             Self::Link { .. } => "--links=skip leaves such links out",

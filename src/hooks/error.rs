@@ -119,7 +119,7 @@ impl Error {
                 vec![format!("raise --{name}-timeout if it may take that long")]
             }
             Failure::Status { .. } => {
-                vec![format!("--{name}-success-status says which status is success; 0 takes any")]
+                vec![format!("--{name}-success-status sets the status that counts as success; 0 accepts any")]
             }
             Failure::Ended { .. } => {
                 vec![

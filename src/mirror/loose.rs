@@ -330,7 +330,7 @@ mod tests {
         let (dir, id, path) = repository(b"content");
         let packlike = [&[0x37][..], &deflated(b"content")].concat();
         let cases: [(&str, Vec<u8>); 9] = [
-            ("another hash", deflated(b"blob 7\0c0ntent")),
+            ("does not match its object id", deflated(b"blob 7\0c0ntent")),
             ("cut short", deflated(b"blob 8\0content")),
             ("cut short", deflated(b"blob 7")),
             ("more data than its header states", deflated(b"blob 6\0content")),

@@ -160,7 +160,7 @@ impl List {
             None => return Err("add `version: 1` at its top".to_owned()),
             Some(Some(1)) => {}
             Some(version) => {
-                let version = version.map_or_else(|| "that is no number".to_owned(), |n| n.to_string());
+                let version = version.map_or_else(|| "that is not a number".to_owned(), |n| n.to_string());
                 return Err(format!("version {version} is not known: this treeswap reads version 1"));
             }
         }
@@ -404,7 +404,7 @@ end: true
             ("sources: []\nend: true\n".to_owned(), "add `version: 1` at its top"),
             ("version: 1\nend: true\n".to_owned(), "add `sources:`, a list"),
             ("version: 1\nsources: a\nend: true\n".to_owned(), "sources: write a list"),
-            ("version: one\nsources: []\nend: true\n".to_owned(), "version that is no number is not known"),
+            ("version: one\nsources: []\nend: true\n".to_owned(), "version that is not a number is not known"),
             ("version: 1\nsources: []\nend: true # all\n".to_owned(), "with a line break and nothing else"),
             ("version: 1\nsources: []\nend: true".to_owned(), "with a line break and nothing else"),
             (one("name: a, repo: x, sparse: [ok, '[z-a]']"), "source \"a\": sparse pattern \"[z-a]\": "),

@@ -57,7 +57,7 @@ pub enum Error {
         path: PathBuf,
     },
     /// The root, or a directory above it, is a dangling symlink.
-    #[error("cannot make the root {}: {} is a link to {}, which does not exist", path.display(), link.display(), target.display())]
+    #[error("cannot make the root {}: {} is a symbolic link to {}, which does not exist", path.display(), link.display(), target.display())]
     Dangling {
         /// The root.
         path: PathBuf,
@@ -91,7 +91,7 @@ pub enum Error {
         why: String,
     },
     /// The directory holds foreign files, and nothing shows that it is a root of ours.
-    #[error("refusing the root {}: it is not empty and not ours: it holds {names}", path.display())]
+    #[error("refusing the root {}: it is not empty and was not created by treeswap: it contains {names}", path.display())]
     Foreign {
         /// The root.
         path: PathBuf,
@@ -115,7 +115,7 @@ pub enum Error {
         why: String,
     },
     /// A top-level name of the tree is taken in the root by something foreign.
-    #[error("the tree's top-level name {name:?} is taken in {} by something that is not ours", root.display())]
+    #[error("the tree's top-level name {name:?} is taken in {} by something that treeswap did not create", root.display())]
     Collision {
         /// The root.
         root: PathBuf,

@@ -153,6 +153,6 @@ fn current_of(link: &Link, at: &Path, names: &[Name]) -> (Option<Name>, Option<S
     match named.filter(is_target_of) {
         Some(name) if names.contains(&name) => (Some(name), None),
         Some(name) => (None, Some(format!("{shown} names {name}, which is not there"))),
-        None => (None, Some(format!("{shown} names {target:?}, which is no generation"))),
+        None => (None, Some(format!("{shown} names {target:?}, which is not a generation"))),
     }
 }

@@ -153,7 +153,7 @@ impl Layout {
                 RootLink::Foreign => {
                     found
                         .warnings
-                        .push(format!("{name:?} is not our link, and hides the tree's entry of that name"));
+                        .push(format!("{name:?} was not created by treeswap, and hides the tree's entry of that name"));
                     continue;
                 }
             };

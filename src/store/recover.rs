@@ -146,7 +146,7 @@ impl Store {
             }
             Link::To(_) | Link::Other(_) => {
                 let to = self.layout.move_aside(tmp)?;
-                found.done.push(format!("moved {}, which is not ours, to {to}", tmp.display()));
+                found.done.push(format!("moved {}, which treeswap did not create, to {to}", tmp.display()));
             }
         }
         Ok(())
@@ -317,7 +317,7 @@ impl Store {
             },
         };
         for name in scan.foreign.iter().filter(|name| !names.contains(name)) {
-            found.foreign.push(format!("{name:?} is not ours"));
+            found.foreign.push(format!("{name:?} was not created by treeswap"));
         }
         if self.layout.is_git_sync {
             return Ok(()); // that layout has no root links
@@ -350,7 +350,7 @@ impl Layout {
                 let there = fsx::stat(&self.generations_dir, name.as_str());
                 match there.map_err(Error::io("stat", self.place(&name)))? {
                     None => LinkState::Dangling(name),
-                    Some(_) => LinkState::Odd(format!("a link to {name}, which is no directory,")),
+                    Some(_) => LinkState::Odd(format!("a link to {name}, which is not a directory,")),
                 }
             }
             None => LinkState::Odd(format!("a link to {target:?}")),

@@ -85,7 +85,7 @@ impl Store {
                     .map_err(failed("move to the trash"))?;
                 found
                     .done
-                    .push(format!("removed {WORKTREES}/{}, which is no directory", entry.os().display()));
+                    .push(format!("removed {WORKTREES}/{}, which is not a directory", entry.os().display()));
             }
         }
         Ok(())

@@ -79,7 +79,7 @@ impl GitSync {
         registry.register("git_sync_askpass_calls", "Requests to the askpass URL", self.askpass.clone());
         registry.register(
             "git_sync_refresh_github_app_token_count",
-            "Tokens asked of GitHub for an App",
+            "Tokens requested from GitHub for an App",
             self.tokens.clone(),
         );
         registry.register("git_sync_hook_run_count", "Runs of hooks", self.hooks.clone());

@@ -185,7 +185,7 @@ fn rules_in_the_tree_and_links_are_of_one_source() {
     let in_tree = |more: &[&str]| {
         two.place.apply(&[&[sources.as_str(), "--rules-in-tree=steps/plugins.yaml"], more].concat())
     };
-    ends(&in_tree(&[]), 1, &["steps/c", "a link that leaves what its source placed"]);
+    ends(&in_tree(&[]), 1, &["steps/c", "a symbolic link that points out of its own source"]);
     two.steps.commit(&Files::new().file("b", "one").file("plugins.yaml", RULES));
     ends(&in_tree(&[]), 0, &["2 created"]);
     ends(&while_away(&two.steps, || in_tree(&[])), 1, &["steps"]);

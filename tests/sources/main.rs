@@ -398,7 +398,7 @@ fn a_hook_gets_the_set_and_once_ends_by_what_failed() {
     assert!(words.iter().all(|words| again.stderr.contains(words)), "{}", again.stderr);
     drop(away);
     let all = many.once().expect_ok("all of them answer");
-    assert!(all.stderr.contains("the sources agree: "), "{}", all.stderr);
+    assert!(all.stderr.contains(" has the newest commits of all sources"), "{}", all.stderr);
     let table = to_end(&mut many.world.treeswap(&["status".as_ref(), many.world.root.as_os_str()])).stdout;
     assert!(table.contains(&format!(" the sources in {}\n", many.file().display())), "{table}");
 }

@@ -30,7 +30,7 @@ pub(super) fn headline(status: &Status, now: &clock::Now) -> Headline {
             (0, _) => of("warn", "sync fails", format!("Every target matched its revision, but {failures}.")),
             (n, _) => {
                 let what = count(n as u64, "target is", "targets are");
-                of("warn", "incomplete", format!("{what} not as the revision has it."))
+                of("warn", "incomplete", format!("{what} not in the desired state."))
             }
         };
     }

@@ -33,7 +33,7 @@ pub(super) enum UrlError {
     #[error("`.gitmodules` has no url for it")]
     Absent,
     /// It is not the URL of a remote.
-    #[error("its url {url:?} is no remote: {why}")]
+    #[error("its url {url:?} is not a remote: {why}")]
     Malformed {
         /// The resolved URL, without secrets.
         url: String,

@@ -365,7 +365,7 @@ impl Error {
             Self::NoSuchRef { .. } => hint("check --ref; `git ls-remote` lists what the remote has"),
             Self::Timeout { wait, .. } => vec![format!("raise {} if the remote is merely slow", wait.flag())],
             Self::Connect { .. } if PROXIES.iter().any(|name| std::env::var_os(name).is_some()) => {
-                hint("the environment names a proxy; it may be what cannot be reached")
+                hint("the environment names a proxy; the proxy may be unreachable")
             }
             Self::Connect { .. } => hint(
                 "check the URL's host and port, and that name resolution and network policies let this machine reach it",

@@ -237,7 +237,7 @@ impl Http {
             return refused(to.as_str(), why);
         }
         if advertisement_tail(&to).is_empty() {
-            return refused(to.as_str(), "that is no repository, but perhaps a log-in page");
+            return refused(to.as_str(), "that is not a repository, but possibly a log-in page");
         }
         if left == 0 {
             return refused(to.as_str(), "that is one redirect too many");

@@ -51,7 +51,7 @@ impl Worker {
             warn!("repaired: {line}");
         }
         for line in &recovered.foreign {
-            debug!("not ours, left alone: {line}");
+            debug!("left alone: {line}");
         }
         let warnings: BTreeSet<String> = recovered.warnings.into_iter().collect();
         for line in warnings.difference(&self.repair_warnings) {

@@ -229,10 +229,10 @@ fn errors_name_what_is_wrong_with_a_pack() {
         (packed(1, &[&[&[0x38], &object[1..]].concat()]), "size differs from its header"),
         (packed(1, &[&[&[0x36], &object[1..]].concat()]), "size differs from its header"),
         (packed(1, &[b"\x37no deflated content"]), "cannot be inflated"),
-        (packed(1, &[&[0xff; 12]]), "no possible size"),
+        (packed(1, &[&[0xff; 12]]), "size is out of range"),
         ([packed(1, &[&object]), vec![0]].concat(), "trailing data after its end"),
         (b"HTTP/1.1 200 OK and what follows".to_vec(), "it does not start with a pack header"),
-        (sealed(b"PACK\0\0\0\x09\0\0\0\0".to_vec()), "the unknown version 9"),
+        (sealed(b"PACK\0\0\0\x09\0\0\0\0".to_vec()), "the unknown pack version 9"),
     ];
     for (pack, says) in table {
         let why = why(taken(&pack, &ROOMY, &nowhere));
@@ -266,7 +266,7 @@ fn a_collision_is_noticed() {
     hasher.update(include_bytes!("../../../../testdata/sha-mbles-1.bin"));
     let fault = object_id(hasher).unwrap_err();
     assert!(
-        matches!(&fault, Fault::Bad(why) if why.contains("8ac60ba76f1999a1ab70223f225aefdc78d4ddc0 was made to")),
+        matches!(&fault, Fault::Bad(why) if why.contains("8ac60ba76f1999a1ab70223f225aefdc78d4ddc0 is crafted for")),
         "{fault:?}"
     );
 }
