@@ -67,7 +67,7 @@ pub(super) struct RuleArgs {
     #[arg(long, value_name = "FILE")]
     rules: Option<PathBuf>,
 
-    /// Path of the rules in the tree, so that each revision is applied by its own rules
+    /// Path of the rules in the tree: each revision has its own
     #[arg(long, value_name = "PATH", conflicts_with = "rules")]
     rules_in_tree: Option<String>,
 
@@ -102,7 +102,7 @@ struct Policy {
     #[arg(long, value_name = "POLICY", default_value = "refuse", value_parser = word::<IllegalKeys>(IllegalKeys::WORDS))]
     illegal_keys: IllegalKeys,
 
-    /// A symbolic link that dangles, or points to a directory or out of the tree: refuse, or skip it
+    /// A symbolic link to nothing, a directory or out of the tree: refuse, or skip it
     #[arg(long, value_name = "POLICY", default_value = "refuse", value_parser = word::<Links>(Links::WORDS))]
     links: Links,
 

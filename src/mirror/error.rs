@@ -290,7 +290,7 @@ impl Error {
                 let mut hints = source.hints();
                 if hints.is_empty() && matches!(**source, wire::Error::Remote { .. }) {
                     hints = one(
-                        "the remote refuses it before anything of it is seen here: `git fsck` there names what is wrong",
+                        "the remote rejects it itself: run `git fsck` on the remote to see what is wrong",
                     );
                 }
                 hints
@@ -335,7 +335,7 @@ impl Error {
                 "the mirror is a cache: if this persists, delete it while treeswap is stopped; what is published stays",
             ),
             Self::BadPack { .. } => one(
-                "something in between may have garbled it; if it persists, run `git fsck` in the remote's repository",
+                "it may have been corrupted in transit; if it persists, run `git fsck` in the remote's repository",
             ),
             Self::NoModule { .. } => {
                 one("it is fetched at the next attempt; if that fails, its error has the reason")

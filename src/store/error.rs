@@ -233,7 +233,7 @@ impl Error {
                 "`treeswap sync` makes them when it starts; if it runs, name the directory that it has as --root"
             }
             Self::NoDirectory { .. } => "name the directory that `treeswap sync` has as --root",
-            Self::Dangling { .. } => "make that directory, or give --root the directory that is meant",
+            Self::Dangling { .. } => "create that directory, or correct --root",
             Self::Refused { .. } => {
                 "give --root a directory of its own, for example an emptyDir's mount path"
             }
@@ -247,7 +247,7 @@ impl Error {
                 "give --root an empty directory, or one that treeswap made; nothing was touched"
             }
             Self::Locked { .. } => {
-                "one writer a root: stop the other one, or give this one a root of its own"
+                "only one writer per root: stop the other one, or use another root for this one"
             }
             Self::Replaced { .. } => {
                 "create the directory again, and treeswap publishes into it; after a mount, restart treeswap"

@@ -95,14 +95,14 @@ pub(super) struct ClusterArgs {
 /// What may be done.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct Rights {
-    /// Name of this installation, recorded on the ConfigMaps that it owns
+    /// Name of this installation, recorded on its ConfigMaps
     ///
     /// It must never change. Installations with different names never change each other's ConfigMaps. Use a different
     /// name for each repository (or file of --sources) with its rules.
     #[arg(long, value_name = "NAME")]
     owner: Option<String>,
 
-    /// Adopt existing ConfigMaps: prow (those that Prow created), all (those without an owner), or nothing
+    /// Adopt ConfigMaps: prow (created by Prow's tools), all (without an owner)
     #[arg(long, value_name = "WHOSE", default_value = "nothing", value_parser = PossibleValuesParser::new(["nothing", "prow", "all"]))]
     adopt: String,
 
@@ -112,7 +112,7 @@ pub(super) struct Rights {
     #[arg(long, value_name = "BOOL", default_value = "false", value_parser = config::boolean, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     prune: bool,
 
-    /// Most ConfigMaps of this owner in a cluster, in percent, that a run may delete or empty
+    /// Most of our ConfigMaps in a cluster that a run may delete or empty
     ///
     /// A run that would delete or empty more changes nothing, so that a wrong ref or directory does not delete
     /// everything. 100 turns the limit off.
@@ -137,7 +137,7 @@ pub(super) struct Rights {
     #[arg(long, value_name = "WHEN", default_value = "off", value_parser = PossibleValuesParser::new(["off", "changed", "every"]))]
     version_key: String,
 
-    /// Add a key with the payload's digest, for consumers that wait for a complete set of ConfigMaps
+    /// Add a key with the payload's digest, for `treeswap watch --set`
     ///
     /// `{name}` is replaced by the ConfigMap's name, so that several ConfigMaps can share one projected volume.
     /// `treeswap watch --set` expects .{name}.stamp.
@@ -172,7 +172,7 @@ struct Once {
 /// How to report.
 #[derive(Clone, Debug, clap::Args)]
 struct Output {
-    /// Format of the results on stdout [default: a table on a terminal, otherwise lines]
+    /// Format of the results [default: a table on a terminal, else lines]
     ///
     /// A table also lists unchanged ConfigMaps, lines do not.
     #[arg(short = 'o', long = "output", value_name = "FORMAT")]

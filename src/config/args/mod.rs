@@ -96,7 +96,7 @@ pub struct Source {
     #[arg(long, value_name = "N", default_value = "1", value_parser = integer, allow_negative_numbers = true, hide_short_help = true)]
     pub depth: i64,
 
-    /// File with git sparse-checkout patterns that select the files to publish
+    /// File with git's sparse-checkout patterns: what to publish
     ///
     /// Read again at every attempt; changed patterns cause a new generation to be published.
     #[arg(long, value_name = "FILE", default_value = "", hide_default_value = true)]
@@ -185,11 +185,11 @@ pub struct Credentials {
     #[arg(long, value_name = "BOOL", default_value = "true", value_parser = boolean, num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_short_help = true)]
     pub ssh_known_hosts: bool,
 
-    /// known_hosts file with the ssh servers' host keys, as ssh-keyscan(1) prints them
+    /// File with the ssh host keys, as ssh-keyscan(1) prints them
     #[arg(long, value_name = "FILE", default_value = "/etc/git-secret/known_hosts")]
     pub ssh_known_hosts_file: String,
 
-    /// PEM file with CA certificates to trust for https in addition to the system's
+    /// PEM file with CA certificates to trust besides the system's
     #[arg(long, value_name = "FILE", default_value = "", hide_default_value = true)]
     pub ca_file: String,
 
@@ -234,7 +234,7 @@ pub struct Root {
     #[arg(long, value_name = "HOW", default_value = of::SPARE.treeswap, value_parser = PossibleValuesParser::new(["link", "recycle", "copy", "off"]), hide_short_help = true)]
     pub spare: String,
 
-    /// Symbolic links that point out of the tree: `safe` refuses the revision, `keep` publishes them
+    /// Symbolic links out of the tree: `safe` refuses the revision, `keep` keeps
     #[arg(long, value_name = "POLICY", default_value = of::SYMLINKS.treeswap, value_parser = PossibleValuesParser::new(["safe", "keep"]))]
     pub symlinks: String,
 
@@ -260,7 +260,9 @@ pub struct Retention {
     #[arg(long, visible_alias = "stale-worktree-timeout", value_name = "DURATION", default_value = of::GRACE.treeswap, value_parser = duration)]
     pub grace: Duration,
 
-    /// Longest time that a pin (a reader's lock) keeps a generation after a newer one replaced it
+    /// How long a pin keeps a generation after its replacement
+    ///
+    /// A pin is a shared lock that a reader holds on the generation's directory.
     #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = duration)]
     pub max_pin: Duration,
 
@@ -297,7 +299,7 @@ pub struct PaceArgs {
     #[arg(long, value_name = "DURATION", default_value = "2m", value_parser = duration)]
     pub sync_timeout: Duration,
 
-    /// Shortest time between two publications; revisions in between are skipped
+    /// Least time between publications; revisions in between are skipped
     ///
     /// Measured from the last publication, also across restarts. Ignored with --one-time.
     #[arg(long, value_name = "DURATION", default_value = of::MIN_INTERVAL.treeswap, value_parser = duration)]
@@ -378,7 +380,7 @@ pub struct Git {
 #[derive(clap::Args, Clone, Debug)]
 #[command(next_help_heading = "Server")]
 pub struct Server {
-    /// Address to serve probes, metrics, status and the webhook on, such as :9375
+    /// Address of probes, metrics, status and webhook, such as :9375
     #[arg(long, value_name = "ADDRESS", default_value = "", hide_default_value = true)]
     pub http_bind: String,
 
@@ -419,7 +421,7 @@ pub struct Logging {
     #[arg(long, value_name = "FORMAT", default_value = of::LOG_FORMAT.treeswap, value_parser = PossibleValuesParser::new(["auto", "json", "plain", "git-sync"]), hide_short_help = true)]
     pub log_format: String,
 
-    /// Log level: error, warn, info, debug, trace or off [default: $RUST_LOG, then info]
+    /// error, warn, info, debug, trace, off [default: $RUST_LOG, then info]
     ///
     /// Directives as in RUST_LOG (TARGET=LEVEL,…) are accepted, too.
     #[arg(long, value_name = "LEVEL", default_value = "", hide_default_value = true)]
