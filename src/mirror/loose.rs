@@ -331,14 +331,14 @@ mod tests {
         let packlike = [&[0x37][..], &deflated(b"content")].concat();
         let cases: [(&str, Vec<u8>); 9] = [
             ("does not match its object id", deflated(b"blob 7\0c0ntent")),
-            ("cut short", deflated(b"blob 8\0content")),
-            ("cut short", deflated(b"blob 7")),
+            ("truncated", deflated(b"blob 8\0content")),
+            ("truncated", deflated(b"blob 7")),
             ("more data than its header states", deflated(b"blob 6\0content")),
             ("header", deflated(b"blob 99999999999999999999999999999\0")),
-            ("cut short", deflated(b"blob -7\0content")),
-            ("cut short", deflated(b"ofs-delta 7\0content")),
+            ("truncated", deflated(b"blob -7\0content")),
+            ("truncated", deflated(b"ofs-delta 7\0content")),
             ("deflate", packlike),
-            ("cut short", vec![0x30]),
+            ("truncated", vec![0x30]),
         ];
         for (words, raw) in cases {
             replace(&path, &raw);
@@ -347,7 +347,7 @@ mod tests {
         }
         std::fs::remove_file(&path).unwrap();
         rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::RUSR).unwrap();
-        assert!(read(dir.path(), &id).unwrap_err().contains("no file"));
+        assert!(read(dir.path(), &id).unwrap_err().contains("not a file"));
     }
 
     #[test]

@@ -220,7 +220,7 @@ fn errors_name_what_is_wrong_with_a_pack() {
     let back = |distance: usize| small(6, &[distance as u8], &[7, 1, 0x91, 0, 1]);
     let table = [
         (packed(1, &[&object, &other]), "its checksum does not match"),
-        (packed(2, &[&object, &object]), "it has 6b584e8ece562ebffc15d38808cd6b98fc3d97ea twice"),
+        (packed(2, &[&object, &object]), "it contains 6b584e8ece562ebffc15d38808cd6b98fc3d97ea twice"),
         (packed(1, &[&small(5, &[], b"x")]), "an entry has the unknown object type 5"),
         (packed(1, &[&back(3)]), "a delta base is not in the pack"),
         (packed(2, &[&object, &back(object.len() + 1)]), "a delta base is not in the pack"),
