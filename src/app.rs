@@ -479,7 +479,9 @@ pub fn write_termination_log(root: &Path, path: &Path, error: &str, hints: &[Str
         file.write_all(text.as_bytes())
     });
     match written {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => debug!(%error, "cannot write the termination log"),
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            debug!(%error, "cannot write the termination log")
+        }
         _ => {}
     }
 }

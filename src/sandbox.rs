@@ -213,7 +213,8 @@ mod tests {
     #[test]
     fn only_who_does_not_require_it_is_told_to_do_without() {
         let hints = |asked: Sandbox| {
-            let error = asked.not_entered(LANDLOCK, "this process already has the maximum number of Landlock layers");
+            let error =
+                asked.not_entered(LANDLOCK, "this process already has the maximum number of Landlock layers");
             hints_about(&format!("set limits: {error}")).unwrap().join("\n")
         };
         assert!(hints(Sandbox::Auto).contains("--sandbox=off"));

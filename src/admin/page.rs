@@ -91,7 +91,11 @@ fn write_current(page: &mut String, status: &Status, now: Timestamp) -> fmt::Res
             0 => String::new(),
             bytes => format!(", {} received", human::bytes(bytes)),
         };
-        row(page, "Now", &format!("{}{fetched}; started {}", Text(&progress.what), when(progress.since, now)))?;
+        row(
+            page,
+            "Now",
+            &format!("{}{fetched}; started {}", Text(&progress.what), when(progress.since, now)),
+        )?;
     }
     if let Some(current) = &status.current {
         row(page, "Published", &when(current.published, now))?;

@@ -79,8 +79,7 @@ const KEYS: (&str, &str) =
     ("/etc/git-secret/", "Keys, known hosts and cookies, where no option names others.");
 const DATA: (&str, &str) =
     ("ROOT/..data", "The link that names the current generation; names in ROOT lead through it.");
-const OWN: (&str, &str) =
-    ("ROOT/..treeswap/", "treeswap's private state: mirror, records, lock, staging.");
+const OWN: (&str, &str) = ("ROOT/..treeswap/", "treeswap's private state: mirror, records, lock, staging.");
 
 const MORE: &[More] = &[
     More {

@@ -256,7 +256,8 @@ impl<'a> Report<'a> {
             ("running", _) => "running".to_owned(),
             ("hangs", _) => "the sync loop hangs: it missed its liveness deadline".to_owned(),
             ("silent", _) => {
-                "a writer holds the root but does not answer: it is stopped, or the machine is overloaded".to_owned()
+                "a writer holds the root but does not answer: it is stopped, or the machine is overloaded"
+                    .to_owned()
             }
             ("unknown", _) => {
                 let why = self.why.as_deref().unwrap_or_default();

@@ -401,7 +401,8 @@ mod tests {
                 seen.lock().unwrap().push(Duration::from_millis(milliseconds));
                 if held.is_empty() {
                     tokio::time::sleep(limit * 3 / 4).await;
-                    let answer = "HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+                    let answer =
+                        "HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
                     stream.write_all(answer.as_bytes()).await.unwrap();
                 }
                 held.push(stream);
@@ -426,8 +427,7 @@ mod tests {
         let options = Options { timeout: limit, ..Options::default() };
         let connection = Connection::new("x", Origin::Context { path, name: "x".into() }, &options);
         let (verb, kind) = (Verb::Get, Kind::ConfigMap);
-        let request =
-            Request::new(Act { verb, kind, namespace: "default".to_owned(), name: "x".to_owned() });
+        let request = Request::new(Act { verb, kind, namespace: "default".to_owned(), name: "x".to_owned() });
         let began = Instant::now();
         let deadline = began + limit;
         let first = connection.send(&request, deadline).await.unwrap();

@@ -40,8 +40,9 @@ pub(super) async fn find(
 pub(super) fn report_unknown(error: &Error, unneeded: bool, notes: &mut Notes) -> Option<String> {
     let line = human::one_line(error);
     if unneeded {
-        notes
-            .add(format!("no rule names it, and it is not known whether it has ConfigMaps of this owner: {line}"));
+        notes.add(format!(
+            "no rule names it, and it is not known whether it has ConfigMaps of this owner: {line}"
+        ));
     } else if matches!(error.why, Failure::Forbidden { .. }) {
         notes.add(format!("namespaces that no rule names any more are not pruned: {line}"));
     } else {
@@ -76,8 +77,9 @@ pub(super) async fn foreign_namespaces<S: Source>(
             Ok(relation) => relation,
             // Nothing is deleted while the relation is unknown; the next attempt asks again.
             Err(error) => {
-                let why =
-                    format!("it is not known whether the revision is a descendant of the recorded one: {error}");
+                let why = format!(
+                    "it is not known whether the revision is a descendant of the recorded one: {error}"
+                );
                 let hints = error.hints.clone();
                 let unknown = kept_targets(cluster, survey, Outcome::Failed, &why, &hints).into_iter();
                 let unknown = unknown.map(|target| Target { transient: error.transient, ..target });

@@ -198,7 +198,10 @@ impl Turns {
                     continue;
                 }
                 if pause == 1 {
-                    info!("cluster {}: waiting for {holder}, which is writing {namespace}", self.cluster_name);
+                    info!(
+                        "cluster {}: waiting for {holder}, which is writing {namespace}",
+                        self.cluster_name
+                    );
                 }
                 waits = true;
             }

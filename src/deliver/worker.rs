@@ -350,7 +350,10 @@ impl<S: Source> Worker<S> {
         let recorded = &survey.marker.revision;
         let other = !recorded.is_empty() && *recorded != desired.revision.to_string();
         (other && survey.has_writes() && !self.options.force && !self.source.follows()).then(|| {
-            let why = format!("its recorded revision is {}, and without a ref the newer one is unknown", short(recorded));
+            let why = format!(
+                "its recorded revision is {}, and without a ref the newer one is unknown",
+                short(recorded)
+            );
             (why, "--force overwrites it with the tree")
         })
     }

@@ -424,9 +424,7 @@ fn about_volume(kind: io::ErrorKind) -> &'static str {
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
             "the mirror must be writable by the user that treeswap runs as"
         }
-        _ => {
-            "check the mirror's volume; the mirror is a cache, and may be deleted while treeswap is stopped"
-        }
+        _ => "check the mirror's volume; the mirror is a cache, and may be deleted while treeswap is stopped",
     }
 }
 

@@ -105,8 +105,7 @@ pub struct BadFile {
 impl BadFile {
     /// What an operator can do.
     pub fn hints(&self) -> Vec<String> {
-        let check =
-            format!("`treeswap check --sources={} --root=DIR` validates it", self.path.display());
+        let check = format!("`treeswap check --sources={} --root=DIR` validates it", self.path.display());
         vec!["fix the file, or its path".to_owned(), check]
     }
 
@@ -404,7 +403,10 @@ end: true
             ("sources: []\nend: true\n".to_owned(), "add `version: 1` at its top"),
             ("version: 1\nend: true\n".to_owned(), "add `sources:`, a list"),
             ("version: 1\nsources: a\nend: true\n".to_owned(), "sources: write a list"),
-            ("version: one\nsources: []\nend: true\n".to_owned(), "version that is not a number is not known"),
+            (
+                "version: one\nsources: []\nend: true\n".to_owned(),
+                "version that is not a number is not known",
+            ),
             ("version: 1\nsources: []\nend: true # all\n".to_owned(), "with a line break and nothing else"),
             ("version: 1\nsources: []\nend: true".to_owned(), "with a line break and nothing else"),
             (one("name: a, repo: x, sparse: [ok, '[z-a]']"), "source \"a\": sparse pattern \"[z-a]\": "),

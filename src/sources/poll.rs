@@ -92,8 +92,9 @@ pub(super) async fn poll(question: Question) -> Answers {
         Err(_) => {
             let seconds = timeout.as_secs_f64();
             let what = format!("it took longer than {seconds}s, nine tenths of --sync-timeout");
-            let hints =
-                vec!["raise --sync-timeout if the repository is large; otherwise check its remote".to_owned()];
+            let hints = vec![
+                "raise --sync-timeout if the repository is large; otherwise check its remote".to_owned(),
+            ];
             failed(&refs, &SourceError { what, hints, transient: true })
         }
     }

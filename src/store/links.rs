@@ -151,9 +151,9 @@ impl Layout {
                 RootLink::Ours(_) => &mut pointed,
                 RootLink::Absent => &mut made,
                 RootLink::Foreign => {
-                    found
-                        .warnings
-                        .push(format!("{name:?} was not created by treeswap, and hides the tree's entry of that name"));
+                    found.warnings.push(format!(
+                        "{name:?} was not created by treeswap, and hides the tree's entry of that name"
+                    ));
                     continue;
                 }
             };

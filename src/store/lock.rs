@@ -49,9 +49,8 @@ impl WriterLock {
                 Lock::Unsupported => {
                     return Err(Error::Refused {
                         path: layout.path.clone(),
-                        why:
-                            "its file system has no working flock, so nothing prevents a second writer"
-                                .to_owned(),
+                        why: "its file system has no working flock, so nothing prevents a second writer"
+                            .to_owned(),
                     });
                 }
             }

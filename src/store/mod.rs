@@ -192,8 +192,7 @@ pub struct Recovered {
 impl Recovered {
     /// Reports that something foreign had one of our names, if it was moved to `to`.
     fn report_moved(&mut self, from: &Path, to: Option<String>) {
-        let line =
-            |to| format!("moved {}, which does not belong there, to {to} beside it", from.display());
+        let line = |to| format!("moved {}, which does not belong there, to {to} beside it", from.display());
         self.done.extend(to.map(line));
     }
 }

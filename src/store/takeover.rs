@@ -72,8 +72,7 @@ impl Store {
         let path = layout.at(WORKTREES);
         for entry in fsx::list(&layout.generations_dir).map_err(Error::io("list", &path))? {
             let failed = |act| Error::io(act, path.join(entry.os()));
-            let Some(stat) = fsx::stat(&layout.generations_dir, entry.os()).map_err(failed("stat"))?
-            else {
+            let Some(stat) = fsx::stat(&layout.generations_dir, entry.os()).map_err(failed("stat"))? else {
                 continue;
             };
             let age = i64::try_from(self.options.retention.grace.as_secs()).map_or(i64::MIN, |grace| {

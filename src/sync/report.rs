@@ -411,8 +411,7 @@ impl Report {
         let hints = hints(error);
         let repeated = suppressed(times);
         let gone = error.is_root_missing();
-        let serving =
-            if gone { "the published generation is gone".to_owned() } else { serving(view) };
+        let serving = if gone { "the published generation is gone".to_owned() } else { serving(view) };
         if error.is_transient() && !gone {
             warn!(name: "failed", error = text, failures, hints, duration_ms, "sync failed{repeated}; {serving}");
         } else {

@@ -177,7 +177,9 @@ impl SpareWork {
             () = tokio::time::sleep(MAX_WAIT) => true,
         };
         if running.links && in_vain {
-            debug!("preparing hard links took too long: publications no longer wait for them until a spare is ready in time");
+            debug!(
+                "preparing hard links took too long: publications no longer wait for them until a spare is ready in time"
+            );
             self.is_slow = true;
         }
     }

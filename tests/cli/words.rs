@@ -45,7 +45,8 @@ fn a_root_that_leads_through_a_link_to_nothing_is_named_with_it() {
     for root in [link.clone(), link.join("below")] {
         let mut command = world.treeswap(&["sync", "--one-time", "--ref=main", "--repo"]);
         let ran = run::to_end(command.arg(&world.remote.path).arg("--root").arg(&root));
-        let words = format!("{} is a symbolic link to {}, which does not exist", link.display(), target.display());
+        let words =
+            format!("{} is a symbolic link to {}, which does not exist", link.display(), target.display());
         let ran = ran.expect_failure("nothing is there");
         ran.names(&[&words]);
         assert!(ran.stderr.contains("\nhint: make that directory, or "), "{}", ran.stderr);

@@ -93,7 +93,11 @@ fn a_repository_that_is_away_holds_what_is_made_of_it_and_nothing_else() {
     ends(
         &ran,
         3,
-        &["jobs: held: source jobs is not known to be at the newest commit of its ref", "steps: replaced", "hint: "],
+        &[
+            "jobs: held: source jobs is not known to be at the newest commit of its ref",
+            "steps: replaced",
+            "hint: ",
+        ],
     );
     assert_eq!((two.content("jobs", "a.yaml"), two.content("steps", "b")), ("one".into(), "two".into()));
     let entry: Value = serde_json::from_str(two.marker()["data"]["jobs"].as_str().unwrap()).unwrap();

@@ -275,7 +275,9 @@ fn names_that_are_one_name_to_the_file_system_are_refused() {
         let ran = sync();
         assert_eq!(ran.status.code(), Some(3), "{}", ran.stderr);
         let said = |ran: &Ran, words: &str| assert!(ran.stderr.contains(words), "{words}: {}", ran.stderr);
-        for words in ["source two is not at the newest commit", "all/jobs/same.yaml", "`Same.yaml` as the same name"] {
+        for words in
+            ["source two is not at the newest commit", "all/jobs/same.yaml", "`Same.yaml` as the same name"]
+        {
             said(&ran, words);
         }
         let read =

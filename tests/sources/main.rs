@@ -142,7 +142,11 @@ fn a_source_that_fails_stays_where_it_was_and_the_others_go_on() {
     } else {
         sidecar.request_with("GET", "/status", "Accept: text/html\r\n").unwrap()
     };
-    assert!(page.contains("The published generation does not have the newest commit of one.") && page.contains("<h2"), "{page}");
+    assert!(
+        page.contains("The published generation does not have the newest commit of one.")
+            && page.contains("<h2"),
+        "{page}"
+    );
     two.commit(&Files::new().file("f", "6"));
     many.shows(&[("one/f", "3"), ("two/f", "6")]);
     one.commit(&Files::new().file("f", "7"));

@@ -46,19 +46,17 @@ pub(super) fn headline(status: &Status, now: &clock::Now) -> Headline {
             let failing = status.hooks.iter().filter(|hook| hook.consecutive_failures > 0);
             let names: Vec<&str> = failing.map(|hook| hook.hook.as_str()).collect();
             let (names, verb) = (names.join(" and the "), if names.len() == 1 { "fails" } else { "fail" });
-            let sentence =
-                format!("The newest known revision is published, but the {names} {verb}.");
+            let sentence = format!("The newest known revision is published, but the {names} {verb}.");
             of("warn", "a hook fails", sentence)
         }
         (Some(_), 0) if status.sources.iter().any(|source| source.error.is_some()) => {
             let failing = status.sources.iter().filter(|source| source.error.is_some());
             let names: Vec<&str> = failing.map(|source| source.name.as_str()).collect();
-            let sentence = format!("The published generation does not have the newest commit of {}.", names.join(", "));
+            let sentence =
+                format!("The published generation does not have the newest commit of {}.", names.join(", "));
             of("warn", "incomplete", sentence)
         }
-        (Some(_), 0) => {
-            of("good", "up to date", "The newest known revision is published.".into())
-        }
+        (Some(_), 0) => of("good", "up to date", "The newest known revision is published.".into()),
         (Some(_), _) => {
             of("warn", "sync fails", format!("The last published revision is still served, but {failures}."))
         }

@@ -60,7 +60,10 @@ pub(super) const SETTINGS: &[(&str, Use)] = &[
     ("core.eol", Never(CONTENT)),
     ("core.safecrlf", Never(CONTENT)),
     ("core.attributesFile", Never(CONTENT)),
-    ("core.symlinks", Never("symbolic links are published as such; use --symlinks for those that point out of the tree")),
+    (
+        "core.symlinks",
+        Never("symbolic links are published as such; use --symlinks for those that point out of the tree"),
+    ),
     ("core.sharedRepository", Never("use --group-write")),
     ("core.sparseCheckout", Never("use --sparse-checkout-file")),
     ("core.sparseCheckoutCone", Never("use --sparse-checkout-file")),

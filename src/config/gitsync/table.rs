@@ -209,12 +209,7 @@ pub const FLAGS: &[Flag] = &[
         &["GIT_SYNC_USERNAME"],
         "User for http(s); with --password-file or $GITSYNC_PASSWORD",
     ),
-    explained(
-        "verbose",
-        Int,
-        &[],
-        "Log verbosity: 0 logs updates, 1 to 4 more steps, 5 and more everything",
-    ),
+    explained("verbose", Int, &[], "Log verbosity: 0 logs updates, 1 to 4 more steps, 5 and more everything"),
     flag("webhook-backoff", Duration, &["GIT_SYNC_WEBHOOK_BACKOFF"]),
     flag("webhook-method", Text, &["GIT_SYNC_WEBHOOK_METHOD"]),
     flag("webhook-success-status", Int, &["GIT_SYNC_WEBHOOK_SUCCESS_STATUS"]),

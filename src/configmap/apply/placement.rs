@@ -143,7 +143,10 @@ mod tests {
             let why = placement.held_below([prefix.as_bytes()]);
             assert_eq!(why.is_some(), held, "{away} away, {prefix:?}");
             if let Some(why) = why {
-                assert_eq!(why, format!("source {away} is not known to be at the newest commit of its ref: it hangs"));
+                assert_eq!(
+                    why,
+                    format!("source {away} is not known to be at the newest commit of its ref: it hangs")
+                );
             }
             assert!(placement.held().is_some());
         }

@@ -398,9 +398,9 @@ impl Error {
                 "the remote has no such commit, or does not hand out commits that no branch or tag leads to",
             ),
             Self::Remote { .. } => hint("this is the server's own message; its log may have more"),
-            Self::Broken { .. } | Self::Cut { .. } => {
-                hint("if it persists, check the server's log, and proxies in between that cut off long responses")
-            }
+            Self::Broken { .. } | Self::Cut { .. } => hint(
+                "if it persists, check the server's log, and proxies in between that cut off long responses",
+            ),
             Self::BadRemote { .. } => hint(
                 "write https://HOST/PATH, ssh://USER@HOST/PATH, USER@HOST:PATH, git://HOST/PATH or a local path",
             ),

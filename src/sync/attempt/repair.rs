@@ -146,7 +146,8 @@ impl Worker {
                 let payload = objects.payload(revision, &wanted)?;
                 let mut differences = store.verify(&payload, cancel)?;
                 if store.is_git_sync() && objects.worktree_head(revision) != Some(revision) {
-                    differences.push("git's administrative directory of the worktree is not as expected".to_owned());
+                    differences
+                        .push("git's administrative directory of the worktree is not as expected".to_owned());
                 }
                 if differences.is_empty() && !record.is_known() {
                     store.adopt(&payload, &digest, &clock::now())?;
