@@ -197,7 +197,7 @@ fn describe(error: &rustls::Error) -> Problem {
         rustls::Error::InvalidCertificate(certificate) => match certificate {
             CertificateError::UnknownIssuer => ("its certificate has an unknown issuer".into(), AUTHORITY),
             CertificateError::BadSignature => (
-                "its certificate is not signed by the authority of that name that we trust, but with another key"
+                "its certificate is not signed by the authority of that name that is trusted, but with another key"
                     .into(),
                 AUTHORITY,
             ),

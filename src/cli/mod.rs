@@ -150,9 +150,9 @@ enum Command {
     Status(status::Args),
     /// Validate the configuration of `sync` offline and print it, secrets replaced
     Check(Box<sync::Args>),
-    /// Apply the ConfigMaps that Prow's config_updater rules produce from a tree to clusters
+    /// Apply ConfigMaps that Prow's config_updater rules produce from a tree to clusters
     Apply(Box<apply::Args>),
-    /// Print the ConfigMaps that Prow's config_updater rules produce from a tree, as manifests
+    /// Print ConfigMap manifests that Prow's config_updater rules produce from a tree
     Render(Box<render::Args>),
     /// Demonstrate the main use cases on a bundled example, in seconds
     Demo(demo::Args),

@@ -229,7 +229,9 @@ impl<'a> Report<'a> {
         match (self.writer, fails) {
             ("running", Some(fails)) => format!("the sync {fails}"),
             ("running", None) => match self.sync.as_ref().and_then(|sync| sync.progress.as_ref()) {
-                Some(progress) => format!("an attempt runs since {}", human::clock_time(progress.since)),
+                Some(progress) => {
+                    format!("an attempt has been running since {}", human::clock_time(progress.since))
+                }
                 None => "no attempt has failed".to_owned(),
             },
             (_, Some(fails)) => format!("{writer}; its sync {fails}"),

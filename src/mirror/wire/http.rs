@@ -240,7 +240,7 @@ impl Http {
             return refused(to.as_str(), "that is not a repository, but possibly a log-in page");
         }
         if left == 0 {
-            return refused(to.as_str(), "that is one redirect too many");
+            return refused(to.as_str(), "that is too many redirects");
         }
         Ok(to)
     }

@@ -44,7 +44,7 @@ pub enum Error {
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The two sides have no algorithm in common.
-    #[error("{server} offers no {kind} that we take: {theirs}")]
+    #[error("{server} offers no {kind} that treeswap supports: {theirs}")]
     NoCommonAlgorithm {
         /// The server, with its port.
         server: String,

@@ -201,7 +201,7 @@ impl HostKeys {
         } else if !principals.is_empty() && !principals.iter().any(|pattern| glob(pattern, &host)) {
             format!("it names {}", principals.join(", "))
         } else if certificate.critical_options().iter().next().is_some() {
-            "it has a critical option that we don't know".to_owned()
+            "it has an unknown critical option".to_owned()
         } else if certificate.signature().algorithm() == (Algorithm::Rsa { hash: None }) {
             "its signature uses SHA-1".to_owned()
         } else if certificate.validate_at(now, [&authority]).is_err() {
