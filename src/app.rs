@@ -142,7 +142,7 @@ impl Error {
             Self::Sources { .. } | Self::Stale { .. } => {
                 vec!["the lines above say what is wrong with each".to_owned()]
             }
-            Self::Interrupted => vec!["nothing was published; the next start begins anew".to_owned()],
+            Self::Interrupted => vec!["nothing was published; the next start tries again".to_owned()],
             Self::System { .. } => {
                 vec![
                     "the system is short of threads, memory or descriptors: raise the container's limits"
@@ -292,7 +292,7 @@ fn run(runtime: &Runtime, mut settings: Settings, rules: Option<Rules>) -> Resul
         None => return if one_time { Err(Error::Interrupted) } else { Ok(()) },
     };
     recovered.done.iter().for_each(|line| info!("recovered: {line}"));
-    recovered.foreign.iter().for_each(|line| warn!("not ours, left alone: {line}"));
+    recovered.foreign.iter().for_each(|line| warn!("left alone: {line}"));
     recovered.warnings.iter().for_each(|line| warn!("{line}"));
     status.send_replace(starting("the mirror is being opened".to_owned()));
     let counted = metrics.git_sync.clone();
@@ -479,7 +479,9 @@ pub fn write_termination_log(root: &Path, path: &Path, error: &str, hints: &[Str
         file.write_all(text.as_bytes())
     });
     match written {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => debug!(%error, "no last words"),
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            debug!(%error, "cannot write the termination log")
+        }
         _ => {}
     }
 }

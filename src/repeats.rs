@@ -59,7 +59,7 @@ impl Repeats {
 
 /// The suffix of a log line that says how many times the same text was suppressed; empty for 0.
 pub(crate) fn suppressed(times: u64) -> String {
-    if times == 0 { String::new() } else { format!(" (and {times} times since this was last said)") }
+    if times == 0 { String::new() } else { format!(" (and {times} times since this was last logged)") }
 }
 
 #[cfg(test)]

@@ -124,7 +124,7 @@ impl fmt::Display for RetentionReason {
                 write!(f, "{}, and --max-generations is exceeded", status(pinned))
             }
             Self::OverBytes { pinned } => write!(f, "{}, and --max-bytes is exceeded", status(pinned)),
-            Self::NoRoom => f.write_str("in the way of a new generation, for which there is no room"),
+            Self::NoRoom => f.write_str("reaped to make room for a new generation"),
         }
     }
 }

@@ -140,8 +140,8 @@ const NOT_ENTERED: &str = "cannot enter";
 pub fn hints_about(words: &str) -> Option<Vec<String>> {
     let says = |asked: Sandbox| words.contains(&format!("--sandbox={}: {NOT_ENTERED} ", asked.name()));
     let environment =
-        "look at what starts treeswap: a container's runtime or a wrapper may limit how it limits itself";
-    let without = "--sandbox=off does without";
+        "check what starts treeswap: a container runtime or a wrapper may forbid Landlock or seccomp";
+    let without = "--sandbox=off runs without it";
     match (says(Sandbox::Auto), says(Sandbox::Require)) {
         (true, _) => Some(vec![environment.to_owned(), without.to_owned()]),
         // An operator who requires the sandbox does not want to turn it off.
@@ -172,7 +172,7 @@ impl Files {
             Ok(_) => Ok(()),
             // strerror(3) of E2BIG is about a list of arguments; here it means the limit of 16 stacked rulesets.
             Err(error) if *Errno::from(&error) == libc::E2BIG => {
-                Err("this process has as many layers of it as there can be".to_owned())
+                Err("this process already has the maximum number of Landlock layers".to_owned())
             }
             Err(error) => Err(error.to_string()),
         }
@@ -213,7 +213,8 @@ mod tests {
     #[test]
     fn only_who_does_not_require_it_is_told_to_do_without() {
         let hints = |asked: Sandbox| {
-            let error = asked.not_entered(LANDLOCK, "this process has as many layers of it as there can be");
+            let error =
+                asked.not_entered(LANDLOCK, "this process already has the maximum number of Landlock layers");
             hints_about(&format!("set limits: {error}")).unwrap().join("\n")
         };
         assert!(hints(Sandbox::Auto).contains("--sandbox=off"));

@@ -186,13 +186,13 @@ pub enum Error {
         after: Duration,
     },
     /// The file is longer than any secret.
-    #[error("{} is longer than {} KiB and so no secret", path.display(), MAX_FILE >> 10)]
+    #[error("{} is longer than {} KiB, too long for a secret", path.display(), MAX_FILE >> 10)]
     TooLong {
         /// The file.
         path: PathBuf,
     },
     /// The file is not UTF-8.
-    #[error("{} is not text and so no secret", path.display())]
+    #[error("{} is not UTF-8 text, so it is not a secret", path.display())]
     NotText {
         /// The file.
         path: PathBuf,

@@ -7,7 +7,7 @@ pub(crate) fn on_threads(count: usize, work: impl Fn() + Sync) {
         let start = || std::thread::Builder::new().spawn_scoped(scope, &work);
         let started = (1..count).map_while(|_| start().ok()).count();
         if started + 1 < count {
-            tracing::debug!(started, "the system gives no more threads");
+            tracing::debug!(started, "cannot start more threads");
         }
         work();
     });

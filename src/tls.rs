@@ -166,7 +166,7 @@ const CERTIFICATE: &str = "give the server another certificate";
 const NO_TLS: &str =
     "check scheme and port: http:// and git:// are without TLS, and https is usually on port 443";
 const HANDSHAKE: &str =
-    "look at the server's TLS settings and log, and at what is in between; TLS 1.2 or 1.3 is needed";
+    "check the server's TLS settings and log, and proxies in between; TLS 1.2 or 1.3 is needed";
 
 /// Finds the TLS error among an error and its causes and describes it; `None` if there is none.
 pub fn problem(error: &(dyn StdError + 'static)) -> Option<Problem> {
@@ -197,7 +197,7 @@ fn describe(error: &rustls::Error) -> Problem {
         rustls::Error::InvalidCertificate(certificate) => match certificate {
             CertificateError::UnknownIssuer => ("its certificate has an unknown issuer".into(), AUTHORITY),
             CertificateError::BadSignature => (
-                "its certificate is not signed by the authority of that name that we trust, but with another key"
+                "its certificate is not signed by the authority of that name that is trusted, but with another key"
                     .into(),
                 AUTHORITY,
             ),
@@ -223,7 +223,7 @@ fn describe(error: &rustls::Error) -> Problem {
         },
         rustls::Error::Other(other) => (other.to_string(), AUTHORITY), // a `RootsProblem`
         rustls::Error::InvalidMessage(_) => {
-            let text = "what answers there does not speak TLS".to_owned();
+            let text = "the server does not speak TLS".to_owned();
             return Problem { text, transient: true, hint: NO_TLS };
         }
         other => return Problem { text: other.to_string(), transient: true, hint: HANDSHAKE },

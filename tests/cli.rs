@@ -230,7 +230,7 @@ fn check_prints_what_sync_would_run_with_and_no_secret() {
     assert!(!ran.stdout.contains("hunter2") && !ran.stderr.contains("hunter2"), "{}", ran.stdout);
     assert!(ran.stderr.contains("warning: the password in --repo's URL can be read by"), "{}", ran.stderr);
     assert!(
-        ran.stderr.ends_with("treeswap: the configuration is valid; no network was asked\n"),
+        ran.stderr.ends_with("treeswap: the configuration is valid; nothing was sent over the network\n"),
         "{}",
         ran.stderr
     );
@@ -382,7 +382,7 @@ fn on_a_terminal_a_line_says_how_far_the_first_fetch_is_and_git_syncs_help_is_as
     let mut command = world.treeswap(&["sync", &repo, "--root"]);
     command.arg(&world.root).env("TERM", "xterm").stderr(program.try_clone().unwrap());
     let mut child = command.spawn().unwrap();
-    shows(&["asking the remote", "(3s)"]);
+    shows(&["resolving the ref at the remote", "(3s)"]);
     child.kill().unwrap();
     child.wait().unwrap();
     let mut command = world.treeswap(&["git-sync", "--help"]);
@@ -531,7 +531,7 @@ fn once_with_nothing_new_says_that_the_remote_agrees() {
     world.remote.commit(&files("one"));
     world.sync_once(&[]).expect_ok("the first");
     let again = world.sync_once(&[]).expect_ok("the second");
-    assert!(again.stderr.contains("the remote agrees: main is "), "{}", again.stderr);
+    assert!(again.stderr.contains("up to date: main is "), "{}", again.stderr);
 }
 
 #[test]

@@ -91,7 +91,7 @@ fn a_wrong_answer_of_an_askpass_url_fails_the_attempt_in_words() {
         (Canned::status(201, RIGHT), &["answered 201, not 200"]),
         (Canned::redirect(&there), &["answered 302, not 200"]),
         (Canned::status(200, "canary"), &["without a line username= or password="]),
-        (Canned::hang_up(), &["cannot be asked"]),
+        (Canned::hang_up(), &["cannot be reached"]),
     ];
     for (answer, words) in cases {
         let pass = server(&world, move |_, _| answer.clone());

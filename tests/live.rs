@@ -46,7 +46,7 @@ fn a_running_writer_says_how_it_is_and_a_killed_one_is_not_healthy() {
     signal(&sidecar, Signal::KILL);
     sidecar.process.ended();
     let killed = status(&world, &[]).expect_ok("without --max-age what is published is enough").stdout;
-    assert!(killed.contains("no writer is running, and the last one did not say that it ends"), "{killed}");
+    assert!(killed.contains("no writer is running, and the last one did not shut down cleanly"), "{killed}");
     eventually(30, "its last success is too old", || {
         let old = status(&world, &["--max-age=1s", "--quiet"]);
         (old.status.code() == Some(1)).then(|| {

@@ -262,7 +262,7 @@ fn a_spare_is_of_what_was_published_whatever_the_patterns_choose_by_then() {
     );
     let log = || sidecar.process.log();
     eventually(20, "a spare, or none", || {
-        let known = ["the spare is ready", "no spare: something else is chosen by now"];
+        let known = ["the spare is ready", "no spare: the selection of files changed meanwhile"];
         known.iter().any(|words| log().contains(words)).then_some(())
     });
     std::fs::write(&patterns, "/jobs/\n").unwrap();
@@ -558,7 +558,7 @@ fn a_retired_generation_is_used_again_unless_somebody_wrote_into_it() {
             });
         }
         assert_eq!(inodes[1] == inodes[3], !spoilt, "{inodes:?}: {}", sidecar.process.log());
-        let refused = sidecar.process.log().contains("jobs: somebody else changed it");
+        let refused = sidecar.process.log().contains("jobs: changed by another process");
         assert_eq!(refused, spoilt, "{}", sidecar.process.log());
     }
 }

@@ -284,7 +284,7 @@ async fn a_changed_host_key_is_refused_with_both_fingerprints() {
         matches!(&why, UntrustedReason::Changed { line: 1, known } if known.starts_with("SHA256:")),
         "{why:?}"
     );
-    assert!(hints.contains("listening in"), "{hints}");
+    assert!(hints.contains("man-in-the-middle"), "{hints}");
     // The file is read anew, so that mending it is enough.
     place.knows(place.sshd.known("ed25519"));
     place.connect().await.unwrap();

@@ -80,9 +80,9 @@ impl WebhookOutcome {
     /// Returns the status code, and a line for the sender's log of deliveries.
     pub(super) fn answer(self) -> (StatusCode, &'static str) {
         match self {
-            Self::Accepted => (StatusCode::ACCEPTED, "accepted: the remote will be looked at\n"),
+            Self::Accepted => (StatusCode::ACCEPTED, "accepted: the remote will be polled\n"),
             Self::Replayed => (StatusCode::OK, "this delivery was seen before; nothing to do\n"),
-            Self::Limited => (StatusCode::TOO_MANY_REQUESTS, "too many requests; a look is already due\n"),
+            Self::Limited => (StatusCode::TOO_MANY_REQUESTS, "too many requests; a sync is already due\n"),
             Self::Refused => (StatusCode::FORBIDDEN, "forbidden: no valid signature or token\n"),
             Self::Closed => {
                 (StatusCode::FORBIDDEN, "forbidden: this route is closed, no webhook secret is configured\n")
@@ -141,7 +141,7 @@ impl Gate {
         for decision in WebhookOutcome::ALL {
             drop(counts.get_or_create(&[("result", decision.label())]));
         }
-        registry.register("webhooks", "Requests to POST /sync, by how they ended", counts.clone());
+        registry.register("webhooks", "Requests to POST /sync, by result", counts.clone());
         let memory = Mutex::new(Memory::new(clock::now().boottime));
         Self { secrets, bodies: Bodies::default(), memory, rejections: Mutex::default(), counts }
     }
@@ -176,7 +176,7 @@ impl Gate {
         if let Some(times) = log.refused.entry(decision.label()).or_default().should_log(decision.label()) {
             tracing::warn!(
                 result = decision.label(),
-                "a webhook was turned away: {why}{}",
+                "rejected a webhook request: {why}{}",
                 suppressed(times)
             );
         }

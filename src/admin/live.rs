@@ -104,7 +104,7 @@ pub async fn serve(path: PathBuf, mut status: watch::Receiver<Status>, shutdown:
             Ok(bound) => bound,
             Err(error) => {
                 if !std::mem::replace(&mut is_reported, true) {
-                    tracing::warn!(%error, "`treeswap status` cannot ask this process: no socket at {}", path.display());
+                    tracing::warn!(%error, "`treeswap status` cannot query this process: no socket at {}", path.display());
                 }
                 tokio::select! {
                     () = shutdown.cancelled() => return,
@@ -163,7 +163,7 @@ pub fn ask(path: &Path, patience: Duration) -> Writer {
     match asked.recv_timeout(patience) {
         Ok(Ok(text)) => match serde_json::from_slice(&text) {
             Ok(answer) => Writer::Answers(Box::new(answer)),
-            Err(error) => Writer::Unknown(format!("its answer cannot be understood: {error}")),
+            Err(error) => Writer::Unknown(format!("its response cannot be parsed: {error}")),
         },
         Ok(Err(error)) => match error.kind() {
             ErrorKind::NotFound | ErrorKind::ConnectionRefused => Writer::Absent,

@@ -166,7 +166,7 @@ impl Listener {
                 accepted = self.listener.accept() => match accepted {
                     Ok((stream, _)) => connections.add(stream, router.clone(), shutdown.clone()),
                     Err(error) if is_exhausted(&error) => {
-                        tracing::warn!(%error, "no resources for a connection; the oldest is cut");
+                        tracing::warn!(%error, "out of resources for a connection; closing the oldest one");
                         connections.cut_oldest();
                         tokio::time::sleep(EXHAUSTED_PAUSE).await;
                     }
@@ -250,7 +250,7 @@ async fn serve_connection(stream: TcpStream, router: Router, shutdown: Cancellat
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The option is no address.
-    #[error("{0:?} is not an address to listen at")]
+    #[error("{0:?} is not an address to listen on")]
     Address(String),
     /// The kernel refused the address.
     #[error("cannot listen at {bind}")]

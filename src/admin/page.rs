@@ -66,7 +66,7 @@ fn write_page(page: &mut String, status: &Status, now: &clock::Now) -> fmt::Resu
     write_past_failure(page, status, now.wall)?;
     write!(
         page,
-        "<footer>treeswap {version}, as of {at}. The page renews itself every ten seconds. The same as \
+        "<footer>treeswap {version}, as of {at}. This page refreshes every ten seconds. Also as \
          <a href=\"/status.json\">JSON</a>; <a href=\"/metrics\">metrics</a>.</footer>\n</main>\n</body>\n</html>\n",
         version = env!("CARGO_PKG_VERSION"),
         at = clock_time(now.wall),
@@ -91,7 +91,11 @@ fn write_current(page: &mut String, status: &Status, now: Timestamp) -> fmt::Res
             0 => String::new(),
             bytes => format!(", {} received", human::bytes(bytes)),
         };
-        row(page, "Now", &format!("{}{fetched}; begun {}", Text(&progress.what), when(progress.since, now)))?;
+        row(
+            page,
+            "Now",
+            &format!("{}{fetched}; started {}", Text(&progress.what), when(progress.since, now)),
+        )?;
     }
     if let Some(current) = &status.current {
         row(page, "Published", &when(current.published, now))?;
@@ -209,7 +213,7 @@ fn write_failures(page: &mut String, status: &Status, now: Timestamp) -> fmt::Re
     if failing.is_empty() {
         return Ok(());
     }
-    page.push_str("<section class=\"failure present\">\n<h2>What fails</h2>\n");
+    page.push_str("<section class=\"failure present\">\n<h2>Current failure</h2>\n");
     for Failing { name, error, hints, at, times, since } in failing {
         writeln!(page, "<h3>{}</h3>", Text(name))?;
         write_error(page, error, hints)?;
@@ -241,7 +245,7 @@ fn write_past_failure(page: &mut String, status: &Status, now: Timestamp) -> fmt
     let Some(failure) = status.last_failure.as_ref().filter(|_| status.consecutive_failures == 0) else {
         return Ok(());
     };
-    page.push_str("<section class=\"failure\">\n<h2>Last failure, since overcome</h2>\n");
+    page.push_str("<section class=\"failure\">\n<h2>Last failure (recovered)</h2>\n");
     write_error(page, failure.error.as_deref(), &failure.hints)?;
     writeln!(page, "<p class=\"quiet\">{}</p>\n</section>", when(failure.at, now))
 }

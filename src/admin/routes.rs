@@ -92,7 +92,7 @@ async fn livez(Extract(shared): Extract<Arc<Shared>>) -> Response {
         answer(
             StatusCode::SERVICE_UNAVAILABLE,
             TEXT,
-            "the sync loop hangs: it has not been heard of as promised\n",
+            "the sync loop hangs: it missed its liveness deadline\n",
         )
     }
 }
@@ -160,7 +160,7 @@ async fn front(Extract(shared): Extract<Arc<Shared>>, headers: HeaderMap) -> Res
 
 /// For checks that the route exists. The profiles that git-sync has there are the Go runtime's.
 async fn pprof() -> Response {
-    let text = "treeswap is no Go program and has no profiles; /metrics and /status say what it does\n";
+    let text = "treeswap is not a Go program and has no pprof profiles; see /metrics and /status\n";
     answer(StatusCode::OK, TEXT, text)
 }
 
@@ -288,7 +288,7 @@ fn unknown(status: &Status, name: &str) -> Option<String> {
         return None;
     }
     let what = if status.sources.is_empty() {
-        "this instance has none: leave `source` out"
+        "this instance has no sources: omit the parameter `source`"
     } else {
         "GET /status lists them"
     };

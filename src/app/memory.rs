@@ -51,7 +51,7 @@ pub(super) fn bound(settings: &mut Settings) -> Option<String> {
     settings.store.retention.max_bytes = (bytes != u64::MAX).then_some(bytes);
     (!lowered.is_empty()).then(|| {
         format!(
-            "{} is in memory, of which this container may use {}: {}; a higher limit of the container raises them",
+            "{} is on tmpfs and this container's memory limit is {}: {}; a higher memory limit raises them",
             settings.store.root.display(),
             human::bytes(limit),
             lowered.join(", ")

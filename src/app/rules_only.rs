@@ -192,7 +192,9 @@ impl DeliveryReporter {
                 let next = Timestamp::now().checked_add(*wait).ok();
                 self.status.send_modify(|status| status.next_attempt = next);
             }
-            LoopEvent::Unanswered => warn!("a delivery was asked for and is not begun: the process ends"),
+            LoopEvent::Unanswered => {
+                warn!("a requested delivery was not started: the process is shutting down")
+            }
         }
     }
 

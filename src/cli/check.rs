@@ -44,7 +44,7 @@ pub(super) fn run(args: &Args, given: &FlagOrigins) -> anyhow::Result<ExitCode> 
     }
     text += &listed.as_ref().map(source_table).unwrap_or_default();
     super::print(secret::redacted(&text).as_bytes());
-    say!("treeswap: the configuration is valid; no network was asked");
+    say!("treeswap: the configuration is valid; nothing was sent over the network");
     Ok(Exit::Done.into())
 }
 

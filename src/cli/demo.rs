@@ -45,7 +45,7 @@ const TEAM_FILE: &str = "scheduler/team/backup.yaml";
 /// Options of `treeswap demo`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Keep the repository and the root, and say where they are
+    /// Keep the repository and the root, and print their paths
     #[arg(long)]
     keep: bool,
 }
@@ -267,11 +267,11 @@ impl Stage {
         while !holds(self)? {
             if let Some(status) = self.sidecar.as_mut().and_then(|sidecar| sidecar.try_wait().ok().flatten())
             {
-                bail!("the sidecar ended with {status}; it said:\n{}", fs_err::read_to_string(&self.log)?);
+                bail!("the sidecar ended with {status}; its output:\n{}", fs_err::read_to_string(&self.log)?);
             }
             if began.elapsed() > WAIT_LIMIT {
                 bail!(
-                    "waited {WAIT_LIMIT:?} for {what}; the sidecar said:\n{}",
+                    "waited {WAIT_LIMIT:?} for {what}; the sidecar's output:\n{}",
                     fs_err::read_to_string(&self.log)?
                 );
             }

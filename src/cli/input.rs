@@ -25,7 +25,7 @@ const SOURCES: &str = "--sources";
 #[derive(Clone, Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("which").args(["rules", "rules_in_tree"]).required(true))]
 pub(super) struct Input {
-    /// A directory with the tree; `.git` in it is ignored
+    /// Directory with the tree; a `.git` in it is ignored
     #[arg(long, value_name = "DIR")]
     pub(super) tree: Option<PathBuf>,
 
@@ -33,7 +33,7 @@ pub(super) struct Input {
     #[arg(long, value_name = "URL")]
     pub(super) repo: Option<String>,
 
-    /// File that lists several repositories, refs and directories, whose files make one tree: as of `sync`
+    /// File that lists several repositories to combine into one tree, as in `sync`
     #[arg(long, value_name = "FILE", hide_short_help = true)]
     sources: Option<String>,
 
@@ -45,11 +45,11 @@ pub(super) struct Input {
     #[arg(long, value_name = "DIR")]
     mirror: Option<PathBuf>,
 
-    /// Limits of the process that reads what was fetched, by Landlock and seccomp: as of `sync`
+    /// Sandbox of the process that indexes packs, as in `sync`
     #[arg(long, value_name = "HOW", default_value = "auto", value_parser = PossibleValuesParser::new(["auto", "require", "off"]), hide_short_help = true)]
     sandbox: String,
 
-    /// Hard limit on fetching: as of `sync`
+    /// Hard limit on fetching, as in `sync`
     #[arg(long, value_name = "DURATION", default_value = "2m", value_parser = config::duration, hide_short_help = true)]
     sync_timeout: Duration,
 
@@ -67,19 +67,19 @@ pub(super) struct RuleArgs {
     #[arg(long, value_name = "FILE")]
     rules: Option<PathBuf>,
 
-    /// The rules are this file of the tree: each revision by its own rules
+    /// Path of the rules in the tree: each revision has its own
     #[arg(long, value_name = "PATH", conflicts_with = "rules")]
     rules_in_tree: Option<String>,
 
-    /// Namespace of rules that leave it empty: Prow's prowjob_namespace
+    /// Namespace for rules without one, as Prow's prowjob_namespace
     #[arg(long, value_name = "NAME", default_value = "default")]
     default_namespace: String,
 
-    /// ORGANISATION/NAME of the tree, for rules with a list of repositories
+    /// ORGANISATION/NAME of the repository, for rules that list repositories
     #[arg(long, value_name = "NAME")]
     repository: Option<String>,
 
-    /// How patterns are read, unless the rules name a dialect
+    /// Glob dialect of patterns, unless the rules name one
     #[arg(long, hide_short_help = true, value_name = "NAME", default_value = Dialect::NAMES[0], value_parser = PossibleValuesParser::new(Dialect::NAMES))]
     dialect: String,
 
@@ -102,7 +102,7 @@ struct Policy {
     #[arg(long, value_name = "POLICY", default_value = "refuse", value_parser = word::<IllegalKeys>(IllegalKeys::WORDS))]
     illegal_keys: IllegalKeys,
 
-    /// A link that dangles, or leads to a directory or out of the tree: refuse, or skip it
+    /// A symbolic link to nothing, a directory or out of the tree: refuse, or skip it
     #[arg(long, value_name = "POLICY", default_value = "refuse", value_parser = word::<Links>(Links::WORDS))]
     links: Links,
 

@@ -42,12 +42,12 @@ fn exit_codes(command: &str) -> Vec<(&'static str, &'static str)> {
         "sync" => &[
             ("0", "done, or drained after SIGTERM or SIGINT"),
             ("1", "failed"),
-            ("3", "with --one-time and --sources: some source is not where its ref is"),
+            ("3", "with --one-time and --sources: some source is not at the newest commit of its ref"),
             ("128+N", "ended by a second signal N"),
         ],
         "status" => &[
             ("0", "a generation is published, and with --max-age the last success is no older"),
-            ("1", "not so, or the root cannot be read"),
+            ("1", "otherwise, or the root cannot be read"),
         ],
         "pin" => &[
             ("1", "nothing could be pinned"),
@@ -74,19 +74,18 @@ fn exit_codes(command: &str) -> Vec<(&'static str, &'static str)> {
 }
 
 const PROXIES: (&str, &str) = ("HTTPS_PROXY, HTTP_PROXY, NO_PROXY", "Proxies, as curl(1) reads them.");
-const KUBECONFIG: (&str, &str) = ("KUBECONFIG", "The kubeconfig where no option names one.");
+const KUBECONFIG: (&str, &str) = ("KUBECONFIG", "The kubeconfig, if no option names one.");
 const KEYS: (&str, &str) =
     ("/etc/git-secret/", "Keys, known hosts and cookies, where no option names others.");
 const DATA: (&str, &str) =
     ("ROOT/..data", "The link that names the current generation; names in ROOT lead through it.");
-const OWN: (&str, &str) =
-    ("ROOT/..treeswap/", "What treeswap keeps for itself: mirror, records, lock, staging.");
+const OWN: (&str, &str) = ("ROOT/..treeswap/", "treeswap's private state: mirror, records, lock, staging.");
 
 const MORE: &[More] = &[
     More {
         command: "treeswap",
         variables: &[
-            ("RUST_LOG", "What is logged, where --log-level does not say."),
+            ("RUST_LOG", "The log level, if --log-level is not given."),
             ("NO_COLOR", "No colours."),
         ],
         files: &[DATA, OWN],
@@ -96,7 +95,7 @@ const MORE: &[More] = &[
         command: "sync",
         variables: &[
             ("TREESWAP_PASSWORD", "The password that goes with --username, where no file holds it."),
-            ("RUST_LOG", "What is logged, where --log-level does not say."),
+            ("RUST_LOG", "The log level, if --log-level is not given."),
             PROXIES,
             KUBECONFIG,
         ],
@@ -104,7 +103,7 @@ const MORE: &[More] = &[
             DATA,
             OWN,
             KEYS,
-            ("/dev/termination-log", "Where a container leaves the reason of its end."),
+            ("/dev/termination-log", "The file for the container's termination message."),
         ],
         see_also: &["git(1)", "gitrevisions(7)", "ssh-keyscan(1)"],
     },
@@ -171,7 +170,7 @@ fn commands(tree: &Command) -> impl Iterator<Item = &Command> {
 fn page(command: &Command, tree: &Command) -> anyhow::Result<Vec<u8>> {
     let name = command.get_name();
     let more = MORE.iter().find(|more| more.command == name);
-    let more = more.with_context(|| format!("nothing is known of {name}"))?;
+    let more = more.with_context(|| format!("no manual entry for {name}"))?;
     let man = Man::new(command.clone());
     let mut text = Vec::new();
     man.render_title(&mut text)?;

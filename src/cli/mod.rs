@@ -137,9 +137,9 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Keep a directory equal to a revision: the sidecar, or once with --one-time
+    /// Keep a directory equal to a revision, as a sidecar, or once with --one-time
     Sync(Box<sync::Args>),
-    /// Be git-sync v4: its command line, layout, metrics and exit codes
+    /// Run as git-sync v4, with its command line, layout, metrics and exit codes
     #[command(disable_help_flag = true)]
     GitSync(RawArguments),
     /// Run a command with the current generation pinned
@@ -150,11 +150,11 @@ enum Command {
     Status(status::Args),
     /// Validate the configuration of `sync` offline and print it, secrets replaced
     Check(Box<sync::Args>),
-    /// Bring the ConfigMaps of clusters to what Prow's config_updater rules make of a tree
+    /// Apply ConfigMaps that Prow's config_updater rules produce from a tree to clusters
     Apply(Box<apply::Args>),
-    /// Print the ConfigMaps that Prow's config_updater rules make of a tree, as manifests
+    /// Print ConfigMap manifests that Prow's config_updater rules produce from a tree
     Render(Box<render::Args>),
-    /// Show the whole thing on a bundled example, in seconds
+    /// Demonstrate the main use cases on a bundled example, in seconds
     Demo(demo::Args),
     /// Print a completion script for a shell
     Completions(complete::Args),

@@ -47,11 +47,11 @@ pub struct Args {
     #[arg(value_name = "PATH")]
     pub path: PathBuf,
 
-    /// PATH is the link itself, even if nothing is there yet
+    /// PATH is the symbolic link itself, even if it does not exist yet
     #[arg(long)]
     pub link: bool,
 
-    /// Wait so long for the first generation
+    /// Wait up to this long for the first generation
     #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = config::duration)]
     pub wait: Duration,
 
@@ -138,8 +138,8 @@ fn expand_braces(word: &OsStr, place: &OsStr) -> OsString {
 pub(super) fn warning(pin: &Pin) -> Option<String> {
     let why = match pin.protection() {
         Protection::Locked => return None,
-        Protection::Contended => "somebody keeps holding an exclusive lock on it",
-        Protection::Unsupported => "this file system knows no locks",
+        Protection::Contended => "another process holds an exclusive lock on it",
+        Protection::Unsupported => "this file system does not support locks",
     };
     Some(format!("{} is not pinned, only its grace period protects it: {why}", pin.location().display()))
 }

@@ -24,21 +24,21 @@ pub(super) struct Args {
     #[command(flatten)]
     input: Input,
 
-    /// Write a file per ConfigMap, DIR/CLUSTER/NAMESPACE/NAME.yaml, instead of one stream
+    /// Write one file per ConfigMap, DIR/CLUSTER/NAMESPACE/NAME.yaml, instead of one stream to stdout
     #[arg(help_heading = "Output", long, value_name = "DIR")]
     output: Option<PathBuf>,
 
-    /// Only what is for this cluster
+    /// Only ConfigMaps for this cluster
     #[arg(help_heading = "Output", long, value_name = "NAME")]
     cluster: Option<String>,
 
     /// Add a key VERSION with the commit id: every, or off
     ///
-    /// Without a value: every. `changed`, which `apply` has, depends on what a cluster holds.
+    /// Without a value: every. `changed`, as in `apply`, is not available: it depends on a cluster's state.
     #[arg(help_heading = "Output", long, value_name = "WHEN", default_value = "off", value_parser = PossibleValuesParser::new(["off", "every"]), num_args = 0..=1, require_equals = true, default_missing_value = "every")]
     version_key: String,
 
-    /// The commit id that --tree is of, for --version-key
+    /// Commit id of --tree, for --version-key
     #[arg(help_heading = "Output", long, value_name = "ID")]
     revision: Option<String>,
 }
@@ -92,14 +92,14 @@ fn select<'p>(args: &Args, plan: &'p Plan) -> anyhow::Result<Vec<(&'p ClusterNam
     if let Some(cluster) = &args.cluster {
         if !clusters.contains(cluster.as_str()) {
             let why = match clusters.len() {
-                0 => "nothing is for any cluster".to_owned(),
-                _ => format!("nothing is for it; there is something for {}", names()),
+                0 => "the rules produce no ConfigMap for any cluster".to_owned(),
+                _ => format!("the rules produce no ConfigMap for it, but they do for {}", names()),
             };
             return Err(config::Error::Value { name: "--cluster".into(), value: cluster.clone(), why }.into());
         }
         all.retain(|(place, _)| place.cluster == *cluster);
     } else if args.output.is_none() && clusters.len() > 1 {
-        let one = format!("one stream of what is for {} clusters ({})", clusters.len(), names());
+        let one = format!("one stream of the ConfigMaps for {} clusters ({})", clusters.len(), names());
         return Err(config::Error::Needs { one, other: "--cluster, or --output for files".into() }.into());
     }
     Ok(all)

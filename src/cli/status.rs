@@ -30,7 +30,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 /// Arguments of `treeswap status`.
 #[derive(clap::Args, Debug)]
 #[command(
-    after_help = "Exit codes: 0 a generation is published, and with --max-age the last success is no older; 1 not so, or the root cannot be read."
+    after_help = "Exit codes: 0 a generation is published, and with --max-age the last success is no older; 1 otherwise, or the root cannot be read."
 )]
 pub struct Args {
     /// The root
@@ -41,11 +41,11 @@ pub struct Args {
     #[arg(long)]
     pub json: bool,
 
-    /// Fail where the last success is older than this: the writer was killed, hangs or cannot reach its remote
+    /// Fail if the last success is older than this: the writer was killed, hangs or cannot reach its remote
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub max_age: Option<Duration>,
 
-    /// Print nothing but, on failure, why: for a probe
+    /// For probes: print nothing on success, and the reason on failure
     #[arg(long, short, conflicts_with = "json")]
     pub quiet: bool,
 }
@@ -229,7 +229,9 @@ impl<'a> Report<'a> {
         match (self.writer, fails) {
             ("running", Some(fails)) => format!("the sync {fails}"),
             ("running", None) => match self.sync.as_ref().and_then(|sync| sync.progress.as_ref()) {
-                Some(progress) => format!("an attempt runs since {}", human::clock_time(progress.since)),
+                Some(progress) => {
+                    format!("an attempt has been running since {}", human::clock_time(progress.since))
+                }
                 None => "no attempt has failed".to_owned(),
             },
             (_, Some(fails)) => format!("{writer}; its sync {fails}"),
@@ -254,20 +256,21 @@ impl<'a> Report<'a> {
         let at = |at: Option<Timestamp>| at.map(human::clock_time);
         match (self.writer, &self.sync) {
             ("running", _) => "running".to_owned(),
-            ("hangs", _) => "its loop hangs: it has not been heard of as promised".to_owned(),
+            ("hangs", _) => "the sync loop hangs: it missed its liveness deadline".to_owned(),
             ("silent", _) => {
-                "a writer is there and does not answer: it is stopped, or the machine is busy".to_owned()
+                "a writer holds the root but does not answer: it is stopped, or the machine is overloaded"
+                    .to_owned()
             }
             ("unknown", _) => {
                 let why = self.why.as_deref().unwrap_or_default();
-                format!("whether a writer is running cannot be found out: {why}")
+                format!("cannot determine whether a writer is running: {why}")
             }
             (_, None) => "no writer is running, and none has left a record".to_owned(),
             (_, Some(sync)) => match (at(sync.ended), at(sync.recorded)) {
                 (Some(ended), _) => format!("no writer is running since {ended}"),
                 (None, Some(recorded)) => {
                     format!(
-                        "no writer is running, and the last one did not say that it ends; heard of at {recorded}"
+                        "no writer is running, and the last one did not shut down cleanly; last seen at {recorded}"
                     )
                 }
                 (None, None) => "no writer is running".to_owned(),

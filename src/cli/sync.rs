@@ -28,7 +28,7 @@ pub(super) struct Args {
     #[command(flatten, next_help_heading = "What may be done")]
     rights: Rights,
 
-    /// How often every target is compared again although nothing changed, and drift repaired; varied by up to a fifth
+    /// How often all targets are compared with the desired state and drift is repaired; varied by up to a fifth
     #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = config::duration, help_heading = "ConfigMaps", hide_short_help = true)]
     resync_period: Duration,
 }

@@ -38,27 +38,27 @@ pub struct Args {
     #[arg(value_name = "PATH")]
     pub path: PathBuf,
 
-    /// PATH is the link itself, even if nothing is there yet
+    /// PATH is the symbolic link itself, even if it does not exist yet
     #[arg(long)]
     pub link: bool,
 
-    /// Don't run the command for the generation that is current at the start
+    /// Do not run the command for the generation that is current at the start
     #[arg(long)]
     pub skip_first: bool,
 
     /// PATH is a projected volume of several ConfigMaps: run the command only for complete sets of them
     ///
-    /// A set is complete when each map that the marker names (in .treeswap) has the stamp that the marker has for it;
-    /// what is swapped between two complete sets is passed over. The value says where a map's stamp is, {name} standing
-    /// for the map's name: what the writer's --stamp-key says.
+    /// A set is complete when each ConfigMap that the marker (.treeswap) lists has the stamp that the marker has for
+    /// it; incomplete sets are skipped. The value is the path of a ConfigMap's stamp, with {name} for its name, and
+    /// must be the writer's --stamp-key.
     #[arg(long, value_name = "STAMP", num_args = 0..=1, require_equals = true, default_missing_value = ".{name}.stamp")]
     pub set: Option<Stamps>,
 
-    /// Look at the link so often, also without an event
+    /// Poll the link at this interval, in addition to inotify
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = crate::config::duration)]
     pub poll: Duration,
 
-    /// End with the command's exit code when it fails
+    /// Exit with the command's exit code when it fails
     #[arg(long)]
     pub exit_on_failure: bool,
 
@@ -161,7 +161,7 @@ fn report(failing: &mut Repeats, why: &str) {
 fn swaps_of(link: &Path, poll: Duration) -> anyhow::Result<Receiver<Option<Change>>> {
     let watcher = Watcher::new(link, &watch::Options { poll });
     if let Some(limitation) = watcher.limitation() {
-        say!("treeswap: swaps are found by looking every {poll:?}: {limitation}");
+        say!("treeswap: swaps are detected by polling every {poll:?}: {limitation}");
         limitation.hints().iter().for_each(|hint| say!("hint: {hint}"));
     }
     watcher.in_background().context("cannot start the watching thread")

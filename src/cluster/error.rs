@@ -109,7 +109,7 @@ pub enum Failure {
         pause: Option<Duration>,
     },
     /// 410: the list took so long that its `continue` token expired.
-    #[error("the list took so long that the server forgot its beginning")]
+    #[error("the list took so long that its continue token expired")]
     Expired,
     /// No complete answer within [`super::Options::timeout`].
     #[error("no answer within {after:?}")]
@@ -132,7 +132,7 @@ pub enum Failure {
         said: String,
     },
     /// A successful response with another content than the requested.
-    #[error("what was answered is no {expected}")]
+    #[error("the response is not the expected {expected}")]
     Strange {
         /// What was expected.
         expected: &'static str,
@@ -209,7 +209,7 @@ impl Error {
                 )
             }
             Failure::NamespaceTerminating { namespace } => {
-                format!("wait until {namespace} is gone and made anew, or take it out of the rules")
+                format!("wait until {namespace} is deleted and created again, or take it out of the rules")
             }
             Failure::Quota { .. } => "raise the ResourceQuota, or take maps out of the rules".to_owned(),
             Failure::Forbidden { user, verb, resource, namespace } if namespace.is_empty() => format!(
@@ -240,7 +240,7 @@ impl Error {
                     .to_owned()
             }
             Failure::Immutable => {
-                format!("only deleting {name} and creating it anew gives it other content")
+                format!("only deleting and recreating {name} can change its content")
             }
             Failure::Strange { .. } => {
                 "is something else than an API server answering at that address?".to_owned()
@@ -258,7 +258,7 @@ impl Error {
             ),
             Failure::Config(config) => return config.hints(),
             Failure::Conflict | Failure::Exists | Failure::Absent => {
-                format!("nothing, unless it lasts: who else writes or deletes {name}?")
+                format!("nothing, unless it persists: who else writes or deletes {name}?")
             }
             Failure::Refused { .. } => {
                 "ask who runs that admission policy or webhook, or change what it objects to".to_owned()
@@ -268,8 +268,8 @@ impl Error {
             | Failure::Expired
             | Failure::Silent { .. }
             | Failure::Cut { .. }
-            | Failure::Server { .. } => "nothing, unless it lasts: then look at the API server".to_owned(),
-            Failure::Status { .. } => "look at the API server, and at proxies in between".to_owned(),
+            | Failure::Server { .. } => "nothing, unless it persists: then check the API server".to_owned(),
+            Failure::Status { .. } => "check the API server, and proxies in between".to_owned(),
         };
         vec![hint]
     }
@@ -289,7 +289,7 @@ pub enum ConfigError {
         source: io::Error,
     },
     /// The file is no kubeconfig. Its content is not quoted, as it holds secrets.
-    #[error("{} is no kubeconfig{}", path.display(), line.map_or_else(String::new, |line| format!(" (line {line})")))]
+    #[error("{} is not a kubeconfig{}", path.display(), line.map_or_else(String::new, |line| format!(" (line {line})")))]
     Malformed {
         /// The file.
         path: PathBuf,
@@ -328,7 +328,7 @@ pub enum ConfigError {
         why: String,
     },
     /// The Pod's service account cannot be used.
-    #[error("this process cannot speak for its Pod: {why}")]
+    #[error("cannot use the Pod's ServiceAccount: {why}")]
     InCluster {
         /// What is missing or wrong.
         why: String,
@@ -400,7 +400,7 @@ impl ConfigError {
             Self::PluginEnded { command, .. }
             | Self::PluginSilent { command, .. }
             | Self::PluginAnswer { command, .. } => {
-                format!("run {command} by hand as the same user, and see what it says")
+                format!("run {command} by hand as the same user, and check its output")
             }
         };
         vec![hint]

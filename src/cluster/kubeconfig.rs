@@ -228,11 +228,11 @@ fn describe(error: &KubeconfigError) -> String {
         LoadDataError::NoBase64DataOrFile => format!("its {what} is missing"),
     };
     match error {
-        KubeconfigError::LoadContext(_) => "there is no such context any more".to_owned(),
+        KubeconfigError::LoadContext(_) => "the context no longer exists".to_owned(),
         KubeconfigError::LoadClusterOfContext(cluster) => format!("its cluster {cluster} is not in the file"),
         KubeconfigError::MissingClusterUrl => "its cluster has no `server`".to_owned(),
-        KubeconfigError::ParseClusterUrl(_) => "its cluster's `server` is no URL".to_owned(),
-        KubeconfigError::ParseProxyUrl(_) => "its proxy is no URL".to_owned(),
+        KubeconfigError::ParseClusterUrl(_) => "its cluster's `server` is not a URL".to_owned(),
+        KubeconfigError::ParseProxyUrl(_) => "its proxy is not a URL".to_owned(),
         KubeconfigError::LoadCertificateAuthority(error) => data("certificate authority", error),
         KubeconfigError::LoadClientCertificate(error) => data("client certificate", error),
         KubeconfigError::LoadClientKey(error) => data("client key", error),

@@ -43,7 +43,7 @@ pub(super) async fn resolve(user: &mut AuthInfo, limit: Duration) -> Result<Opti
     let answer: ExecCredential = serde_json::from_slice(&run(&exec, &command, limit).await?)
         .map_err(|_| unusable("it is not JSON of that kind"))?;
     if answer.kind != "ExecCredential" {
-        return Err(unusable("its `kind` is another"));
+        return Err(unusable("its `kind` is not ExecCredential"));
     }
     let status = answer.status.ok_or_else(|| unusable("it has no `status`"))?;
     match (status.client_certificate_data, status.client_key_data) {

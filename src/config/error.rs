@@ -127,7 +127,7 @@ mod tests {
         };
         let each = [
             Error::Value { name: text(), value: text(), why: "it is empty".into() },
-            Error::HiddenValue { name: text(), why: "it is no JSON".into() },
+            Error::HiddenValue { name: text(), why: "it is not JSON".into() },
             Error::Remote { name: text(), source: source() },
             Error::Sources { name: "--sources".into(), file: bad_file },
             Error::Place { name: text(), value: text(), why: "a commit could".into(), hint: "elsewhere" },

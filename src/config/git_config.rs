@@ -166,7 +166,7 @@ pub(super) fn apply(entries: &[Entry], remote: &str) -> Result<Effect, Error> {
         if setting == Setting::ExtraHeader {
             let scope = match (&url, scope) {
                 (_, Some(scope)) => scope
-                    .ok_or_else(|| invalid(key, "the URL in the key is none"))?
+                    .ok_or_else(|| invalid(key, "the URL in the key is invalid"))?
                     .without_user(url.as_ref()),
                 // git sends it to every host; we send it only to the remote's.
                 (url, None) => url.as_ref().map(Scope::origin),
@@ -175,7 +175,7 @@ pub(super) fn apply(entries: &[Entry], remote: &str) -> Result<Effect, Error> {
             continue;
         }
         if scope == Some(None) {
-            effect.unused(key, Err("the URL in it is none"));
+            effect.unused(key, Err("the URL in it is invalid"));
             continue;
         }
         let closeness = match (scope.flatten(), below) {

@@ -127,7 +127,7 @@ pub fn remarks_on(list: &List) -> Vec<String> {
             remark("`ssh-key-file` has no effect: the URL of `repo` is not for ssh");
         }
         if is_ssh && !credentials.username.is_empty() {
-            remark("`username` and `password-file` have no effect: `repo` is asked by ssh");
+            remark("`username` and `password-file` have no effect: `repo` is reached over ssh");
         }
     }
     let places: Vec<&str> = list.sources.iter().map(|source| source.to.as_str()).collect();

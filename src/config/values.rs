@@ -58,7 +58,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         let seconds = match TIMES.iter().find(|(known, _)| *known == unit) {
             Some((_, seconds)) => seconds,
             None if unit.is_empty() => return Err(WANTED.into()),
-            None => return Err(format!("{} is no unit of time: {UNITS}", unit.trim().escape_debug())),
+            None => return Err(format!("{} is not a unit of time: {UNITS}", unit.trim().escape_debug())),
         };
         let number: f64 = number.parse().map_err(|_| WANTED)?;
         let part = Duration::try_from_secs_f64(number * seconds).map_err(|_| "it is too long")?;
@@ -171,7 +171,7 @@ pub(super) fn signal(text: &str) -> Result<Option<i32>, String> {
     let found = SIGNALS.iter().find(|(known, number)| *known == name || number.to_string() == name);
     found.map(|(_, number)| Some(*number)).ok_or_else(|| {
         let names: Vec<_> = SIGNALS.iter().map(|(name, _)| format!("SIG{name}")).collect();
-        format!("a sync can be asked for by {} (or by nothing, if empty)", names.join(", "))
+        format!("the signal is one of {}, or empty for none", names.join(", "))
     })
 }
 
@@ -214,7 +214,7 @@ mod tests {
         assert!(duration("-5s").unwrap_err().contains("negative"));
         assert_eq!(
             duration("2weeks").unwrap_err(),
-            "weeks is no unit of time: write 300ms, 10s, 5m, 2m30s, 1.5h or 1d"
+            "weeks is not a unit of time: write 300ms, 10s, 5m, 2m30s, 1.5h or 1d"
         );
     }
 

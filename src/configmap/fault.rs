@@ -39,7 +39,7 @@ pub enum Fault {
     #[error("{0} partitions; the hash that chooses among them has one byte, for 256 at most")]
     TooManyPartitions(usize),
     /// No field names the ConfigMap.
-    #[error("neither name nor partitioned_names says which ConfigMap")]
+    #[error("neither name nor partitioned_names is given")]
     NoName,
     /// A name is not valid for its kind of object.
     #[error("{name:?} cannot be {what}: {why}")]

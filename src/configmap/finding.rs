@@ -119,7 +119,7 @@ impl Finding {
                  says most of its path"
             }
             Self::Collision { .. } => {
-                "use_full_path_as_key tells such files apart; --collisions=last takes the last in the order of paths"
+                "use_full_path_as_key gives such files distinct keys; --collisions=last takes the last one by path"
             }
             Self::IllegalKey { .. } => "--illegal-keys=skip leaves such files out",
             Self::Link { .. } => "--links=skip leaves such links out",
@@ -137,7 +137,7 @@ impl Finding {
             Self::TooMuch { .. } => {
                 "raise the memory limit of the container, or let rules name fewer files: two plans have to fit into it"
             }
-            Self::NoRepository { .. } => "--repository=ORGANISATION/NAME says it",
+            Self::NoRepository { .. } => "give it with --repository=ORGANISATION/NAME",
             Self::NameTaken { .. } => {
                 "give one of the two rules another name, or the large one partitioned_names"
             }
@@ -204,7 +204,7 @@ impl std::fmt::Display for Finding {
                 )
             }
             Self::NoRepository { pattern } => {
-                write!(f, "the rule {} asks which repository this is, and nothing says it", shown(pattern))
+                write!(f, "the rule {} depends on the repository's name, which is not given", shown(pattern))
             }
             Self::Denied { pattern, files } => {
                 let pattern = shown(pattern);

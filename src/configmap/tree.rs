@@ -34,22 +34,22 @@ impl From<usize> for FileRef {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
 pub enum BadLink {
     /// The target does not exist.
-    #[error("a link to nothing")]
+    #[error("a dangling symbolic link")]
     Dangling,
     /// The target is a directory.
-    #[error("a link to a directory")]
+    #[error("a symbolic link to a directory")]
     Directory,
     /// The target is absolute or outside the tree.
-    #[error("a link that leaves the tree")]
+    #[error("a symbolic link that points out of the tree")]
     Leaves,
     /// The target belongs to another source of a composed tree.
-    #[error("a link that leaves what its source placed")]
+    #[error("a symbolic link that points out of its own source")]
     LeavesPart,
     /// Too many links were followed; most likely they form a loop.
-    #[error("a link in a circle")]
+    #[error("a symbolic link loop")]
     Circle,
     /// The target, or the path itself, is not a regular file: a submodule, a socket, a device.
-    #[error("no regular file")]
+    #[error("not a regular file")]
     NoFile,
 }
 

@@ -40,8 +40,9 @@ pub(super) async fn find(
 pub(super) fn report_unknown(error: &Error, unneeded: bool, notes: &mut Notes) -> Option<String> {
     let line = human::one_line(error);
     if unneeded {
-        notes
-            .add(format!("no rule names it, and whether it holds anything that we own is not known: {line}"));
+        notes.add(format!(
+            "no rule names it, and it is not known whether it has ConfigMaps of this owner: {line}"
+        ));
     } else if matches!(error.why, Failure::Forbidden { .. }) {
         notes.add(format!("namespaces that no rule names any more are not pruned: {line}"));
     } else {
@@ -76,8 +77,9 @@ pub(super) async fn foreign_namespaces<S: Source>(
             Ok(relation) => relation,
             // Nothing is deleted while the relation is unknown; the next attempt asks again.
             Err(error) => {
-                let why =
-                    format!("the relation of the revision to the one recorded here is not known: {error}");
+                let why = format!(
+                    "it is not known whether the revision is a descendant of the recorded one: {error}"
+                );
                 let hints = error.hints.clone();
                 let unknown = kept_targets(cluster, survey, Outcome::Failed, &why, &hints).into_iter();
                 let unknown = unknown.map(|target| Target { transient: error.transient, ..target });
@@ -91,16 +93,15 @@ pub(super) async fn foreign_namespaces<S: Source>(
         let kin = served.is_empty()
             || survey.marker.is_kin(&desired.rules, served.iter().map(|survey| &survey.marker));
         let (why, hint) = if let Some(gone) = gone {
-            let why = format!("it is recorded at {}, which the remote does not have", gone.revision.short());
-            let hint = "each repository needs an --owner of its own; what is left over all the same has to be \
-                        deleted by hand";
+            let why = format!("its recorded revision {} does not exist at the remote", gone.revision.short());
+            let hint = "each repository needs an --owner of its own; leftovers have to be deleted by hand";
             (why, hint)
         } else if !kin && reader.options.floor.percent < 100 {
             let owner = reader.options.owner.name();
             let why = format!(
-                "another rule set uses the owner {owner}: this was written by rules that these did not come from"
+                "another rule set uses the owner {owner}: the rules recorded here are unrelated to these"
             );
-            (why, "give each rule set an --owner of its own; if there is but one, --max-prune=100 insists")
+            (why, "give each rule set an --owner of its own; if there is only one, --max-prune=100 allows it")
         } else {
             continue;
         };

@@ -74,7 +74,7 @@ impl Pool {
             Err(why) => {
                 let report = !self.cancel.is_cancelled() && self.leases.is_first_report("the pool");
                 report.then(|| {
-                    format!("no place among the Leases {} ({why}); the work goes on without", self.spec)
+                    format!("no Lease of {} could be acquired ({why}); continuing without one", self.spec)
                 })
             }
         }
@@ -135,10 +135,10 @@ impl Pool {
             }
             if self.leases.has_waited_enough(began) {
                 let waited = Duration::from_secs(began.elapsed().as_secs());
-                return Err(format!("all were taken for {waited:?}"));
+                return Err(format!("all were held by others for {waited:?}"));
             }
             if pause == 1 {
-                info!("others work by the Leases {}: a place is waited for", self.spec);
+                info!("all Leases of {} are held by others: waiting for one", self.spec);
             }
             tokio::select! {
                 () = sleep(self.leases.pause(pause)) => {}

@@ -99,7 +99,9 @@ pub(super) async fn announce<S: Source>(
             Some(Err(error)) if error.is_unknown() || is_conflict(&error.why) => {
                 return Err(human::one_line(&error));
             }
-            Some(Err(error)) => tracing::debug!(error = human::one_line(&error), "not recorded ahead"),
+            Some(Err(error)) => {
+                tracing::debug!(error = human::one_line(&error), "cannot record the planned writes")
+            }
         }
     }
     Ok(())

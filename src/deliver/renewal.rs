@@ -171,7 +171,7 @@ impl RenewedLease {
             transitions: lease.transitions,
         };
         if let Err(error) = self.cluster.replace_lease(&lease.meta, draft).await {
-            debug!("a Lease that could not be released expires: {}", human::one_line(&error));
+            debug!("a Lease could not be released and will expire: {}", human::one_line(&error));
         }
     }
 }

@@ -65,15 +65,15 @@ pub(super) async fn check_rewind<S: Source>(
                 format!("the ref was forced from {from} to {to}, which does not contain it")
             }
             Relation::UnknownToRemote => {
-                format!("the ref names {to}, and the remote does not have {from}, which is recorded")
+                format!("the ref points to {to}, and the remote does not have the recorded revision {from}")
             }
             Relation::Unknown => {
-                format!("it is not known whether {to} comes after {from}, which is recorded")
+                format!("it is not known whether {to} is a descendant of the recorded revision {from}")
             }
         };
         let what = format!("{what}{moved}");
         if holds {
-            return Some((Outcome::Refused, format!("{what}, and nothing but an advance is to be applied")));
+            return Some((Outcome::Refused, format!("{what}, and only fast-forwards are applied")));
         }
         if relation != Relation::Unknown {
             notes.add(what);

@@ -154,7 +154,7 @@ impl SurveyContext<'_> {
             Claim::Ours => Ok(Some(object)),
             _ => Err(UnreadableNamespace {
                 why: format!(
-                    "the ConfigMap {namespace}/{name} is not ours, and what we write would be recorded in it"
+                    "the ConfigMap {namespace}/{name} is needed for the inventory, but has another owner"
                 ),
                 hints: vec!["delete it, or choose another --owner".to_owned()],
                 transient: false,

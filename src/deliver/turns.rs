@@ -169,7 +169,7 @@ impl Turns {
                 Ok(Some(lease)) => {
                     if let Standing::Silent(holder) = observed.standing {
                         notes.add(format!(
-                            "{holder} was writing {namespace} and is silent: it is waited for no longer"
+                            "{holder} stopped renewing its Lease on {namespace}: taking it over"
                         ));
                     }
                     self.states.insert(namespace.to_owned(), LeaseState::Held(lease));
@@ -198,7 +198,10 @@ impl Turns {
                     continue;
                 }
                 if pause == 1 {
-                    info!("cluster {}: {holder} writes {namespace}, and is waited for", self.cluster_name);
+                    info!(
+                        "cluster {}: waiting for {holder}, which is writing {namespace}",
+                        self.cluster_name
+                    );
                 }
                 waits = true;
             }
@@ -243,7 +246,7 @@ impl Turns {
     /// Gives up on the Lease of a namespace after too long a wait.
     fn stop_waiting(&mut self, namespace: &str) {
         if !self.is_decided(namespace) {
-            debug!("cluster {}: {namespace} is written beside others", self.cluster_name);
+            debug!("cluster {}: writing {namespace} without its Lease", self.cluster_name);
             self.states.insert(namespace.to_owned(), LeaseState::Without);
         }
     }
@@ -253,7 +256,7 @@ impl Turns {
         self.states.insert(namespace.to_owned(), LeaseState::Without);
         if !self.cancel.is_cancelled() && leases.is_first_report(&self.cluster_name) {
             notes.add(format!(
-                "no Lease keeps other instances out of our way ({why}); writes may meet theirs and are then tried again"
+                "cannot use Leases to take turns with other instances ({why}); conflicting writes are retried"
             ));
         }
     }

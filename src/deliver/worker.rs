@@ -162,9 +162,9 @@ impl<S: Source> Worker<S> {
         // Checked for each revision: a revision that arrived meanwhile may use a second name for this cluster.
         if let Some(other) = self.aliases.other(&self.name, desired) {
             let why = format!(
-                "it is the same cluster as {other}, and what the one has looks forgotten to the other"
+                "it is the same cluster as {other}, and each would treat the other's ConfigMaps as removed from the rules"
             );
-            let hints = ["let the rules call each cluster by one name".to_owned()];
+            let hints = ["use a single name for each cluster in the rules".to_owned()];
             return Pass::Settled(all_failed(desired, &self.name, &why, &hints), Vec::new());
         }
         let options = self.options.clone();
@@ -350,7 +350,10 @@ impl<S: Source> Worker<S> {
         let recorded = &survey.marker.revision;
         let other = !recorded.is_empty() && *recorded != desired.revision.to_string();
         (other && survey.has_writes() && !self.options.force && !self.source.follows()).then(|| {
-            let why = format!("it is recorded as {}, and no ref says which is newer", short(recorded));
+            let why = format!(
+                "its recorded revision is {}, and without a ref the newer one is unknown",
+                short(recorded)
+            );
             (why, "--force overwrites it with the tree")
         })
     }

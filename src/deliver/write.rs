@@ -14,7 +14,7 @@ use crate::sources::{Named, Source, SourceError};
 /// The report and the hint for a write whose answer was not awaited because of a shutdown.
 pub(super) const NOT_ANSWERED: (&str, &str) = (
     "the run ended before the server had answered; it may have been written",
-    "the next run looks first at what is there; `apply --timeout` gives one run more time",
+    "the next run reads the current state first; `apply --timeout` gives one run more time",
 );
 
 /// Why no further write of a batch may be started.

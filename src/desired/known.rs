@@ -96,7 +96,7 @@ impl KnownValues {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => {
-                tracing::info!("{} is written anew: {error}", path.display());
+                tracing::info!("{} is rewritten: {error}", path.display());
                 self.unwritten.store(u64::MAX / 2, Ordering::Relaxed);
             }
         }

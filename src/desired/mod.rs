@@ -220,7 +220,7 @@ impl Planner {
             why => unusable(format!("in the tree it is {why}")),
         })?;
         let bytes = contents.read(file).map_err(|error| unusable(error.to_string()))?;
-        String::from_utf8(bytes).map(Some).map_err(|_| unusable("it is no text".to_owned()))
+        String::from_utf8(bytes).map(Some).map_err(|_| unusable("it is not UTF-8 text".to_owned()))
     }
 }
 

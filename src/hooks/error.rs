@@ -82,7 +82,7 @@ pub enum Failure {
         wanted: u16,
     },
     /// The hook was stopped because the process shuts down.
-    #[error("it was ended, because the process was asked to end")]
+    #[error("it was killed, because treeswap is shutting down")]
     Drained,
     /// A system call failed: no pipe could be made, or the process not be waited for.
     #[error("cannot {act}")]
@@ -119,7 +119,7 @@ impl Error {
                 vec![format!("raise --{name}-timeout if it may take that long")]
             }
             Failure::Status { .. } => {
-                vec![format!("--{name}-success-status says which status is success; 0 takes any")]
+                vec![format!("--{name}-success-status sets the status that counts as success; 0 accepts any")]
             }
             Failure::Ended { .. } => {
                 vec![

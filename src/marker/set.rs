@@ -34,7 +34,7 @@ pub struct Stamps(String);
 #[non_exhaustive]
 pub enum BadStamps {
     /// The placeholder is missing, so that all ConfigMaps would share one stamp.
-    #[error("{{name}}, which stands for the ConfigMap's name, is not in it")]
+    #[error("it does not contain {{name}}, the placeholder for the ConfigMap's name")]
     Nameless,
     /// The path is absolute, or has an empty component, `.` or `..`.
     #[error("it must be a path within the volume, without `..`")]

@@ -27,11 +27,11 @@ pub(super) fn adopt(layout: &Layout, others: &[PathBuf], remote: &str) -> Option
     let tip = tip_of(&newest)?;
     match link(layout, &newest) {
         Ok(()) => {
-            tracing::info!(mirror = %layout.dir().display(), from = %newest.display(), "took over a mirror");
+            tracing::info!(mirror = %layout.dir().display(), from = %newest.display(), "reused the packs of another mirror");
             Some(tip)
         }
         Err(error) => {
-            tracing::debug!(%error, from = %newest.display(), "cannot take over a mirror");
+            tracing::debug!(%error, from = %newest.display(), "cannot reuse the packs of another mirror");
             None
         }
     }

@@ -31,7 +31,7 @@ pub enum Error {
         source: io::Error,
     },
     /// The directory given for the mirror has other content.
-    #[error("{} is not empty and is no mirror of ours", path.display())]
+    #[error("{} is not empty and is not a mirror of treeswap", path.display())]
     Foreign {
         /// The directory.
         path: PathBuf,
@@ -290,7 +290,7 @@ impl Error {
                 let mut hints = source.hints();
                 if hints.is_empty() && matches!(**source, wire::Error::Remote { .. }) {
                     hints = one(
-                        "the remote refuses it before anything of it is seen here: `git fsck` there names what is wrong",
+                        "the remote rejects it itself: run `git fsck` on the remote to see what is wrong",
                     );
                 }
                 hints
@@ -298,10 +298,10 @@ impl Error {
             Self::Module { source, .. } => source.hints(),
             Self::OfSource { source, .. } => source.hints_of_source(),
             Self::Collision { .. } | Self::Trespass { .. } => one(
-                "remove it from one of them, or place one elsewhere (`to` in --sources); until then the generation before stays published",
+                "remove it from one of them, or place one elsewhere (`to` in --sources); until then the previous generation stays published",
             ),
             Self::SameBaseName { .. } => one(
-                "rename one of them, or leave it out (`sparse` in --sources); until then the generation before stays published",
+                "rename one of them, or leave it out (`sparse` in --sources); until then the previous generation stays published",
             ),
             Self::Local { .. } if self.is_full() => one(
                 "the volume is full: the mirror needs about the size of the repository's pack, twice while it is renewed",
@@ -313,7 +313,7 @@ impl Error {
             Self::Foreign { .. } => one("give --mirror an empty directory, or one that does not exist yet"),
             Self::Locked { .. } => one("one mirror serves one root: give each its own --mirror"),
             Self::Damaged { .. } => {
-                one("the mirror is a cache: the next attempt makes it anew, and what is published stays")
+                one("the mirror is a cache: the next attempt rebuilds it, and what is published stays")
             }
             Self::Incomplete { .. } => {
                 one("the remote's repository may be damaged: `git fsck` there shows it")
@@ -332,15 +332,15 @@ impl Error {
             Self::Sparse { .. } => one("patterns are written like those of gitignore(5)"),
             Self::Refused(refusal) => refusal.hints(),
             Self::Git { .. } => one(
-                "the mirror is a cache: if this lasts, delete it while treeswap is stopped; what is published stays",
+                "the mirror is a cache: if this persists, delete it while treeswap is stopped; what is published stays",
             ),
             Self::BadPack { .. } => one(
-                "something in between may have garbled it; if it lasts, run `git fsck` in the remote's repository",
+                "it may have been corrupted in transit; if it persists, run `git fsck` in the remote's repository",
             ),
             Self::NoModule { .. } => {
-                one("it is fetched at the next attempt; if that fails, that failure says why")
+                one("it is fetched at the next attempt; if that fails, its error has the reason")
             }
-            Self::Cancelled => one("nothing to do: the process was asked to end"),
+            Self::Cancelled => one("nothing to do: treeswap is shutting down"),
         }
     }
 
@@ -424,9 +424,7 @@ fn about_volume(kind: io::ErrorKind) -> &'static str {
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
             "the mirror must be writable by the user that treeswap runs as"
         }
-        _ => {
-            "look at the mirror's volume; the mirror is a cache, and may be deleted while treeswap is stopped"
-        }
+        _ => "check the mirror's volume; the mirror is a cache, and may be deleted while treeswap is stopped",
     }
 }
 

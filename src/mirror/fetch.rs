@@ -94,7 +94,7 @@ pub(super) fn repair(layout: &Layout, shared: &Shared, adopted: Option<ObjectId>
 /// Sets the repository aside and starts with an empty one.
 fn start_empty(layout: &Layout, why: &str) -> Result<(), Error> {
     let aside = layout.set_aside()?;
-    tracing::warn!(mirror = %layout.dir().display(), why, "the mirror is broken and is made anew");
+    tracing::warn!(mirror = %layout.dir().display(), why, "the mirror is damaged and is rebuilt");
     // Whatever is not removed here, be it because no thread can be started, is removed at the next opening.
     let _ = std::thread::Builder::new().name("mirror".into()).spawn(move || fs_err::remove_dir_all(aside));
     Ok(())
@@ -157,14 +157,14 @@ impl Mirror {
                     if !fresh_request_may_help(&error) {
                         return Err(error);
                     }
-                    tracing::debug!(%error, "history is not straight");
+                    tracing::debug!(%error, "the history is not linear");
                     (request, reason) = plan(&Situation { assume_linear: false, ..now });
                 }
             }
         }
         match self.request(&request, reason, held, max_bytes).await {
             Err(error) if reason != RequestReason::First && fresh_request_may_help(&error) => {
-                tracing::info!(%error, "asking again, for everything");
+                tracing::info!(%error, "retrying the fetch without haves");
                 self.request(&without_haves(&now), RequestReason::WithoutHaves, held, max_bytes).await
             }
             other => other,
@@ -208,7 +208,7 @@ impl Mirror {
     async fn recreate_if_removed(&mut self) -> Result<(), Error> {
         let layout = Arc::clone(&self.layout);
         if let Some(layout) = blocking(move || layout.recreate_if_removed()).await? {
-            tracing::warn!(mirror = %layout.dir().display(), "the mirror was removed, and is made again");
+            tracing::warn!(mirror = %layout.dir().display(), "the mirror was removed, and is created again");
             self.layout = Arc::new(layout);
             self.renewal = Renewal::Allowed;
             self.renewal_pack = None;
@@ -233,7 +233,7 @@ impl Mirror {
         let layout = Arc::clone(&self.layout);
         let (answer, pack) = self.receive_into(layout.dir(), max_bytes, &request, task).await?;
         if request.filter.is_some() && !answer.filtered && self.received == 0 {
-            tracing::warn!("the remote cannot leave anything out of a fetch (--filter): it sends everything");
+            tracing::warn!("the remote does not support --filter: it sends everything");
         }
         self.received += answer.bytes;
         tracing::debug!(reason = reason.word(), bytes = answer.bytes, pack, "received a pack");

@@ -60,7 +60,7 @@ fn remove_if(path: &Path, wrong: impl Fn(FileType) -> bool) -> Result<(), Error>
     if !wrong(kind) {
         return Ok(());
     }
-    tracing::warn!("removed {} from the mirror: it is nothing that belongs there", path.display());
+    tracing::warn!("removed {} from the mirror: it does not belong there", path.display());
     let removed = if kind.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
     removed.map_err(local("remove", path))
 }

@@ -93,7 +93,7 @@ impl Mirror {
         self.repack(&present, true)?;
         match self.repack(&present, false) {
             Err(error) if error.is_full() => {
-                tracing::debug!(%error, "no room for what is needed of other packs");
+                tracing::debug!(%error, "no room for the objects needed from other packs");
             }
             ended => ended?,
         }
@@ -181,7 +181,7 @@ impl Mirror {
                 tracing::info!(
                     bytes,
                     packs = packs.len(),
-                    "the mirror holds much garbage; the next fetch renews it"
+                    "the mirror has too much garbage; the next fetch rebuilds it"
                 );
                 self.renewal = Renewal::Due;
                 Ok(())

@@ -265,7 +265,7 @@ impl Walk<'_> {
         let found = self.here().and_then(|dir| Ok((CString::new(name)?, dir))).and_then(|(name, dir)| {
             fsx::stat(dir, name.as_c_str())?.ok_or_else(|| std::io::ErrorKind::NotFound.into())
         });
-        found.map_err(local("look at", &here))
+        found.map_err(local("stat", &here))
     }
 
     /// The staged directory that the walk is in, opened if necessary.

@@ -78,7 +78,11 @@ impl Layout {
         let known = marked || kind == RepoKind::Worktrees && repo_kind::looks_like_git(&dir);
         if !known && !is_empty(&dir)? {
             let Some(aside) = quarantine_name(&dir) else { return Err(Error::Foreign { path: dir }) };
-            tracing::warn!("moved {}, which is no mirror of ours, to {}", dir.display(), aside.display());
+            tracing::warn!(
+                "moved {}, which is not a mirror of treeswap, to {}",
+                dir.display(),
+                aside.display()
+            );
             fs::rename(&dir, &aside).map_err(local("move aside", &dir))?;
             fs::create_dir(&dir).map_err(local("make the mirror", &dir))?;
         }

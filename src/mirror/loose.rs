@@ -157,7 +157,7 @@ fn alternates(objects: &Path) -> String {
 fn open_file(path: &Path) -> io::Result<File> {
     let flags = OFlags::NONBLOCK.bits().cast_signed();
     let file = File::options().read(true).custom_flags(flags).open(path)?;
-    if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is no file")) }
+    if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is not a file")) }
 }
 
 /// An open loose object. Reading it to its end fails if size or hash of the content are wrong.
@@ -199,7 +199,7 @@ impl LooseObject {
         let read = (&mut content).take(HEADER_MAX).read_until(0, &mut header);
         read.map_err(|error| unread(&path, &error))?;
         let (kind, size) = parse(&header).ok_or_else(|| {
-            bad(&path, if header.len() < HEADER_MAX as usize { CUT } else { "it has no header of git's" })
+            bad(&path, if header.len() < HEADER_MAX as usize { CUT } else { "it has no git object header" })
         })?;
         let mut sum = Context::new(&SHA1_FOR_LEGACY_USE_ONLY);
         sum.update(&header);
@@ -238,20 +238,20 @@ impl Read for LooseObject {
         };
         self.sum.0.update(&to[..read]);
         let left = self.left.checked_sub(read as u64);
-        self.left = left.ok_or_else(|| bad(&self.path, "it holds more than its header says"))?;
+        self.left = left.ok_or_else(|| bad(&self.path, "it holds more data than its header states"))?;
         if read == 0 && !to.is_empty() {
             if self.left > 0 {
                 return Err(bad(&self.path, CUT));
             }
             if self.sum.0.clone().finish().as_ref() != self.id.0 {
-                return Err(bad(&self.path, "its content has another hash"));
+                return Err(bad(&self.path, "its content does not match its object id"));
             }
         }
         Ok(read)
     }
 }
 
-const CUT: &str = "it is cut short";
+const CUT: &str = "it is truncated";
 
 fn bad(path: &Path, why: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("{} is damaged: {why}", path.display()))
@@ -330,15 +330,15 @@ mod tests {
         let (dir, id, path) = repository(b"content");
         let packlike = [&[0x37][..], &deflated(b"content")].concat();
         let cases: [(&str, Vec<u8>); 9] = [
-            ("another hash", deflated(b"blob 7\0c0ntent")),
-            ("cut short", deflated(b"blob 8\0content")),
-            ("cut short", deflated(b"blob 7")),
-            ("more than its header says", deflated(b"blob 6\0content")),
+            ("does not match its object id", deflated(b"blob 7\0c0ntent")),
+            ("truncated", deflated(b"blob 8\0content")),
+            ("truncated", deflated(b"blob 7")),
+            ("more data than its header states", deflated(b"blob 6\0content")),
             ("header", deflated(b"blob 99999999999999999999999999999\0")),
-            ("cut short", deflated(b"blob -7\0content")),
-            ("cut short", deflated(b"ofs-delta 7\0content")),
+            ("truncated", deflated(b"blob -7\0content")),
+            ("truncated", deflated(b"ofs-delta 7\0content")),
             ("deflate", packlike),
-            ("cut short", vec![0x30]),
+            ("truncated", vec![0x30]),
         ];
         for (words, raw) in cases {
             replace(&path, &raw);
@@ -347,7 +347,7 @@ mod tests {
         }
         std::fs::remove_file(&path).unwrap();
         rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::RUSR).unwrap();
-        assert!(read(dir.path(), &id).unwrap_err().contains("no file"));
+        assert!(read(dir.path(), &id).unwrap_err().contains("not a file"));
     }
 
     #[test]

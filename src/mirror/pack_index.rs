@@ -195,7 +195,7 @@ impl<'f> Table<'f> {
 const PIECE: usize = 4_096;
 
 fn malformed(path: &Path) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, format!("{} is no index of a pack", path.display()))
+    io::Error::new(io::ErrorKind::InvalidData, format!("{} is not a pack index", path.display()))
 }
 
 /// The number of objects, by the header; `None` if the header is malformed.

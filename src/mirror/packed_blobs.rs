@@ -60,7 +60,7 @@ fn blobs(index: &Path, most: usize) -> io::Result<Vec<ObjectId>> {
         }
     })?;
     if entries.len() > most {
-        return Err(io::Error::other("it has too many objects to look at each"));
+        return Err(io::Error::other("it has too many objects to inspect each one"));
     }
     entries.sort_unstable();
     let mut pack = Pieces { file: File::open(index.with_extension("pack"))?, from: 0, piece: Vec::new() };

@@ -94,10 +94,10 @@ pub enum Rule {
         limit: u32,
     },
     /// Two entries of a directory have the same name.
-    #[error("its directory holds the name twice")]
+    #[error("its directory contains the name twice")]
     Duplicate,
     /// Two names of a directory are equal to the file system.
-    #[error("this file system takes it and `{other}` for one name")]
+    #[error("this file system treats it and `{other}` as the same name")]
     Folds {
         /// The other one's path, escaped.
         other: String,
@@ -262,14 +262,14 @@ impl Refusal {
             Rule::NoDirectory { .. } | Rule::NotADirectory { .. } => {
                 "that has the directory, or change --path"
             }
-            Rule::NoPath => "that has it, or mend `path` of the source in the file of --sources",
+            Rule::NoPath => "that has it, or fix `path` of the source in the file of --sources",
             Rule::PathIsNoDirectory => {
                 "where it is a directory, or add `to: NAME` to the source in the file of --sources"
             }
             _ if self.rule.is_of_the_tree() => "with a smaller tree",
             _ => "without it",
         };
-        let mend = format!("push a commit {commit}; until then the generation before stays published");
+        let mend = format!("push a commit {commit}; until then the previous generation stays published");
         let flag = match self.rule.flag() {
             Some(flag @ "--symlinks=keep") => Some(format!("{flag} publishes such links as they are")),
             Some(flag @ "--submodules=off") => {

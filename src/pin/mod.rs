@@ -272,13 +272,13 @@ fn round(link: &Path, home: &Path, needs_lock: bool) -> Result<TryResult, Error>
     };
     // 3
     let identity = fsx::identity(&dir).map_err(|source| Error::Io {
-        act: "look at the generation behind",
+        act: "stat the generation behind",
         path: link.to_owned(),
         source,
     })?;
     let location = home.join(&target);
-    let named = identity_at(&location).map_err(failed("look at", &location))?;
-    let current = identity_at(link).map_err(failed("look at", link))?;
+    let named = identity_at(&location).map_err(failed("stat", &location))?;
+    let current = identity_at(link).map_err(failed("stat", link))?;
     if named != Some(identity) {
         return Ok(TryResult::Swapped); // a swap came between open and readlink: the name is another generation's
     }
@@ -387,12 +387,12 @@ impl Error {
             Self::NotALink { .. } => "name the root, or the link that names its current generation",
             Self::NotAGeneration { .. } => "pin the root itself, not a link or a directory in it",
             Self::Io { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
-                "a consumer needs to read and search the generation's directory; look at the modes on the way to it"
+                "a consumer needs to read and search the generation's directory; check the modes of its parent directories"
             }
             Self::Restless { .. } => {
                 "try again; publications are spaced by --min-interval of `treeswap sync`"
             }
-            Self::Io { .. } => "look at the volume and its mount, and at the modes on the way to it",
+            Self::Io { .. } => "check the volume and its mount, and the modes of the parent directories",
         };
         vec![hint.to_owned()]
     }
@@ -417,7 +417,7 @@ fn hint_for_absence(link: &Path) -> String {
         "has the first sync ended, and is this its link? `treeswap pin --wait 1m` waits for the first generation".to_owned()
     } else if exists("..treeswap") {
         format!(
-            "`treeswap status {root}` says what the sync does; `treeswap pin --wait 1m` waits for the first generation"
+            "`treeswap status {root}` shows the state of the sync; `treeswap pin --wait 1m` waits for the first generation"
         )
     } else {
         format!(

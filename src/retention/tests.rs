@@ -139,7 +139,7 @@ fn grace_periods_end_for_room_only_as_far_as_needed_and_not_in_vain() {
     assert_eq!(goes(31, 0), [0; 0], "all of them would not do, and who pins is not evicted");
     assert_eq!(goes(0, 4), [0; 0]);
     let said = goes_for_room(3, Extent { bytes: 1, inodes: 1 }, &generous());
-    assert_eq!(said, [(1, "in the way of a new generation, for which there is no room".to_owned())]);
+    assert_eq!(said, [(1, "reaped to make room for a new generation".to_owned())]);
 }
 
 #[test]

@@ -105,9 +105,8 @@ pub struct BadFile {
 impl BadFile {
     /// What an operator can do.
     pub fn hints(&self) -> Vec<String> {
-        let check =
-            format!("`treeswap check --sources={} --root=DIR` says whether it is right", self.path.display());
-        vec!["mend the file, or how it is named".to_owned(), check]
+        let check = format!("`treeswap check --sources={} --root=DIR` validates it", self.path.display());
+        vec!["fix the file, or its path".to_owned(), check]
     }
 
     /// The error for a file that could not be read.
@@ -131,7 +130,7 @@ impl List {
             let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
             let file = std::fs::OpenOptions::new().read(true).custom_flags(flags).open(path)?;
             if !file.metadata()?.is_file() {
-                return Err(std::io::Error::other("it is no regular file"));
+                return Err(std::io::Error::other("it is not a regular file"));
             }
             fsx::read_text(file, MAX_BYTES)
         };
@@ -160,7 +159,7 @@ impl List {
             None => return Err("add `version: 1` at its top".to_owned()),
             Some(Some(1)) => {}
             Some(version) => {
-                let version = version.map_or_else(|| "that is no number".to_owned(), |n| n.to_string());
+                let version = version.map_or_else(|| "that is not a number".to_owned(), |n| n.to_string());
                 return Err(format!("version {version} is not known: this treeswap reads version 1"));
             }
         }
@@ -404,7 +403,10 @@ end: true
             ("sources: []\nend: true\n".to_owned(), "add `version: 1` at its top"),
             ("version: 1\nend: true\n".to_owned(), "add `sources:`, a list"),
             ("version: 1\nsources: a\nend: true\n".to_owned(), "sources: write a list"),
-            ("version: one\nsources: []\nend: true\n".to_owned(), "version that is no number is not known"),
+            (
+                "version: one\nsources: []\nend: true\n".to_owned(),
+                "version that is not a number is not known",
+            ),
             ("version: 1\nsources: []\nend: true # all\n".to_owned(), "with a line break and nothing else"),
             ("version: 1\nsources: []\nend: true".to_owned(), "with a line break and nothing else"),
             (one("name: a, repo: x, sparse: [ok, '[z-a]']"), "source \"a\": sparse pattern \"[z-a]\": "),

@@ -119,27 +119,27 @@ impl SourceError {
 
     /// Computing a desired state panicked. The panic itself is in the log.
     fn of_defect(revision: Revision) -> Self {
-        let what = format!("revision {}: it cannot be planned, by a defect of treeswap", revision.short());
+        let what = format!("revision {}: it cannot be planned: this is a bug in treeswap", revision.short());
         Self { what, hints: vec!["please report it with the lines before".to_owned()], transient: false }
     }
 
     /// The remote has not answered yet.
     fn unanswered() -> Self {
         let what = "its remote has not answered yet".to_owned();
-        Self { what, hints: vec!["it is asked again at the next attempt".to_owned()], transient: true }
+        Self { what, hints: vec!["it is polled again at the next attempt".to_owned()], transient: true }
     }
 
     /// The set with a source's new commit is not published.
     fn unpublished(part: &Part) -> Self {
         let what = format!("the set with its commit {} is not published", part.revision.short());
-        Self { what, hints: vec!["the last failure says why".to_owned()], transient: true }
+        Self { what, hints: vec!["its last failure has the reason".to_owned()], transient: true }
     }
 
     /// The process was asked to end, or the run's time limit was reached.
     pub fn interrupted() -> Self {
         Self {
             what: "the run ended before the remote had answered".to_owned(),
-            hints: vec!["the next run begins anew; `apply --timeout` gives one run more time".to_owned()],
+            hints: vec!["the next run starts over; `apply --timeout` gives one run more time".to_owned()],
             transient: true,
         }
     }

@@ -92,8 +92,9 @@ pub(super) async fn poll(question: Question) -> Answers {
         Err(_) => {
             let seconds = timeout.as_secs_f64();
             let what = format!("it took longer than {seconds}s, nine tenths of --sync-timeout");
-            let hints =
-                vec!["raise --sync-timeout if the repository is large; else look at its remote".to_owned()];
+            let hints = vec![
+                "raise --sync-timeout if the repository is large; otherwise check its remote".to_owned(),
+            ];
             failed(&refs, &SourceError { what, hints, transient: true })
         }
     }
@@ -174,7 +175,7 @@ async fn consistent_tips(
         before = again;
     }
     let what = "its refs change faster than they can be read together".to_owned();
-    let hints = vec!["they are asked for again at the next attempt".to_owned()];
+    let hints = vec!["they are read again at the next attempt".to_owned()];
     let why = SourceError { what, hints, transient: true };
     Ok(refs.iter().map(|_| Err(why.clone())).collect())
 }

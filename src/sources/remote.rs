@@ -159,7 +159,7 @@ impl Source for Remote {
 pub(super) fn thread_ended() -> SourceError {
     SourceError {
         what: "the thread that speaks to the remote has ended".to_owned(),
-        hints: vec!["this is a defect of treeswap: please report it with the lines above".to_owned()],
+        hints: vec!["this is a bug in treeswap: please report it with the lines above".to_owned()],
         transient: false,
     }
 }

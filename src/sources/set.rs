@@ -270,7 +270,7 @@ impl SourceSet {
                             source = name,
                             error = why.what,
                             hints,
-                            "source {name} is not where its ref is{}",
+                            "source {name} is not at the newest commit of its ref{}",
                             suppressed(times)
                         );
                     }

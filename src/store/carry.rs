@@ -117,7 +117,7 @@ impl<'d> ChangedPaths<'d> {
         for dir in &self.dirs {
             check_cancelled(cancel)?;
             let from = old.open(dir)?;
-            let stat = rustix::fs::fstat(from).map_err(io_error("look at", dir))?;
+            let stat = rustix::fs::fstat(from).map_err(io_error("stat", dir))?;
             if !(if dir.is_empty() { stamps.accepts_top(&stat) } else { stamps.accepts(&stat) }) {
                 return Err(foreign_write_error(stage::display_path(dir)));
             }
@@ -161,7 +161,7 @@ impl<'d> ChangedPaths<'d> {
         let mut open = Dirs::new(top.as_fd());
         for (path, ..) in delta.written.iter().filter(|(path, ..)| !linked.contains(&**path)) {
             let (dir, name) = stage::split(path);
-            if let Some(stat) = fsx::stat(open.open(dir)?, name).map_err(io_error("look at", path))? {
+            if let Some(stat) = fsx::stat(open.open(dir)?, name).map_err(io_error("stat", path))? {
                 stamps.record_creation(&stat);
             }
         }
@@ -169,7 +169,7 @@ impl<'d> ChangedPaths<'d> {
         let submodules = delta.written.iter().filter(|(_, kind, ..)| *kind == Kind::Submodule);
         stamps.update_directories(&self.gone, added_dirs().chain(submodules.map(|(path, ..)| &**path)));
         for path in self.dirs.iter().copied().chain(added_dirs()) {
-            let stat = rustix::fs::fstat(open.open(path)?).map_err(io_error("look at", path))?;
+            let stat = rustix::fs::fstat(open.open(path)?).map_err(io_error("stat", path))?;
             if path.is_empty() {
                 stamps.set_top(&stat);
             } else {
@@ -191,12 +191,12 @@ fn move_entry(
 ) -> Result<(), Error> {
     let path = || join(dir, name.to_bytes());
     let name = name.as_c_str();
-    let entry = stamps.lock_entry(from, name).map_err(io_error("look at", &path()))?;
+    let entry = stamps.lock_entry(from, name).map_err(io_error("stat", &path()))?;
     let Some((before, mut journal)) = entry else {
         return Err(foreign_write_error(stage::display_path(&path())));
     };
     fsx::rename_new(from, name, to, name).map_err(io_error("move", &path()))?;
-    if let Some(after) = fsx::stat(to, name).map_err(io_error("look at", &path()))? {
+    if let Some(after) = fsx::stat(to, name).map_err(io_error("stat", &path()))? {
         journal.record_change(&before, &after); // an unrecorded change is treated as a foreign write
     }
     Ok(())

@@ -57,7 +57,7 @@ pub enum Error {
         path: PathBuf,
     },
     /// The root, or a directory above it, is a dangling symlink.
-    #[error("cannot make the root {}: {} is a link to {}, which does not exist", path.display(), link.display(), target.display())]
+    #[error("cannot make the root {}: {} is a symbolic link to {}, which does not exist", path.display(), link.display(), target.display())]
     Dangling {
         /// The root.
         path: PathBuf,
@@ -91,7 +91,7 @@ pub enum Error {
         why: String,
     },
     /// The directory holds foreign files, and nothing shows that it is a root of ours.
-    #[error("refusing the root {}: it is not empty and not ours: it holds {names}", path.display())]
+    #[error("refusing the root {}: it is not empty and was not created by treeswap: it contains {names}", path.display())]
     Foreign {
         /// The root.
         path: PathBuf,
@@ -107,7 +107,7 @@ pub enum Error {
         holder: String,
     },
     /// The root was removed or replaced while the store was open.
-    #[error("the root {} is not the directory it was: {why}", path.display())]
+    #[error("the root {} is no longer the same directory: {why}", path.display())]
     Replaced {
         /// The root.
         path: PathBuf,
@@ -115,7 +115,7 @@ pub enum Error {
         why: String,
     },
     /// A top-level name of the tree is taken in the root by something foreign.
-    #[error("the tree's top-level name {name:?} is taken in {} by something that is not ours", root.display())]
+    #[error("the tree's top-level name {name:?} is taken in {} by something that treeswap did not create", root.display())]
     Collision {
         /// The root.
         root: PathBuf,
@@ -132,7 +132,7 @@ pub enum Error {
         source: BlobError,
     },
     /// A file would not have been what the payload says.
-    #[error("{} was not written as it should be: {why}", path.display())]
+    #[error("{} was written incorrectly: {why}", path.display())]
     Miswritten {
         /// The file, relative to the generation.
         path: PathBuf,
@@ -141,7 +141,7 @@ pub enum Error {
     },
     /// The file system treats two names of one directory as the same. A payload has no name twice, and yet a name
     /// existed already.
-    #[error("this file system takes {} and another name beside it for one name", path.display())]
+    #[error("this file system treats {} and another name in its directory as the same name", path.display())]
     Folded {
         /// The second of the two names, relative to the generation.
         path: PathBuf,
@@ -233,7 +233,7 @@ impl Error {
                 "`treeswap sync` makes them when it starts; if it runs, name the directory that it has as --root"
             }
             Self::NoDirectory { .. } => "name the directory that `treeswap sync` has as --root",
-            Self::Dangling { .. } => "make that directory, or give --root the directory that is meant",
+            Self::Dangling { .. } => "create that directory, or correct --root",
             Self::Refused { .. } => {
                 "give --root a directory of its own, for example an emptyDir's mount path"
             }
@@ -247,16 +247,16 @@ impl Error {
                 "give --root an empty directory, or one that treeswap made; nothing was touched"
             }
             Self::Locked { .. } => {
-                "one writer a root: stop the other one, or give this one a root of its own"
+                "only one writer per root: stop the other one, or use another root for this one"
             }
             Self::Replaced { .. } => {
-                "make the directory again, and it is filled; after a mount, restart treeswap"
+                "create the directory again, and treeswap publishes into it; after a mount, restart treeswap"
             }
             Self::Collision { .. } => {
                 "move that entry out of the root, or rename the file in the repository; what is published stays"
             }
             Self::Folded { .. } => {
-                "rename one of the two, or put the root on a file system that tells them apart"
+                "rename one of the two, or put the root on a file system that distinguishes them"
             }
             Self::NoRoom { .. } => {
                 "make the volume larger, or keep less: --grace, --max-generations, --spare=off, sparse patterns"
@@ -265,7 +265,7 @@ impl Error {
                 "raise --max-bytes to twice what the tree takes or more, or choose less with sparse patterns"
             }
             Self::Blob { source: BlobError::Unreadable { .. } | BlobError::Unopened(_), .. } => {
-                "the mirror is damaged; it is checked and fetched anew by itself"
+                "the mirror is damaged; it is checked and fetched again automatically"
             }
             _ => match self.kind() {
                 Some(Kind::StorageFull) => {
@@ -283,11 +283,11 @@ impl Error {
                     "this file system allows shorter names than the repository uses: use another one for the root"
                 }
                 _ => match self {
-                    Self::Cancelled => "nothing to do: the process was asked to end",
+                    Self::Cancelled => "nothing to do: treeswap is shutting down",
                     Self::Miswritten { .. } => {
-                        "it is written anew at the next attempt; if it lasts, check the volume and its file system"
+                        "it is rewritten at the next attempt; if it persists, check the volume and its file system"
                     }
-                    _ => "look at the volume and its mount; what is published stays",
+                    _ => "check the volume and its mount; what is published stays",
                 },
             },
         };

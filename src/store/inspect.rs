@@ -93,7 +93,7 @@ pub fn inspect(root: &Path) -> Result<Inspection, Error> {
     let mut names: Vec<Name> = Vec::new();
     for entry in fsx::list(&dir).map_err(Error::io("list", &home))? {
         let Some(name) = entry.os().to_str().and_then(form) else { continue };
-        let stat = fsx::stat(&dir, entry.os()).map_err(Error::io("look at", home.join(entry.os())))?;
+        let stat = fsx::stat(&dir, entry.os()).map_err(Error::io("stat", home.join(entry.os())))?;
         if stat.is_some_and(|stat| fsx::file_type(&stat).is_dir()) {
             names.push(name);
         }
@@ -153,6 +153,6 @@ fn current_of(link: &Link, at: &Path, names: &[Name]) -> (Option<Name>, Option<S
     match named.filter(is_target_of) {
         Some(name) if names.contains(&name) => (Some(name), None),
         Some(name) => (None, Some(format!("{shown} names {name}, which is not there"))),
-        None => (None, Some(format!("{shown} names {target:?}, which is no generation"))),
+        None => (None, Some(format!("{shown} names {target:?}, which is not a generation"))),
     }
 }

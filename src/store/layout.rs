@@ -158,9 +158,9 @@ impl Layout {
         for (held, path) in
             [(&self.generations_dir, &*self.at(WORKTREES)), (&self.link.dir, self.link.dir_path())]
         {
-            let held = fsx::identity(held).map_err(Error::io("look at", path))?;
+            let held = fsx::identity(held).map_err(Error::io("stat", path))?;
             if !rustix::fs::stat(path).is_ok_and(|there| (there.st_dev, there.st_ino) == held) {
-                return Ok(Some(format!("{} was removed, and is made again", path.display())));
+                return Ok(Some(format!("{} was removed, and is created again", path.display())));
             }
         }
         Ok(None)
@@ -220,7 +220,7 @@ fn resolve(asked: &Path) -> Result<PathBuf, Error> {
         Ok(found) if !found.is_dir() => return refused("it is not a directory"),
         Ok(_) => {}
         Err(error) if error.kind() == std::io::ErrorKind::NotADirectory => {
-            return refused("something on the way to it is not a directory");
+            return refused("one of its parents is not a directory");
         }
         Err(_) => match find_dangling_link(asked) {
             Some((link, target)) => return Err(Error::Dangling { path: asked.to_owned(), link, target }),
@@ -310,7 +310,7 @@ fn refuse_foreign(path: &Path, root: &OwnedFd, own: &BTreeSet<OsString>) -> Resu
     let mut foreign = Vec::new();
     for entry in &listed {
         if !operator_file::is_operator_name(own, entry.os())
-            && !is_ours(root, entry.os()).map_err(Error::io("look at", path.join(entry.os())))?
+            && !is_ours(root, entry.os()).map_err(Error::io("stat", path.join(entry.os())))?
         {
             foreign.push(entry.os().to_string_lossy().into_owned());
         }

@@ -40,8 +40,10 @@ impl LedgerFile {
                     .map_err(Error::io("move aside", self.path.with_file_name(DAMAGED)))?;
                 rustix::fs::renameat(&self.private, LEDGER, &self.private, DAMAGED)
                     .map_err(Error::io("move aside", &self.path))?;
-                let why =
-                    format!("{} cannot be understood, and is {DAMAGED} now: {error}", self.path.display());
+                let why = format!(
+                    "{} cannot be parsed, and was renamed to {DAMAGED}: {error}",
+                    self.path.display()
+                );
                 Ok((LedgerSet::default(), Some(why)))
             }
         }

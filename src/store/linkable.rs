@@ -148,7 +148,7 @@ impl TreeLinker<'_> {
         check_cancelled(self.cancel)?;
         let is_top = self.path.is_empty();
         let depth = self.path.iter().filter(|byte| **byte == b'/').count();
-        let stat = rustix::fs::fstat(from).map_err(io_error("look at", &self.path))?;
+        let stat = rustix::fs::fstat(from).map_err(io_error("stat", &self.path))?;
         let is_ours = if is_top { self.stamps.accepts_top(&stat) } else { self.stamps.accepts(&stat) };
         if !is_ours || depth >= stamps::DEPTH_MAX || self.dirs.len() > stamps::DIRS_MAX {
             return Ok(false);

@@ -151,9 +151,9 @@ impl Layout {
                 RootLink::Ours(_) => &mut pointed,
                 RootLink::Absent => &mut made,
                 RootLink::Foreign => {
-                    found
-                        .warnings
-                        .push(format!("{name:?} is not our link, and hides the tree's entry of that name"));
+                    found.warnings.push(format!(
+                        "{name:?} was not created by treeswap, and hides the tree's entry of that name"
+                    ));
                     continue;
                 }
             };
@@ -170,6 +170,6 @@ impl Layout {
     }
 
     fn root_link_at(&self, name: &OsStr) -> Result<RootLink, Error> {
-        root_link(&self.root, name).map_err(Error::io("look at", self.at(name)))
+        root_link(&self.root, name).map_err(Error::io("stat", self.at(name)))
     }
 }

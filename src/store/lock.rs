@@ -49,9 +49,8 @@ impl WriterLock {
                 Lock::Unsupported => {
                     return Err(Error::Refused {
                         path: layout.path.clone(),
-                        why:
-                            "its file system has no working flock, so that nothing keeps a second writer out"
-                                .to_owned(),
+                        why: "its file system has no working flock, so nothing prevents a second writer"
+                            .to_owned(),
                     });
                 }
             }
@@ -67,7 +66,7 @@ impl WriterLock {
 
     /// Returns true if the locked file is still the one under the lock's name, which other writers would try.
     pub(crate) fn is_in_place(&self, layout: &Layout) -> Result<bool, Error> {
-        let failed = || Error::io("look at the lock", layout.private_at(LOCK));
+        let failed = || Error::io("stat the lock", layout.private_at(LOCK));
         let ours = fsx::identity(&self.file).map_err(failed())?;
         let found = fsx::stat(&layout.private, LOCK).map_err(failed())?;
         Ok(found.is_some_and(|stat| (stat.st_dev, stat.st_ino) == ours))

@@ -192,8 +192,7 @@ pub struct Recovered {
 impl Recovered {
     /// Reports that something foreign had one of our names, if it was moved to `to`.
     fn report_moved(&mut self, from: &Path, to: Option<String>) {
-        let line =
-            |to| format!("moved {}, which is not what belongs there, to {to} beside it", from.display());
+        let line = |to| format!("moved {}, which does not belong there, to {to} beside it", from.display());
         self.done.extend(to.map(line));
     }
 }
@@ -394,13 +393,13 @@ impl Store {
     fn reopen_reason(&self) -> Result<Option<String>, Error> {
         let layout = &self.layout;
         let replaced = |why: String| Error::Replaced { path: layout.path.clone(), why };
-        let (device, inode) = fsx::identity(&layout.root).map_err(Error::io("look at", &layout.path))?;
+        let (device, inode) = fsx::identity(&layout.root).map_err(Error::io("stat", &layout.path))?;
         let there = match rustix::fs::stat(&layout.path) {
             Ok(stat) => stat,
             // git-sync creates the root again. But if the parent is on another device, the volume may have been
             // unmounted, and the root would be created in its empty mount point.
             Err(rustix::io::Errno::NOENT) if layout.is_git_sync && layout.is_beside_its_parent(device) => {
-                return Ok(Some("the root was removed, and is made again".to_owned()));
+                return Ok(Some("the root was removed, and is created again".to_owned()));
             }
             Err(error) => return Err(replaced(format!("it is gone ({error})"))),
         };
@@ -408,15 +407,15 @@ impl Store {
             return Err(replaced("another file system is mounted there".to_owned()));
         }
         if there.st_ino != inode {
-            return Ok(Some("the root was removed and made again".to_owned()));
+            return Ok(Some("the root was removed and created again".to_owned()));
         }
         let private =
-            fsx::stat(&layout.root, names::PRIVATE).map_err(Error::io("look at", layout.private_at("")))?;
-        let held = fsx::identity(&layout.private).map_err(Error::io("look at", layout.private_at("")))?;
+            fsx::stat(&layout.root, names::PRIVATE).map_err(Error::io("stat", layout.private_at("")))?;
+        let held = fsx::identity(&layout.private).map_err(Error::io("stat", layout.private_at("")))?;
         if private.is_none_or(|stat| (stat.st_dev, stat.st_ino) != held)
             || !self.trash.lock().is_in_place(layout)?
         {
-            return Ok(Some(format!("{} was removed, and is made again", names::PRIVATE)));
+            return Ok(Some(format!("{} was removed, and is created again", names::PRIVATE)));
         }
         if let Some(why) = layout.reopen_reason()? {
             return Ok(Some(why));
@@ -427,11 +426,11 @@ impl Store {
             (names::SPARE, self.spare.dir()),
         ];
         for (name, held) in inner {
-            let failed = || Error::io("look at", layout.private_at(name));
+            let failed = || Error::io("stat", layout.private_at(name));
             let held = fsx::identity(held).map_err(failed())?;
             let there = fsx::stat(&layout.private, name).map_err(failed())?;
             if there.is_none_or(|stat| (stat.st_dev, stat.st_ino) != held) {
-                return Ok(Some(format!("{}/{name} was removed, and is made again", names::PRIVATE)));
+                return Ok(Some(format!("{}/{name} was removed, and is created again", names::PRIVATE)));
             }
         }
         Ok(None)

@@ -45,7 +45,7 @@ pub fn check_place(root: &Path, style: &Style, path: &Path) -> Result<(), String
 fn check_link(link: &Path, path: &Path) -> Result<(), String> {
     let tmp = link.file_name().map(|name| link.with_file_name(temporary(name)));
     if path.starts_with(link) || link.starts_with(path) || tmp.is_some_and(|tmp| path.starts_with(tmp)) {
-        return Err(format!("it is in the way of the link {}, or leads through it", link.display()));
+        return Err(format!("it is the published link {}, one of its parents, or below it", link.display()));
     }
     Ok(())
 }

@@ -44,7 +44,7 @@ impl Probes {
             lines.push("pins do not work on this file system (no flock on directories): only grace periods protect readers".to_owned());
         }
         if self.folds {
-            lines.push("this file system takes names that differ in case or normalisation only for one: trees with such names will be refused".to_owned());
+            lines.push("this file system treats names that differ only in case or normalisation as the same: trees with such names will be refused".to_owned());
         }
         lines
     }
@@ -56,7 +56,7 @@ fn one_mount(layout: &Layout) -> Result<(), Error> {
     let ours = [(&layout.private, ""), (&layout.staging, "staging"), (&layout.trash, "trash")];
     let ours = ours.map(|(dir, name)| (dir, layout.private_at(name)));
     for (dir, path) in ours.into_iter().chain([(&layout.generations_dir, layout.at(WORKTREES))]) {
-        let failed = || Error::io("look at", &path);
+        let failed = || Error::io("stat", &path);
         if mount_of(dir).map_err(failed())? != mount_of(&layout.root).map_err(failed())? {
             let why = format!(
                 "{} is on another mount, so that nothing can be renamed between it and the root",

@@ -216,8 +216,7 @@ impl Store {
         bytes: u64,
         cancel: &CancellationToken,
     ) -> Result<bool, Error> {
-        let (device, _) =
-            fsx::identity(&self.layout.root).map_err(Error::io("look at", &self.layout.path))?;
+        let (device, _) = fsx::identity(&self.layout.root).map_err(Error::io("stat", &self.layout.path))?;
         let need = RequiredSpace { bytes, entries: 1 };
         let is_here = rustix::fs::stat(mirror).is_ok_and(|stat| stat.st_dev == device);
         if !is_here || self.shortage(need)?.is_none() {

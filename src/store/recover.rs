@@ -107,7 +107,7 @@ impl Store {
         let path = layout.link.generations_path();
         for entry in fsx::list(&layout.generations_dir).map_err(Error::io("list", path))? {
             let name = entry.os();
-            let failed = || Error::io("look at", path.join(name));
+            let failed = || Error::io("stat", path.join(name));
             let known = [LINK, LINK_TMP, PRIVATE, "lost+found"].iter().any(|known| name == OsStr::new(known))
                 || !layout.is_git_sync && operator_file::is_operator_name(&self.options.own, name);
             let stat = || fsx::stat(&layout.generations_dir, name).map_err(failed());
@@ -138,7 +138,7 @@ impl Store {
         let link = &self.layout.link;
         let tmp = &link.tmp;
         let path = link.dir_path().join(tmp);
-        match fsx::read_link(&link.dir, tmp.as_os_str()).map_err(Error::io("look at", &path))? {
+        match fsx::read_link(&link.dir, tmp.as_os_str()).map_err(Error::io("stat", &path))? {
             Link::Absent => {}
             Link::To(target) if link.named_by(&target).is_some() => {
                 fsx::unlink(&link.dir, tmp.as_os_str()).map_err(Error::io("remove", &path))?;
@@ -146,7 +146,7 @@ impl Store {
             }
             Link::To(_) | Link::Other(_) => {
                 let to = self.layout.move_aside(tmp)?;
-                found.done.push(format!("moved {}, which is not ours, to {to}", tmp.display()));
+                found.done.push(format!("moved {}, which treeswap did not create, to {to}", tmp.display()));
             }
         }
         Ok(())
@@ -284,7 +284,7 @@ impl Store {
             } else if self.state.record(name).is_none() && self.layout.is_dir(name) {
                 let record = self.found_record(name, now);
                 self.state.put(record);
-                found.done.push(format!("found {name}, of which nothing is on record"));
+                found.done.push(format!("found generation {name}, which is not on record"));
             }
         }
         for record in &mut self.state.generations {
@@ -317,7 +317,7 @@ impl Store {
             },
         };
         for name in scan.foreign.iter().filter(|name| !names.contains(name)) {
-            found.foreign.push(format!("{name:?} is not ours"));
+            found.foreign.push(format!("{name:?} was not created by treeswap"));
         }
         if self.layout.is_git_sync {
             return Ok(()); // that layout has no root links
@@ -338,7 +338,7 @@ impl Layout {
             Link::Other(kind) => {
                 let what = if kind == FileType::Directory { "a directory" } else { "a file" };
                 if self.is_git_sync {
-                    let why = format!("{what} is there, and no link; it is left alone");
+                    let why = format!("{what} is there instead of a link; it is left alone");
                     return Err(Error::BadLink { path: self.link.path(), why });
                 }
                 return Ok(LinkState::Odd(what.to_owned()));
@@ -348,9 +348,9 @@ impl Layout {
             Some(name) if scan.generations.contains_key(&name) => LinkState::Generation(name),
             Some(name) => {
                 let there = fsx::stat(&self.generations_dir, name.as_str());
-                match there.map_err(Error::io("look at", self.place(&name)))? {
+                match there.map_err(Error::io("stat", self.place(&name)))? {
                     None => LinkState::Dangling(name),
-                    Some(_) => LinkState::Odd(format!("a link to {name}, which is no directory,")),
+                    Some(_) => LinkState::Odd(format!("a link to {name}, which is not a directory,")),
                 }
             }
             None => LinkState::Odd(format!("a link to {target:?}")),

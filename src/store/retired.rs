@@ -171,5 +171,5 @@ impl StampedSpare {
 
 /// Logs why a retired generation cannot be recycled.
 pub(super) fn log_not_recycled(error: &Error) {
-    tracing::info!(error = one_line(error), "a retired generation is not used again");
+    tracing::info!(error = one_line(error), "a retired generation cannot be recycled");
 }

@@ -98,13 +98,13 @@ impl Scrub {
     pub fn run(self, cancel: &CancellationToken) -> Result<Scrubbed, Error> {
         let Self { name, top, scratch, stamps } = self;
         let found = match stamps {
-            None => Err("nothing is known of it".to_owned()),
+            None => Err("its timestamps are not known".to_owned()),
             Some(stamps) if stamps.clock_was_set() => Err("the clock was set".to_owned()),
             Some(_) if verify::wrong_mode_of(&top).is_some() => Err("its mode was changed".to_owned()),
             Some(mut stamps) => match stamps.rescan(&top, scratch.as_fd(), Paths::Forget, cancel) {
                 Err(Error::Cancelled) => return Err(Error::Cancelled),
                 Err(error) => Err(one_line(&error)),
-                Ok(Some(path)) => Err(format!("{} is not as it was left", path.display())),
+                Ok(Some(path)) => Err(format!("{} was changed by another process", path.display())),
                 Ok(None) => Ok(stamps),
             },
         };

@@ -343,7 +343,7 @@ impl SpareTask {
         let made = make(&cancel);
         let Ok(Some((origin, stamps))) = made else {
             if let Err(error) = slot.discard() {
-                tracing::warn!(error = %error, "a half-made spare cannot be removed before the next start");
+                tracing::warn!(error = %error, "an incomplete spare cannot be removed before the next start");
             }
             return made.map(|_| false);
         };

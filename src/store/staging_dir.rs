@@ -50,7 +50,7 @@ impl Drop for StagingDir {
         }
         match self.trash.put(&self.layout.staging, self.name.as_str(), None) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                tracing::warn!(error = %error, "what was staged cannot be removed before the next start");
+                tracing::warn!(error = %error, "the staging directory cannot be removed before the next start");
             }
             _ => {}
         }

@@ -181,7 +181,7 @@ impl Stamps {
         cancel: &CancellationToken,
     ) -> Result<Option<PathBuf>, Error> {
         let since = file_system_time(scratch).map_err(stage::io_error("ask for the time of", b"."))?;
-        let stat = rustix::fs::fstat(top).map_err(stage::io_error("look at", b"."))?;
+        let stat = rustix::fs::fstat(top).map_err(stage::io_error("stat", b"."))?;
         if !self.accepts_top(&stat) {
             return Ok(Some(stage::display_path(b".")));
         }
@@ -230,7 +230,7 @@ impl Stamps {
         top: &OwnedFd,
         cancel: &CancellationToken,
     ) -> Result<Option<PathBuf>, Error> {
-        let stat = rustix::fs::fstat(top).map_err(stage::io_error("look at", b"."))?;
+        let stat = rustix::fs::fstat(top).map_err(stage::io_error("stat", b"."))?;
         if !self.accepts_top(&stat) {
             return Ok(Some(stage::display_path(b".")));
         }
@@ -238,7 +238,7 @@ impl Stamps {
             check_cancelled(cancel)?;
             // Following a symlink on the way is harmless: replacing a component by one changes its parent directory,
             // which is checked as well.
-            let stat = fsx::stat(top, path).map_err(stage::io_error("look at", path.to_bytes()))?;
+            let stat = fsx::stat(top, path).map_err(stage::io_error("stat", path.to_bytes()))?;
             if !stat.is_some_and(|stat| self.accepts(&stat)) {
                 return Ok(Some(stage::display_path(path.to_bytes())));
             }
@@ -268,10 +268,10 @@ impl TreeScan<'_> {
     /// Scans a directory. Returns true if a foreign write was found, at `path`.
     fn directory(&mut self, dir: &OwnedFd) -> Result<bool, Error> {
         check_cancelled(self.cancel)?;
-        let stat = rustix::fs::fstat(dir).map_err(stage::io_error("look at", &self.path))?;
+        let stat = rustix::fs::fstat(dir).map_err(stage::io_error("stat", &self.path))?;
         if self.level > DEPTH_MAX || self.dirs.len() > DIRS_MAX {
-            let why = io::Error::other("it has more directories than are looked after");
-            return Err(stage::io_error("carry on", &self.path)(why));
+            let why = io::Error::other("it has more directories than can be tracked");
+            return Err(stage::io_error("reuse", &self.path)(why));
         }
         if self.level > 0 && !self.stamps.accepts(&stat) {
             return Ok(true);
@@ -292,7 +292,7 @@ impl TreeScan<'_> {
             }
             Ok(())
         })
-        .map_err(stage::io_error("look at", &self.path))?;
+        .map_err(stage::io_error("stat", &self.path))?;
         if let Some(name) = changed {
             self.path = join(&self.path, name.to_bytes());
             return Ok(true);
@@ -304,7 +304,7 @@ impl TreeScan<'_> {
                 self.dirs.extend_from_slice(&self.path);
                 self.dirs.push(0);
             }
-            let dir = fsx::open_dir(dir, name.as_c_str()).map_err(stage::io_error("look at", &self.path))?;
+            let dir = fsx::open_dir(dir, name.as_c_str()).map_err(stage::io_error("stat", &self.path))?;
             self.level += 1;
             if self.directory(&dir)? {
                 return Ok(true);
@@ -318,7 +318,7 @@ impl TreeScan<'_> {
 
 /// The error of a tree that cannot be recycled or linked because of a foreign write at this path.
 pub(super) fn foreign_write_error(path: PathBuf) -> Error {
-    Error::Io { act: "carry on", path, source: io::Error::other("somebody else changed it") }
+    Error::Io { act: "reuse", path, source: io::Error::other("changed by another process") }
 }
 
 /// Returns the ctime that the file system gives to a change at this moment, from a new file.

@@ -37,7 +37,7 @@ impl Store {
         let link_dir = &layout.link.dir;
         let failed = |act| Error::io(act, layout.link.dir_path().join(TMP_LINK));
         if layout.link.name != TMP_LINK
-            && let Link::To(target) = fsx::read_link(link_dir, TMP_LINK).map_err(failed("look at"))?
+            && let Link::To(target) = fsx::read_link(link_dir, TMP_LINK).map_err(failed("stat"))?
             && layout.link.named_by(&target).is_some()
         {
             fsx::unlink(link_dir, TMP_LINK).map_err(failed("remove"))?;
@@ -72,8 +72,7 @@ impl Store {
         let path = layout.at(WORKTREES);
         for entry in fsx::list(&layout.generations_dir).map_err(Error::io("list", &path))? {
             let failed = |act| Error::io(act, path.join(entry.os()));
-            let Some(stat) = fsx::stat(&layout.generations_dir, entry.os()).map_err(failed("look at"))?
-            else {
+            let Some(stat) = fsx::stat(&layout.generations_dir, entry.os()).map_err(failed("stat"))? else {
                 continue;
             };
             let age = i64::try_from(self.options.retention.grace.as_secs()).map_or(i64::MIN, |grace| {
@@ -85,7 +84,7 @@ impl Store {
                     .map_err(failed("move to the trash"))?;
                 found
                     .done
-                    .push(format!("removed {WORKTREES}/{}, which is no directory", entry.os().display()));
+                    .push(format!("removed {WORKTREES}/{}, which is not a directory", entry.os().display()));
             }
         }
         Ok(())
@@ -113,7 +112,7 @@ impl Store {
         loop {
             let name = commit.numbered(serial);
             let there = fsx::stat(&self.layout.generations_dir, name.as_str())
-                .map_err(Error::io("look at", self.layout.place(&name)))?;
+                .map_err(Error::io("stat", self.layout.place(&name)))?;
             if there.is_none() && self.state.record(&name).is_none() {
                 return Ok(name);
             }

@@ -200,7 +200,7 @@ impl Shared {
         jobs.working = None;
         if let Some((path, error)) = removal.failed {
             jobs.failed.push(format!(
-                "cannot remove {}: {error}; it is tried again",
+                "cannot remove {}: {error}; retrying later",
                 self.layout.private_at(TRASH).join(path).display()
             ));
         }

@@ -53,7 +53,7 @@ impl Store {
             let wanted = git_file(expected.revision);
             let found = fsx::read_file(&top, GIT_FILE, wanted.len() as u64 + 1);
             if !found.is_ok_and(|found| found.is_some_and(|found| found == wanted.as_bytes())) {
-                differences.push(format!("{GIT_FILE}: is not as it should be"));
+                differences.push(format!("{GIT_FILE}: has unexpected content"));
             }
         }
         if differences.is_empty() {

@@ -113,8 +113,7 @@ impl Store {
     fn choose_names(&mut self, staged: &Staged) -> Result<WorktreeNames, Error> {
         let name = Name::of(staged.revision());
         let failed = |act| Error::io(act, self.layout.place(&name));
-        let taken =
-            fsx::stat(&self.layout.generations_dir, name.as_str()).map_err(failed("look at"))?.is_some();
+        let taken = fsx::stat(&self.layout.generations_dir, name.as_str()).map_err(failed("stat"))?.is_some();
         let replaces_current = self.layout.linked_generation()?.as_ref() == Some(&name);
         if !taken {
             return Ok(WorktreeNames { initial: name.clone(), name, replaces_current: false });

@@ -406,7 +406,7 @@ impl Work for Worker {
             Some(why) => {
                 if let Some(times) = self.no_spare.should_log(&why) {
                     let times = suppressed(times);
-                    info!("{why}: the next revision is written whole, not as what it changes{times}");
+                    info!("{why}: the next generation will be written in full{times}");
                 }
             }
             None => self.no_spare.forget(),
@@ -416,7 +416,7 @@ impl Work for Worker {
         match self.choice(bounds).await {
             // The selection changed meanwhile. The next attempt publishes it, and its housekeeping makes the spare.
             Ok(choice) if choice.digest != task.generation().selection => {
-                debug!("no spare: something else is chosen by now");
+                debug!("no spare: the selection of files changed meanwhile");
             }
             Ok(choice) => {
                 let objects = self.objects().await;

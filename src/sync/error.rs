@@ -45,9 +45,9 @@ impl Stage {
     /// A phrase that follows "while" in messages.
     pub(super) fn words(self) -> &'static str {
         match self {
-            Self::Mend => "mending the root",
+            Self::Mend => "repairing the root",
             Self::Select => "reading the sparse patterns",
-            Self::Resolve => "asking the remote what the ref names",
+            Self::Resolve => "resolving the ref at the remote",
             Self::Fetch => "fetching objects",
             Self::Export => "writing the generation",
             Self::Gate => "waiting for the pre-publish hook",
@@ -180,25 +180,25 @@ impl Error {
             Self::Sources(error) => error.hints(),
             Self::Store(error) => error.hints(),
             Self::Gate { source, .. } if self.is_refusal() => {
-                let again = "the same revision is not asked about again; --pre-publish-gate-retry asks at every attempt";
+                let again = "the hook is not run again for the same revision, except with --pre-publish-gate-retry";
                 source.hints().into_iter().chain([again.to_owned()]).collect()
             }
             Self::Gate { source, .. } => source.hints(),
             Self::StillRefused { hints, .. } => hints.clone(),
             Self::Timeout { stage: Stage::Resolve, .. } => {
-                vec!["the remote did not answer: look at it, and at the network in between".to_owned()]
+                vec!["the remote did not answer: check it, and the network in between".to_owned()]
             }
             Self::Timeout { .. } => {
                 vec!["raise --sync-timeout if the repository is large or the disk slow".to_owned()]
             }
             Self::Panicked { .. } => {
-                vec!["this is a defect of treeswap: please report it with the lines above".to_owned()]
+                vec!["this is a bug in treeswap: please report it with the lines above".to_owned()]
             }
             Self::Sparse { .. } => vec![
                 "--sparse-checkout-file names a text file that this user can read; it is read again at every attempt"
                     .to_owned(),
             ],
-            Self::Interrupted => vec!["nothing to do: the process was asked to end".to_owned()],
+            Self::Interrupted => vec!["nothing to do: treeswap is shutting down".to_owned()],
         }
     }
 

@@ -143,7 +143,7 @@ impl Report {
             (_, Some(published)) => log_published(published, view, Duration::ZERO),
             (Some(record), None) => info!(
                 revision = %record.revision, generation = %record.name,
-                "serving {} as {} from before", record.revision.short(), record.name
+                "already published: {} as {}", record.revision.short(), record.name
             ),
             (None, None) => {}
         }
@@ -193,12 +193,12 @@ impl Report {
                     Some(times) if gone => {
                         error!(
                             error,
-                            "cannot mend the root{}; what was published is not there any more",
+                            "cannot repair the root{}; the published generation is gone",
                             suppressed(times)
                         );
                     }
-                    Some(times) => warn!(error, "cannot mend the root{}", suppressed(times)),
-                    None => debug!(error, "still cannot mend the root"),
+                    Some(times) => warn!(error, "cannot repair the root{}", suppressed(times)),
+                    None => debug!(error, "still cannot repair the root"),
                 }
             }
         }
@@ -411,8 +411,7 @@ impl Report {
         let hints = hints(error);
         let repeated = suppressed(times);
         let gone = error.is_root_missing();
-        let serving =
-            if gone { "what was published is not there any more".to_owned() } else { serving(view) };
+        let serving = if gone { "the published generation is gone".to_owned() } else { serving(view) };
         if error.is_transient() && !gone {
             warn!(name: "failed", error = text, failures, hints, duration_ms, "sync failed{repeated}; {serving}");
         } else {

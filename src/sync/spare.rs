@@ -143,7 +143,7 @@ impl SpareWork {
                 Ok(Ok((Some(how), took))) => {
                     debug!(duration_ms = took.as_millis() as u64, %revision, how, "the spare is ready");
                 }
-                Ok(Err(error)) if error.is_cancelled() => debug!("the spare gave way"),
+                Ok(Err(error)) if error.is_cancelled() => debug!("spare preparation cancelled"),
                 Ok(Err(error)) => {
                     metrics.error("spare", error.class());
                     warn!(error = one_line(&error), "no spare: the next generation will be written in full");
@@ -177,7 +177,9 @@ impl SpareWork {
             () = tokio::time::sleep(MAX_WAIT) => true,
         };
         if running.links && in_vain {
-            debug!("links took too long: none are waited for until they are ready when a revision comes");
+            debug!(
+                "preparing hard links took too long: publications no longer wait for them until a spare is ready in time"
+            );
             self.is_slow = true;
         }
     }

@@ -74,12 +74,12 @@ impl GitSync {
     pub fn register(&self, registry: &mut Registry) {
         registry.register("git_sync_duration_seconds_sum", "Seconds that passes took", self.took.clone());
         registry.register("git_sync_duration_seconds_count", "Passes that took them", self.passes.clone());
-        registry.register("git_sync_count", "Passes, by how they ended", self.count.clone());
+        registry.register("git_sync_count", "Passes, by result", self.count.clone());
         registry.register("git_fetch_count", "Passes that had something to update", self.updates.clone());
         registry.register("git_sync_askpass_calls", "Requests to the askpass URL", self.askpass.clone());
         registry.register(
             "git_sync_refresh_github_app_token_count",
-            "Tokens asked of GitHub for an App",
+            "Tokens requested from GitHub for an App",
             self.tokens.clone(),
         );
         registry.register("git_sync_hook_run_count", "Runs of hooks", self.hooks.clone());

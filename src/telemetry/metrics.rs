@@ -289,7 +289,8 @@ impl Metrics {
         );
         registry.register("current_generation_info", "The current generation", self.current.clone());
         registry.register("generations", "Generations in the root, by state", self.generations.clone());
-        let help = "1 for each of several sources that is not where its ref is, by its name; else 0";
+        let help =
+            "1 for each of several sources that is not at the newest commit of its ref, by its name; else 0";
         registry.register("source_failing", help, self.sources_failing.clone());
         registry.register_with_unit(
             "generation",
@@ -305,10 +306,10 @@ impl Metrics {
         registry.register("evictions", "Generations removed although pinned", self.evictions.clone());
         registry.register(
             "damaged_generations",
-            "Current generations that somebody else had changed",
+            "Current generations that another process had changed",
             self.damaged.clone(),
         );
-        registry.register("triggers", "Attempts asked for, by who asked", self.triggers.clone());
+        registry.register("triggers", "Attempts requested, by trigger", self.triggers.clone());
         registry.register("hooks", "Hooks that ended, by result", self.hooks.clone());
         let help = "Failures of a hook in a row";
         registry.register("hook_consecutive_failures", help, self.hook_failures.clone());

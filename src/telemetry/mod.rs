@@ -123,7 +123,7 @@ pub fn start(options: &Options) {
     if matches!(options.format, Format::Json | Format::GitSync) {
         std::panic::set_hook(Box::new(|panic| {
             let error = panic.to_string().replace('\n', " ");
-            tracing::error!(error, hints = "this is a defect of treeswap: please report it", "panicked");
+            tracing::error!(error, hints = "this is a bug in treeswap: please report it", "panicked");
         }));
     }
 }

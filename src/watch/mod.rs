@@ -272,7 +272,7 @@ impl Limitation {
             Self::Watches => raise("max_user_watches", "524288"),
             Self::Other(_) => {
                 vec![
-                    "does the directory exist, on a file system that has inotify? it is looked at by polling"
+                    "does the directory exist, on a file system that has inotify? polling is used instead"
                         .to_owned(),
                 ]
             }

@@ -72,7 +72,7 @@ fn pinned_readers_see_recorded_sets_only() {
         judge(&remotes, generation, set, &recorded);
     }
     let count = |of: fn(&Saw) -> u64| saw.iter().map(of).sum::<u64>();
-    let failures = sidecar.process.log().matches("is not where its ref is").count();
+    let failures = sidecar.process.log().matches("is not at the newest commit of its ref").count();
     let pairs: BTreeSet<(usize, usize)> =
         sets.values().map(|set| (set[SOURCES.len() - 2], set[SOURCES.len() - 1])).collect();
     let (apart, stalls) = (pairs.iter().filter(|(x, y)| remotes.partner(*x) != *y).count(), remotes.stalls());

@@ -170,7 +170,7 @@ fn what_is_refused_is_named_and_nothing_is_written() {
     complains(
         &ran,
         1,
-        &["ci/out.yaml", "leaves the tree", "ci/acme/shop.yaml, ci/b/shop.yaml", "--collisions=last"],
+        &["ci/out.yaml", "points out of the tree", "ci/acme/shop.yaml, ci/b/shop.yaml", "--collisions=last"],
     );
     assert!(!output.exists());
     let ran = render(&world, &[&good, &tree, "--links=skip", "--collisions=last"]).expect_ok("render");

@@ -45,7 +45,8 @@ fn a_root_that_leads_through_a_link_to_nothing_is_named_with_it() {
     for root in [link.clone(), link.join("below")] {
         let mut command = world.treeswap(&["sync", "--one-time", "--ref=main", "--repo"]);
         let ran = run::to_end(command.arg(&world.remote.path).arg("--root").arg(&root));
-        let words = format!("{} is a link to {}, which does not exist", link.display(), target.display());
+        let words =
+            format!("{} is a symbolic link to {}, which does not exist", link.display(), target.display());
         let ran = ran.expect_failure("nothing is there");
         ran.names(&[&words]);
         assert!(ran.stderr.contains("\nhint: make that directory, or "), "{}", ran.stderr);
@@ -121,7 +122,7 @@ fn a_hint_does_not_recommend_the_command_that_was_just_run() {
     let apply = treeswap(&world, &["apply", &rules, "--tree=.", "--owner=o"], &[]);
     complains(&apply, 2, &["hint: `treeswap render` tries the rules offline\n"]);
     let check = treeswap(&world, &["check", &sources, "--root=/x"], &[]);
-    complains(&check, 2, &["hint: mend the file, or how it is named\n"]);
+    complains(&check, 2, &["hint: fix the file, or its path\n"]);
     assert!(!check.stderr.contains("`treeswap check"), "{}", check.stderr);
 }
 
@@ -137,7 +138,7 @@ fn the_manual_of_a_command_has_the_commands_own_exit_codes() {
         ("pin", &["126", "127", "the command's own"][..], "differences"),
         ("watch", &["SIGTERM", "--exit-on-failure"], "targets"),
         ("status", &["a generation is published", "--max-age"], "targets"),
-        ("sync", &["some source is not where its ref is", "128"], "differences"),
+        ("sync", &["some source is not at the newest commit of its ref", "128"], "differences"),
         ("apply", &["some targets failed", "differences found"], "126"),
         ("render", &["usage or configuration"], "targets"),
     ] {

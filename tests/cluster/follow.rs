@@ -120,7 +120,7 @@ fn a_signed_request_shortens_the_wait_and_a_target_that_fails_is_named() {
     assert_eq!(stage.values()["beta"], "1");
     assert_eq!(running.status().unwrap()["ready"], true, "an outage takes nobody out of service");
     stage.proxy.heal();
-    eventually(120, "it is tried again by itself", || (stage.values()["beta"] == "2").then_some(()));
+    eventually(120, "it is retried by itself", || (stage.values()["beta"] == "2").then_some(()));
 }
 
 #[test]

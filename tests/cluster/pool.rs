@@ -17,7 +17,7 @@ use crate::proxy::Fault;
 const FLEET: usize = 6;
 
 /// What is said once where no place can be had.
-const SAID: &str = "note: no place among the Leases";
+const SAID: &str = "note: no Lease of";
 
 /// Leases in a namespace of their own, away from what is applied.
 struct Pool {

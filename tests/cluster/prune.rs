@@ -180,7 +180,7 @@ fn what_another_repository_wrote_under_the_same_owner_is_left() {
     ends(&other.apply(&[("one", b)], &[]), 0, &["1 created"]);
     ends(&one.apply(&[("one", a)], &[]), 0, &["1 created"]);
     let before = Kubernetes::shared().versions(b);
-    let refused = format!("one/{b}/map: refused: it is recorded at");
+    let refused = format!("one/{b}/map: refused: its recorded revision");
     ends(
         &one.apply(&[("one", a)], &["--prune"]),
         3,

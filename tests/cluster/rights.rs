@@ -148,7 +148,7 @@ fn without_a_right_to_leases_everything_is_applied_and_it_is_said_once() {
             stage.commit(round);
             let ran = stage.apply(&[]).expect_ok("apply without a right to Leases");
             stage.assert_all(round);
-            let said = ran.stderr.lines().filter(|line| line.contains("no Lease keeps other instances"));
+            let said = ran.stderr.lines().filter(|line| line.contains("cannot use Leases to take turns"));
             let said: Vec<&str> = said.collect();
             let verb = missing.map_or("get", |verb| verb.as_str().unwrap());
             // The first run makes the Lease; without the right to update, the next one cannot take it.

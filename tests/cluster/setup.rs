@@ -67,7 +67,7 @@ fn a_directory_is_read_as_a_mounted_secret_is_and_one_bad_file_takes_nothing_els
     assert_eq!(clusters.names().collect::<Vec<_>>(), ["a", DEFAULT]);
     let said: Vec<String> =
         clusters.problems.iter().map(|problem| format!("{problem} {problem:?}")).collect();
-    assert!(said.len() == 1 && said[0].contains("/b is no kubeconfig (line "), "{said:?}");
+    assert!(said.len() == 1 && said[0].contains("/b is not a kubeconfig (line "), "{said:?}");
     assert!(!said[0].contains("s3cret"), "{said:?}");
     // A file that was named is another matter.
     assert!(matches!(load(&[&data.join("b")]).unwrap_err(), ConfigError::Malformed { line: Some(_), .. }));

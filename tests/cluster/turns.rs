@@ -108,7 +108,7 @@ fn a_holder_that_is_silent_loses_its_turn_whatever_its_clock_says() {
     let stage = Stage::new();
     put(&stage, "a-pod-that-was-killed", 1);
     let ran = stage.apply(&[]).expect_ok("apply");
-    assert!(ran.stderr.contains("a-pod-that-was-killed was writing"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("a-pod-that-was-killed stopped renewing"), "{}", ran.stderr);
     stage.assert_all("1");
     let after = lease(&stage);
     assert_eq!(after["spec"]["leaseTransitions"], 8, "{after}");

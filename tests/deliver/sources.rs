@@ -93,7 +93,11 @@ fn a_repository_that_is_away_holds_what_is_made_of_it_and_nothing_else() {
     ends(
         &ran,
         3,
-        &["jobs: held: source jobs is not known to be where its ref is", "steps: replaced", "hint: "],
+        &[
+            "jobs: held: source jobs is not known to be at the newest commit of its ref",
+            "steps: replaced",
+            "hint: ",
+        ],
     );
     assert_eq!((two.content("jobs", "a.yaml"), two.content("steps", "b")), ("one".into(), "two".into()));
     let entry: Value = serde_json::from_str(two.marker()["data"]["jobs"].as_str().unwrap()).unwrap();
@@ -170,7 +174,7 @@ fn a_rewind_of_one_source_is_one_of_the_set() {
     ends(&two.apply(&["--on-rewind=hold"]), 0, &["steps: replaced"]);
     two.jobs.reset(&base);
     two.jobs.commit(&Files::new().file("x/a.yaml", "other"));
-    let held = ["the ref was forced from", "(jobs from ", "nothing but an advance"];
+    let held = ["the ref was forced from", "(jobs from ", "only fast-forwards are applied"];
     ends(&two.apply(&["--on-rewind=hold"]), 3, &held);
     assert_eq!(two.content("jobs", "a.yaml"), "two");
     ends(&two.apply(&[]), 0, &["jobs: replaced", "note: "]);
@@ -185,7 +189,7 @@ fn rules_in_the_tree_and_links_are_of_one_source() {
     let in_tree = |more: &[&str]| {
         two.place.apply(&[&[sources.as_str(), "--rules-in-tree=steps/plugins.yaml"], more].concat())
     };
-    ends(&in_tree(&[]), 1, &["steps/c", "a link that leaves what its source placed"]);
+    ends(&in_tree(&[]), 1, &["steps/c", "a symbolic link that points out of its own source"]);
     two.steps.commit(&Files::new().file("b", "one").file("plugins.yaml", RULES));
     ends(&in_tree(&[]), 0, &["2 created"]);
     ends(&while_away(&two.steps, || in_tree(&[])), 1, &["steps"]);

@@ -47,7 +47,7 @@ fn literal_parts(message: &str) -> Vec<String> {
 #[test]
 fn messages_are_cut_at_what_stands_for_something() {
     assert_eq!(literal_parts("refusing ROOT: with --layout=LAYOUT"), ["refusing", "with --layout="]);
-    assert_eq!(literal_parts("… it is Prow's"), ["it is Prow's"]);
+    assert_eq!(literal_parts("… it was created by Prow"), ["it was created by Prow"]);
     assert_eq!(literal_parts("TLS with X: …"), ["with"]);
 }
 

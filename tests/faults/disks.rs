@@ -144,7 +144,7 @@ fn makes_room(pass: impl Fn(&World) -> Ran, published: impl Fn(&World) -> Option
         let after = world.remote.commit(&next);
         let ran = pass(&world).expect_ok("what would fit without what did not");
         assert_eq!(published(&world), Some(after), "{}", ran.stderr);
-        assert!(ran.stderr.contains("gave back what was fetched"), "{}", ran.stderr);
+        assert!(ran.stderr.contains("removed unpublished fetched objects"), "{}", ran.stderr);
         pass(&world).expect_ok("a cycle later");
     }
 }
@@ -195,7 +195,7 @@ fn nor_does_it_keep_a_set_from_being_composed() {
         let filler = (left.f_bavail * left.f_frsize) as usize - (64 << 10);
         std::fs::write(disk.join("filler"), vec![0; filler]).unwrap();
         let ran = sync().expect_ok("what would fit without what did not");
-        assert!(ran.stderr.contains("gave back what was fetched"), "{}", ran.stderr);
+        assert!(ran.stderr.contains("removed unpublished fetched objects"), "{}", ran.stderr);
         assert_eq!(published(&many.world.root)[&format!("{place}/one")], "1");
     });
 }
@@ -275,7 +275,9 @@ fn names_that_are_one_name_to_the_file_system_are_refused() {
         let ran = sync();
         assert_eq!(ran.status.code(), Some(3), "{}", ran.stderr);
         let said = |ran: &Ran, words: &str| assert!(ran.stderr.contains(words), "{words}: {}", ran.stderr);
-        for words in ["source two is not where", "all/jobs/same.yaml", "`Same.yaml` for one name"] {
+        for words in
+            ["source two is not at the newest commit", "all/jobs/same.yaml", "`Same.yaml` as the same name"]
+        {
             said(&ran, words);
         }
         let read =
@@ -284,8 +286,8 @@ fn names_that_are_one_name_to_the_file_system_are_refused() {
         // One repository by itself: the same.
         world.remote.commit(&Files::new().file("jobs/a/x", "1").file("jobs/A/y", "2"));
         let ran = sync();
-        said(&ran, "source one is not where");
-        said(&ran, "for one name");
+        said(&ran, "source one is not at the newest commit");
+        said(&ran, "as the same name");
         assert_eq!(read("same.yaml"), "one", "{one} serves");
     });
 }

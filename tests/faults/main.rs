@@ -216,7 +216,7 @@ fn a_missing_or_misdirected_link_is_put_right_and_nothing_outside_is_touched() {
     let link = |world: &World| world.root.join("..data");
     let remove = |world: &World| std::fs::remove_file(link(world)).unwrap();
     heals("no link", |world, _| remove(world));
-    heals("a link to nothing", |world, _| {
+    heals("a dangling symbolic link", |world, _| {
         remove(world);
         symlink("..2001_01_01_00_00_00.000000001", link(world)).unwrap();
     });

@@ -68,7 +68,7 @@ fn in_our_layout_names_that_no_commit_can_have_work_and_are_nobody_elses() {
     assert!(world.root.join("..own/touched").is_file() && !world.root.join("..err.json").exists());
     let again = fails_and_succeeds(&world, &args);
     for stderr in [failed.stderr, passed.stderr, again] {
-        assert!(!stderr.contains("not ours") && !stderr.contains("cannot"), "{stderr}");
+        assert!(!stderr.contains("left alone") && !stderr.contains("cannot"), "{stderr}");
     }
     world.assert_published(&commit);
     // A root with nothing in it but what a publication and the operator's files leave is ours.

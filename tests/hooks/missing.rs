@@ -49,7 +49,7 @@ fn webhooks_that_are_turned_away_are_not_said_one_by_one() {
         assert!(said.starts_with("HTTP/1.1 503"), "{said}");
     }
     let log = sidecar.process.log();
-    let lines: Vec<&str> = log.lines().filter(|line| line.contains("a webhook was turned away")).collect();
+    let lines: Vec<&str> = log.lines().filter(|line| line.contains("rejected a webhook request")).collect();
     assert_eq!(lines.len(), 2, "one of each kind: {lines:#?}");
     assert!(lines[1].contains("hold no secret"), "{lines:#?}");
 }

@@ -134,13 +134,13 @@ fn at_rest(process: &mut Running, subject: &str, table: &mut Table) {
         std::thread::sleep(Duration::from_millis(20));
     }
     let processor = (process.processor() - before) / start.elapsed().as_secs_f64();
-    table.add("at rest, a look a second: processor per second", "ms", subject, processor * 1e3);
+    table.add("at rest, a poll per second: CPU time per second", "ms", subject, processor * 1e3);
     table.add("at rest: anonymous memory", "MiB", subject, memory);
     match tasks_started(process) {
         Some(started) => {
-            table.add("at rest: threads and processes started per look", "", subject, started);
+            table.add("at rest: threads and processes started per poll", "", subject, started);
         }
-        None => table.note("threads and processes started per look: it needs strace and the right to trace"),
+        None => table.note("threads and processes started per poll: it needs strace and the right to trace"),
     }
 }
 

@@ -115,7 +115,7 @@ fn a_source_that_fails_stays_where_it_was_and_the_others_go_on() {
     many.shows(&[("one/f", "1"), ("two/f", "1")]);
     {
         let _away = one.away();
-        said(&sidecar.process, "source one is not where its ref is");
+        said(&sidecar.process, "source one is not at the newest commit of its ref");
         two.commit(&Files::new().file("f", "2"));
         many.shows(&[("one/f", "1"), ("two/f", "2")]);
         let rows = rows(&sidecar);
@@ -137,12 +137,16 @@ fn a_source_that_fails_stays_where_it_was_and_the_others_go_on() {
         sidecar.metric("treeswap_source_failing").filter(|count| *count == 1.0)
     });
     let page = sidecar.request_with("GET", "/", "Accept: text/html\r\n").unwrap_or_default();
-    let page = if page.contains("What is served is not the newest of one.") {
+    let page = if page.contains("The published generation does not have the newest commit of one.") {
         page
     } else {
         sidecar.request_with("GET", "/status", "Accept: text/html\r\n").unwrap()
     };
-    assert!(page.contains("What is served is not the newest of one.") && page.contains("<h2"), "{page}");
+    assert!(
+        page.contains("The published generation does not have the newest commit of one.")
+            && page.contains("<h2"),
+        "{page}"
+    );
     two.commit(&Files::new().file("f", "6"));
     many.shows(&[("one/f", "3"), ("two/f", "6")]);
     one.commit(&Files::new().file("f", "7"));
@@ -398,7 +402,7 @@ fn a_hook_gets_the_set_and_once_ends_by_what_failed() {
     assert!(words.iter().all(|words| again.stderr.contains(words)), "{}", again.stderr);
     drop(away);
     let all = many.once().expect_ok("all of them answer");
-    assert!(all.stderr.contains("the sources agree: "), "{}", all.stderr);
+    assert!(all.stderr.contains(" has the newest commits of all sources"), "{}", all.stderr);
     let table = to_end(&mut many.world.treeswap(&["status".as_ref(), many.world.root.as_os_str()])).stdout;
     assert!(table.contains(&format!(" the sources in {}\n", many.file().display())), "{table}");
 }
@@ -619,7 +623,7 @@ fn a_pipe_in_place_of_the_file_is_refused_and_leaves_nothing_behind() {
     many.shows(&[("f", "1")]);
     std::fs::remove_file(many.file()).unwrap();
     rustix::fs::mknodat(rustix::fs::CWD, many.file(), rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
-    eventually(30, "the refusal", || last_error(&sidecar).contains("it is no regular file").then_some(()));
+    eventually(30, "the refusal", || last_error(&sidecar).contains("it is not a regular file").then_some(()));
     many.list(&[source("one", &one, "")]);
     one.commit(&Files::new().file("f", "2"));
     many.shows(&[("f", "2")]);

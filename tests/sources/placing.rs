@@ -86,7 +86,7 @@ impl Two {
 
     fn cases(&self) -> Vec<Case<'static>> {
         let both = "sources one and two both have `z/b`";
-        let of_one = "source one is not where its ref is";
+        let of_one = "source one is not at the newest commit of its ref";
         let plain = |two: &str| self.both(", to: one", two);
         let many = format!("sources:\n{}", self.line(0, "").replace("name: one", "name: NAME"));
         let many: String =

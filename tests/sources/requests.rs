@@ -106,7 +106,7 @@ fn a_webhook_for_what_is_no_source_is_one_line_and_asks_nobody() {
     assert!(answer.starts_with("HTTP/1.1 403 "), "who may not ask learns nothing: {answer}");
     let counted = sidecar.ask("/metrics").unwrap();
     assert!(counted.contains("treeswap_webhooks_total{result=\"unknown_source\"} 3\n"), "{counted}");
-    assert!(sidecar.process.log().contains("a webhook was turned away: no source is called"));
+    assert!(sidecar.process.log().contains("rejected a webhook request: no source is called"));
     assert_eq!((two.hits("one"), two.hits("two")), (0, 0), "{:?}", two.server.hits());
 }
 

@@ -37,7 +37,7 @@ fn turns(sidecar: &Sidecar, away: Away<'_>, who: &str) {
     assert!(code == "503" && checks.starts_with(&lines), "{checks}");
     assert_eq!(asked(sidecar, "/livez"), ("200".to_owned(), "alive\n".to_owned()));
     let (_, page) = asked(sidecar, "/status.html");
-    assert!(page.contains(&format!("What was published is being served, but {said}.")), "{page}");
+    assert!(page.contains(&format!("The last published revision is still served, but {said}.")), "{page}");
     let (_, status) = asked(sidecar, "/status.json");
     assert!(status.contains(&format!("\"stale\": \"{said}\"")) && status.contains("\"last_answer\""));
     drop(away);

@@ -18,7 +18,7 @@ fn check_reads_the_file_and_asks_nobody() {
     let refused = |ran: Ran, words: &str| {
         assert_eq!(ran.status.code(), Some(2), "{}", ran.stderr);
         assert!(
-            ran.stderr.contains(words) && ran.stderr.contains("\nhint: mend the file, or how it is named\n"),
+            ran.stderr.contains(words) && ran.stderr.contains("\nhint: fix the file, or its path\n"),
             "{}",
             ran.stderr
         );
@@ -80,7 +80,7 @@ fn hints_name_keys_of_the_file() {
         (at(&one, ", ref: mian"), "check `ref` of the source; `git ls-remote`"),
         (at(&one, ", ref: abcdef12"), "check `ref` of the source; a commit id"),
         (at(&empty, ""), "name the ref to follow with `ref` of the source"),
-        (at(&one, ", path: nowhere"), "mend `path` of the source in the file of --sources"),
+        (at(&one, ", path: nowhere"), "fix `path` of the source in the file of --sources"),
         (at(&one, ", path: f"), "add `to: NAME` to the source in the file of --sources"),
         (ssh, "`ssh-known-hosts-file` in the `credentials` of the source"),
     ] {

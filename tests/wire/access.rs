@@ -140,7 +140,7 @@ async fn redirects_that_lead_nowhere_good_are_refused_in_words() {
     let world = World::new();
     for (to, words) in [
         ("/users/sign_in", "log-in page"),
-        ("/x/info/refs?service=git-upload-pack", "one redirect too many"),
+        ("/x/info/refs?service=git-upload-pack", "too many redirects"),
         ("http://[", "not a URL"),
     ] {
         let hook = move |_: &common::http_backend::Hit| Some(Canned::redirect(to));

@@ -58,35 +58,36 @@ pub(super) struct ClusterArgs {
     #[arg(long, value_name = "FILE")]
     kubeconfig: Vec<PathBuf>,
 
-    /// Directory of kubeconfig files, as a mounted Secret is
+    /// Directory of kubeconfig files, such as a mounted Secret
     #[arg(long, value_name = "DIR")]
     kubeconfig_dir: Option<PathBuf>,
 
-    /// In a Pod, `default` is not the Pod's own cluster but a kubeconfig's current context
+    /// In a Pod, do not use the Pod's own cluster as `default`, but a kubeconfig's current context
     #[arg(long, hide_short_help = true, value_name = "BOOL", default_value = "false", value_parser = config::boolean, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     no_in_cluster_config: bool,
 
-    /// Requests in flight to one cluster
+    /// Most concurrent requests to one cluster
     #[arg(long, hide_short_help = true, value_name = "N", default_value = "8", value_parser = config::at_least_one)]
     concurrency: u16,
 
-    /// How long one request may take
+    /// Timeout of one request
     #[arg(long, hide_short_help = true, value_name = "DURATION", default_value = "30s", value_parser = config::duration)]
     request_timeout: Duration,
 
-    /// How long a Lease lasts unless its holder renews it: others wait no longer for it; 0s for no Leases
+    /// Duration of a Lease that its holder does not renew, after which others take over; 0s for no Leases
     ///
-    /// Instances with the same owner take turns by a Lease in each namespace, asked for only when there is something to
-    /// write. Correctness does not depend on it: without the right to Leases more writes conflict and are tried again.
+    /// Instances with the same owner take turns by a Lease in each namespace, which is acquired only when there is
+    /// something to write. Correctness does not depend on it: without permissions for Leases, more writes conflict and
+    /// are retried.
     #[arg(long, hide_short_help = true, value_name = "DURATION", default_value = "15s", value_parser = config::duration)]
     lease_duration: Duration,
 
-    /// Write only while holding one of COUNT Leases: a cap on how many of a fleet write at once
+    /// Limit how many instances of a fleet write at once: each must hold one of COUNT Leases
     ///
-    /// For many instances, whatever their owners, that one push sets to work at the same moment. Who has something to
-    /// write takes any of NAME-0, NAME-1 and so on in that namespace of the cluster `default`, and releases it
-    /// afterwards. Correctness does not depend on it: without the right to Leases, or when all stay taken for a quarter
-    /// of the time, the work goes on without, which is logged once.
+    /// For many instances, of any owner, that one push triggers at the same moment. An instance with something to write
+    /// acquires any of the Leases NAME-0, NAME-1 and so on in that namespace of the cluster `default`, and releases it
+    /// afterwards. Correctness does not depend on it: without permissions for Leases, or if all are held by others for
+    /// a quarter of the time limit, the instance continues without one and logs that once.
     #[arg(long, hide_short_help = true, value_name = "NAMESPACE/NAME:COUNT")]
     lease_pool: Option<PoolSpec>,
 }
@@ -94,52 +95,52 @@ pub(super) struct ClusterArgs {
 /// What may be done.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct Rights {
-    /// This installation's name, by which it knows what is its own
+    /// Name of this installation, recorded on its ConfigMaps
     ///
-    /// It must never change. Two installations with different names never touch each other's ConfigMaps. Each
-    /// repository, or file of --sources, and its rules have a name of their own.
+    /// It must never change. Installations with different names never change each other's ConfigMaps. Use a different
+    /// name for each repository (or file of --sources) with its rules.
     #[arg(long, value_name = "NAME")]
     owner: Option<String>,
 
-    /// Take over ConfigMaps: prow (those of Prow's tools), all (those of no owner)
+    /// Adopt ConfigMaps: prow (created by Prow's tools), all (without an owner)
     #[arg(long, value_name = "WHOSE", default_value = "nothing", value_parser = PossibleValuesParser::new(["nothing", "prow", "all"]))]
     adopt: String,
 
-    /// Delete our ConfigMaps that no rule names or no file matches any more
+    /// Delete ConfigMaps of this owner that no rule names or no file matches any more
     ///
-    /// Without it those that no file matches are emptied, and those that no rule names are left.
+    /// Without it, those that no file matches are emptied, and those that no rule names are left unchanged.
     #[arg(long, value_name = "BOOL", default_value = "false", value_parser = config::boolean, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     prune: bool,
 
-    /// The most of our ConfigMaps in a cluster that a run may delete or empty
+    /// Most of our ConfigMaps in a cluster that a run may delete or empty
     ///
-    /// A run that would take away more is refused as a whole: a wrong ref or directory must not delete everything.
-    /// 100 allows that.
+    /// A run that would delete or empty more changes nothing, so that a wrong ref or directory does not delete
+    /// everything. 100 turns the limit off.
     #[arg(long, value_name = "PERCENT", default_value = "50", value_parser = config::percent)]
     max_prune: u8,
 
-    /// When the ref goes back, or elsewhere, from what a cluster has: apply it, or hold
+    /// What to do if the ref was rewound or force-pushed since the applied revision: apply it, or hold
     ///
-    /// `hold` writes nothing unless the history of the commit is known to contain the one that is recorded. A ref that
-    /// goes back is asked again for 30 seconds before it is believed: it may be a replica that lags.
+    /// `hold` writes nothing unless the new commit is known to be a descendant of the recorded one. A ref that was
+    /// rewound is polled again for 30 seconds first, because a replica of the git server may lag.
     #[arg(long, hide_short_help = true, value_name = "WHAT", default_value = "apply", value_parser = PossibleValuesParser::new(["apply", "hold"]))]
     on_rewind: String,
 
-    /// Delete an immutable ConfigMap and make it again when its content has to change
+    /// Delete and recreate an immutable ConfigMap when its content has to change
     #[arg(long, hide_short_help = true, value_name = "BOOL", default_value = "false", value_parser = config::boolean, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     recreate_immutable: bool,
 
     /// Add a key VERSION with a commit id: changed, every, or off
     ///
-    /// `changed`: the commit that last changed the ConfigMap. `every`: each commit, as Prow's tools have it, which
-    /// writes every ConfigMap at every commit.
+    /// `changed`: the commit that last changed the ConfigMap. `every`: the current commit, as in Prow, which writes
+    /// every ConfigMap at every commit.
     #[arg(long, value_name = "WHEN", default_value = "off", value_parser = PossibleValuesParser::new(["off", "changed", "every"]))]
     version_key: String,
 
-    /// Add a key with the payload's digest, to be compared with the marker's
+    /// Add a key with the payload's digest, for `treeswap watch --set`
     ///
-    /// {name} in it stands for the ConfigMap's name, so that several ConfigMaps fit into one volume: .{name}.stamp is
-    /// what `treeswap watch --set` looks for.
+    /// `{name}` is replaced by the ConfigMap's name, so that several ConfigMaps can share one projected volume.
+    /// `treeswap watch --set` expects .{name}.stamp.
     #[arg(long, value_name = "KEY")]
     stamp_key: Option<String>,
 }
@@ -147,23 +148,23 @@ pub(super) struct Rights {
 /// What is of one run only.
 #[derive(Clone, Debug, clap::Args)]
 struct Once {
-    /// How long everything may take
+    /// Time limit of the whole run
     ///
-    /// What is not done then is skipped, and reported.
+    /// Targets that are not done by then are skipped and reported.
     #[arg(long, value_name = "DURATION", default_value = "15m", value_parser = config::duration)]
     timeout: Duration,
 
-    /// The commit id that --tree is of
+    /// Commit id of --tree
     #[arg(long, value_name = "ID")]
     revision: Option<String>,
 
-    /// Overwrite with --tree what is recorded as another revision's
+    /// Apply --tree even where another revision is recorded
     #[arg(long)]
     force: bool,
 
-    /// Write nothing; print what would be done
+    /// Write nothing; print the changes that would be made
     ///
-    /// The servers check each write where our rights allow it.
+    /// Each write is sent as a server-side dry run, as far as the permissions allow it.
     #[arg(long)]
     dry_run: bool,
 }
@@ -171,15 +172,15 @@ struct Once {
 /// How to report.
 #[derive(Clone, Debug, clap::Args)]
 struct Output {
-    /// How results are printed [default: a table on a terminal, else lines]
+    /// Format of the results [default: a table on a terminal, else lines]
     ///
-    /// A table shows also what is right, lines do not.
+    /// A table also lists unchanged ConfigMaps, lines do not.
     #[arg(short = 'o', long = "output", value_name = "FORMAT")]
     format: Option<Format>,
 
-    /// How the log on stderr is written
+    /// Format of the log on stderr
     ///
-    /// In `json`, the results are lines of the log, too, and printed only where --output asks for it.
+    /// With `json`, the results are written to the log as well, and printed on stdout only with --output.
     #[arg(long, value_name = "FORMAT", default_value = "plain", hide_short_help = true)]
     log_format: LogFormat,
 }

@@ -55,7 +55,7 @@ fn a_probe_sees_two_lines_that_change_with_the_trouble_and_not_with_the_time() {
     assert_eq!(next, "hint: look at the token; the next attempt is due at 1970-01-01 00:05:00 UTC");
     let found = Inspection { status: Some(said), ..inspection() };
     let killed = Report::new(&found, Writer::Absent).failure(None, at(260)).unwrap();
-    assert!(killed.contains("heard of at 1970-01-01 00:04:10 UTC; its sync fails"), "{killed}");
+    assert!(killed.contains("last seen at 1970-01-01 00:04:10 UTC; its sync fails"), "{killed}");
 }
 
 #[test]

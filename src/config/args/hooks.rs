@@ -10,10 +10,10 @@ use super::super::values::{boolean, duration, integer};
 pub struct Hooks {
     /// Program to run after each publication, and at the first success
     ///
-    /// One program: no arguments, no shell. It runs in the generation's directory, which is pinned while it runs, with
-    /// GITSYNC_HASH, TREESWAP_REVISION, TREESWAP_GENERATION and TREESWAP_DIR set, with --sources TREESWAP_REVISIONS. If
-    /// it fails it runs again after the backoff, for what is newest by then. With --one-time it runs once, and its
-    /// failure is exit code 1.
+    /// A path without arguments; no shell is used. It runs in the generation's directory, which is pinned meanwhile,
+    /// with GITSYNC_HASH, TREESWAP_REVISION, TREESWAP_GENERATION and TREESWAP_DIR set, and TREESWAP_REVISIONS with
+    /// --sources. If it fails, it is retried after the backoff, for the generation that is current by then. With
+    /// --one-time it runs once, and its failure is exit code 1.
     #[arg(
         long,
         value_name = "PROGRAM",
@@ -23,17 +23,18 @@ pub struct Hooks {
     )]
     pub exechook_command: String,
 
-    /// How long it may take before it is killed, and all that it started
+    /// Timeout after which the program and its child processes are killed
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration, hide_short_help = true)]
     pub exechook_timeout: Duration,
 
-    /// Pause before it is run again after a failure
+    /// Pause before a failed run is retried
     #[arg(long, value_name = "DURATION", default_value = "3s", value_parser = duration, hide_short_help = true)]
     pub exechook_backoff: Duration,
 
     /// Program to run just before each publication
     ///
-    /// Like --exechook-command; nobody waits for it, and its failure stops nothing, unless --pre-publish-gate is given.
+    /// Like --exechook-command. The publication neither waits for it nor depends on its success, except with
+    /// --pre-publish-gate.
     #[arg(
         long,
         value_name = "PROGRAM",
@@ -43,48 +44,48 @@ pub struct Hooks {
     )]
     pub pre_publish_exechook_command: String,
 
-    /// How long it may take before it is killed, and all that it started
+    /// Timeout after which the program and its child processes are killed
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration, hide_short_help = true)]
     pub pre_publish_exechook_timeout: Duration,
 
-    /// Pause before it is run again after a failure
+    /// Pause before a failed run is retried
     #[arg(long, value_name = "DURATION", default_value = "3s", value_parser = duration, hide_short_help = true)]
     pub pre_publish_exechook_backoff: Duration,
 
-    /// Whether a publication waits for the pre-publish program, and fails with it
+    /// Publish only if the pre-publish program succeeds
     ///
     /// The program then runs in the staged generation, which has no name yet (TREESWAP_GENERATION is not set). If it
-    /// fails, what is published stays, and the revision is not asked about again. Its time counts towards
-    /// --sync-timeout.
+    /// fails, the current generation stays published and the program is not run again for that revision. Its run time
+    /// counts towards --sync-timeout.
     #[arg(long, value_name = "BOOL", default_value = "false", value_parser = boolean, num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_short_help = true)]
     pub pre_publish_gate: bool,
 
-    /// Whether a revision that the pre-publish program refused is asked about again at every attempt
+    /// Run the pre-publish program again at every attempt for a revision that it refused
     ///
-    /// For programs whose answer depends on more than the revision. One that could not be run, or took too long, is run
-    /// again anyway.
+    /// For programs whose result depends on more than the revision. A program that could not be started or timed out is
+    /// retried anyway.
     #[arg(long, value_name = "BOOL", default_value = "false", value_parser = boolean, num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_short_help = true)]
     pub pre_publish_gate_retry: bool,
 
-    /// Where to send a request after each publication, and at the first success
+    /// URL to send a request to after each publication, and at the first success
     ///
-    /// It has no body; its header Gitsync-Hash holds the revision. Tried again like --exechook-command.
+    /// The request has no body; its header Gitsync-Hash holds the revision. Retried like --exechook-command.
     #[arg(long, value_name = "URL", default_value = "", hide_default_value = true, hide_short_help = true)]
     pub webhook_url: String,
 
-    /// Method of the request
+    /// HTTP method of the request
     #[arg(long, value_name = "METHOD", default_value = "POST", hide_short_help = true)]
     pub webhook_method: String,
 
-    /// Status that counts as success; 0 for any
+    /// HTTP status that counts as success; 0 for any
     #[arg(long, value_name = "STATUS", default_value = "200", value_parser = integer, allow_negative_numbers = true, hide_short_help = true)]
     pub webhook_success_status: i64,
 
-    /// How long the answer may take
+    /// Timeout of the request
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = duration, hide_short_help = true)]
     pub webhook_timeout: Duration,
 
-    /// Pause before it is sent again after a failure
+    /// Pause before a failed request is retried
     #[arg(long, value_name = "DURATION", default_value = "3s", value_parser = duration, hide_short_help = true)]
     pub webhook_backoff: Duration,
 }

@@ -27,59 +27,62 @@ pub(super) enum Use {
 use Setting::{Allow, CookieFile, ExtraHeader, InsteadOf, Proxy, SslCaInfo, SslVerify};
 use Use::{Applied, ByGit, Never};
 
-const CREDENTIALS: &str = "give --credential, --password-file or --askpass-url";
+const CREDENTIALS: &str = "use --credential, --password-file or --askpass-url";
 const CONTENT: &str = "files are published as they are committed";
 const LFS: &str = "Git LFS is not supported: its pointer files are published as they are committed";
-const WITH_GIT: &str = "with --git, git itself asks and fetches, with this setting";
-const SUBMODULES: &str = "give --submodules";
-const OWN_LIMITS: &str = "the limits are options: --max-fetch-bytes, --index-memory and others";
-const UNNEEDED: &str = "nothing here needs it";
+const WITH_GIT: &str = "only the git program of --git uses it";
+const SUBMODULES: &str = "use --submodules";
+const OWN_LIMITS: &str = "use the limits --max-fetch-bytes, --index-memory and others";
+const UNNEEDED: &str = "treeswap does not need it";
 
 /// Effects by `section.name`, or by `section` for all other names of it. Entries of `http` and `url` also stand for
 /// `http.URL.NAME` and `url.BASE.NAME`.
 pub(super) const SETTINGS: &[(&str, Use)] = &[
     (
         "http.extraHeader",
-        Applied(ExtraHeader, "sent with every request; an empty one takes back those before it"),
+        Applied(ExtraHeader, "a header sent with every request; an empty value clears the ones before it"),
     ),
-    ("http.sslVerify", Applied(SslVerify, "`false` leaves the server's certificate unchecked")),
-    ("http.sslCAInfo", Applied(SslCaInfo, "authorities to trust, unless `--ca-file` names others")),
-    ("http.cookieFile", Applied(CookieFile, "cookies to send, unless `--cookie-file` names others")),
+    ("http.sslVerify", Applied(SslVerify, "`false` turns off verification of the server's certificate")),
+    ("http.sslCAInfo", Applied(SslCaInfo, "CA certificates to trust, unless `--ca-file` is given")),
+    ("http.cookieFile", Applied(CookieFile, "file with cookies to send, unless `--cookie-file` is given")),
     ("http.proxy", Applied(Proxy, "the proxy; empty for none")),
-    ("protocol.allow", Applied(Allow, "as `protocol.file.allow`, where that is absent")),
-    ("protocol.file.allow", Applied(Allow, "`always` lets submodules be repositories of this machine")),
-    ("url.insteadOf", Applied(InsteadOf, "the remote's beginning is replaced by BASE")),
-    ("url.pushInsteadOf", Never("nothing is pushed")),
-    ("http.lowSpeedLimit", ByGit("give --idle-timeout")),
-    ("http.lowSpeedTime", ByGit("give --idle-timeout")),
+    ("protocol.allow", Applied(Allow, "the default for `protocol.file.allow`")),
+    ("protocol.file.allow", Applied(Allow, "`always` allows submodules whose URL is a local path")),
+    ("url.insteadOf", Applied(InsteadOf, "a remote URL that starts with the value gets BASE in its place")),
+    ("url.pushInsteadOf", Never("treeswap never pushes")),
+    ("http.lowSpeedLimit", ByGit("use --idle-timeout")),
+    ("http.lowSpeedTime", ByGit("use --idle-timeout")),
     ("http", ByGit(WITH_GIT)),
     ("credential", ByGit(CREDENTIALS)),
-    ("core.sshCommand", ByGit("give --ssh-key-file and --ssh-known-hosts-file")),
+    ("core.sshCommand", ByGit("use --ssh-key-file and --ssh-known-hosts-file")),
     ("core.askPass", ByGit(CREDENTIALS)),
     ("core.autocrlf", Never(CONTENT)),
     ("core.eol", Never(CONTENT)),
     ("core.safecrlf", Never(CONTENT)),
     ("core.attributesFile", Never(CONTENT)),
-    ("core.symlinks", Never("links are published as links; --symlinks decides on those that leave the tree")),
-    ("core.sharedRepository", Never("give --group-write")),
-    ("core.sparseCheckout", Never("give --sparse-checkout-file")),
-    ("core.sparseCheckoutCone", Never("give --sparse-checkout-file")),
+    (
+        "core.symlinks",
+        Never("symbolic links are published as such; use --symlinks for those that point out of the tree"),
+    ),
+    ("core.sharedRepository", Never("use --group-write")),
+    ("core.sparseCheckout", Never("use --sparse-checkout-file")),
+    ("core.sparseCheckoutCone", Never("use --sparse-checkout-file")),
     ("core", Never(UNNEEDED)),
     ("ssh", ByGit(WITH_GIT)),
     ("protocol", ByGit(WITH_GIT)),
     ("fetch", ByGit(WITH_GIT)),
     ("transfer", ByGit(WITH_GIT)),
     ("submodule", Never(SUBMODULES)),
-    ("gc", Never("give --git-gc")),
-    ("maintenance", Never("give --git-gc")),
-    ("repack", Never("give --git-gc")),
+    ("gc", Never("use --git-gc")),
+    ("maintenance", Never("use --git-gc")),
+    ("repack", Never("use --git-gc")),
     ("pack", Never(OWN_LIMITS)),
     ("filter", Never(CONTENT)),
     ("lfs", Never(LFS)),
     ("safe", Never(UNNEEDED)),
     ("advice", Never(UNNEEDED)),
     ("init", Never(UNNEEDED)),
-    ("user", Never("nothing is committed")),
+    ("user", Never("treeswap never commits to the repository")),
 ];
 
 /// The effect of a setting; `section` and `name` are in lower case, `below` is the subsection.
@@ -90,7 +93,7 @@ pub(super) fn of(section: &str, below: Option<&str>, name: &str) -> Use {
         Some(_) => section.to_owned(), // `protocol.file` is the only protocol with a setting that is applied
     };
     let find = |key: &str| SETTINGS.iter().find(|(known, _)| known.eq_ignore_ascii_case(key));
-    find(&exact).or_else(|| find(section)).map_or(Never("it is unknown here"), |(_, found)| *found)
+    find(&exact).or_else(|| find(section)).map_or(Never("treeswap does not know it"), |(_, found)| *found)
 }
 
 /// What to give instead of a setting without effect. `None` if it has an effect, or is passed to git (`by_git`).
@@ -124,7 +127,7 @@ mod tests {
             let text = match found {
                 Applied(_, effect) => (*effect).to_owned(),
                 ByGit(WITH_GIT) => format!("none; {WITH_GIT}"),
-                ByGit(instead) => format!("none, unless git itself asks and fetches (`--git`); {instead}"),
+                ByGit(instead) => format!("none without `--git`; {instead}"),
                 Never(why) => format!("none; {why}"),
             };
             page += &format!("| `{key}` | {text} |\n");
@@ -153,6 +156,6 @@ mod tests {
         assert_eq!(of("core", None, "pager"), Never(UNNEEDED));
         assert!(matches!(of("protocol", Some("file"), "allow"), Applied(Allow, _)));
         assert_eq!(of("protocol", Some("https"), "allow"), ByGit(WITH_GIT));
-        assert_eq!(of("remote", Some("origin"), "url"), Never("it is unknown here"));
+        assert_eq!(of("remote", Some("origin"), "url"), Never("treeswap does not know it"));
     }
 }

@@ -69,11 +69,11 @@ fn settings_about_the_remote_are_applied_and_others_named_without_their_values()
         remarks,
         [
             "git's Core.autoCRLF has no effect here: files are published as they are committed",
-            "git's credential.helper has no effect here: give --credential, --password-file or --askpass-url",
-            "git's gc.auto has no effect here: give --git-gc",
+            "git's credential.helper has no effect here: use --credential, --password-file or --askpass-url",
+            "git's gc.auto has no effect here: use --git-gc",
             "git's lfs.url has no effect here: Git LFS is not supported: its pointer files are published as they are \
              committed",
-            "git's safe.directory has no effect here: nothing here needs it",
+            "git's safe.directory has no effect here: treeswap does not need it",
         ]
     );
     // git itself fetches, and has the settings; what is published is not its doing.
@@ -141,7 +141,7 @@ fn a_protocols_own_setting_beats_that_for_all_protocols() {
 fn a_url_that_is_none_is_named_as_without_effect() {
     let found = effect(&[("http.example.com.proxy", "http://proxy")], "https://h/x");
     let remarks: Vec<String> = found.remarks(true).collect();
-    assert_eq!(remarks, ["git's http.[redacted].proxy has no effect here: the URL in it is none"]);
+    assert_eq!(remarks, ["git's http.[redacted].proxy has no effect here: the URL in it is invalid"]);
 }
 
 #[test]

@@ -15,10 +15,10 @@ use crate::revision::Ref;
 pub(super) fn source(text: &str) -> Result<&str, String> {
     let (from, to) = sides(text);
     if text.starts_with('^') {
-        return Err("it leaves a ref out, and names none to follow".to_owned());
+        return Err("it excludes a ref, and names none to follow".to_owned());
     }
     if text.contains('*') {
-        return Err("a pattern names many refs, and one is followed".to_owned());
+        return Err("a pattern matches many refs, but only one can be followed".to_owned());
     }
     if let Some(tag) = from.strip_suffix("^{}") {
         return Err(format!("a tag is followed to its commit anyway: write {tag}"));
@@ -84,7 +84,7 @@ mod tests {
             ("+v1^{}:x", "write v1"),
             ("v1^{commit}", "a full commit id"),
             ("HEAD~1", "a full commit id"),
-            ("^main", "leaves a ref out"),
+            ("^main", "excludes a ref"),
             ("refs/heads/*", "a pattern"),
             ("refs/heads/*:refs/x/*", "a pattern"),
             ("main:a:b", "a full commit id"),

@@ -111,10 +111,10 @@ pub enum Refusal {
     #[error("it belongs to the owner {0:?}")]
     Other(String),
     /// It belongs to Prow, and adoption does not cover that.
-    #[error("it is Prow's")]
+    #[error("it was created by Prow")]
     Prow,
     /// It has no known owner, and adoption does not cover that.
-    #[error("it was not made by treeswap")]
+    #[error("it was not created by treeswap")]
     Nobody,
     /// It is immutable, and recreation is not enabled.
     #[error("it is immutable")]
@@ -154,7 +154,7 @@ impl Refusal {
                 "find out who else writes it (managedFields name it); it is repaired again, but at a slower pace"
             }
             Self::TurnedBack(_) => {
-                "give each installation an --owner of its own; if there is but one, it is written again at a slower pace"
+                "give each installation an --owner of its own; if there is only one, it is written again at a slower pace"
             }
         }
     }
@@ -217,7 +217,7 @@ impl Decision {
         self.repairs() || self.why == DecisionReason::TurnedBack
     }
 
-    /// Returns true if it deletes the ConfigMap or writes it because no file feeds it any more.
+    /// Returns true if it deletes the ConfigMap or writes it because no file matches it any more.
     pub fn empties(&self) -> bool {
         self.action == Action::Delete || (self.why == DecisionReason::Unfed && self.writes())
     }
@@ -483,17 +483,17 @@ impl Policy {
 impl fmt::Display for DecisionReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Right => "it is right",
-            Self::Absent => "it is not there",
+            Self::Right => "it is up to date",
+            Self::Absent => "it does not exist",
             Self::Vanished => "it was deleted by another writer",
             Self::Changed => "it changed",
             Self::Drift => "it was changed by another writer",
             Self::OtherRules => "the rules or options changed",
             Self::TurnedBack => "the rules or options changed back",
-            Self::Adopted => "it becomes ours",
-            Self::Unfed => "no file feeds it any more",
+            Self::Adopted => "it is adopted",
+            Self::Unfed => "no file matches it any more",
             Self::NoRule => "no rule names it any more",
-            Self::NotOurs => "it is not ours",
+            Self::NotOurs => "it is not owned by this installation",
         })
     }
 }

@@ -95,7 +95,7 @@ fn is_below(prefix: &[u8], place: &[u8]) -> bool {
 
 fn hold_reason(source: &PlacedSource) -> String {
     let why = source.unanswered.as_deref().unwrap_or_default();
-    format!("source {} is not known to be where its ref is: {why}", source.name)
+    format!("source {} is not known to be at the newest commit of its ref: {why}", source.name)
 }
 
 #[cfg(test)]
@@ -143,7 +143,10 @@ mod tests {
             let why = placement.held_below([prefix.as_bytes()]);
             assert_eq!(why.is_some(), held, "{away} away, {prefix:?}");
             if let Some(why) = why {
-                assert_eq!(why, format!("source {away} is not known to be where its ref is: it hangs"));
+                assert_eq!(
+                    why,
+                    format!("source {away} is not known to be at the newest commit of its ref: it hangs")
+                );
             }
             assert!(placement.held().is_some());
         }

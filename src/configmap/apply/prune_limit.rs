@@ -31,7 +31,7 @@ pub struct PruneLimitExceeded {
 impl PruneLimitExceeded {
     /// A hint for the operator.
     pub fn hint(&self) -> &'static str {
-        "look at the ref, the tree and the rules; if it is meant, --max-prune=100 insists"
+        "check the ref, the tree and the rules; if that is intended, --max-prune=100 allows it"
     }
 }
 

@@ -33,7 +33,7 @@ fn every_variant_is_one_line_without_a_librarys_noise_and_says_what_to_do() {
         Error::Unsent { wanted: id(), source: Box::new(wire()) },
         Error::Incomplete { asked: id(), at: Some("a/b".into()), lack: lack() },
         Error::NotACommit { asked: "v1".into(), kind: "tree".into() },
-        Error::BadPack { why: "it ends too soon".into() },
+        Error::BadPack { why: "it is truncated".into() },
         Error::IndexMemory { task: "indexing the fetched pack", limit: 64 << 20 },
         Error::IndexKilled { task: "garbage collection in the mirror", limit: 64 << 20 },
         Error::FetchBytes { limit: 4 << 30 },

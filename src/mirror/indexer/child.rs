@@ -235,7 +235,7 @@ fn read_wanted(count: usize, from: &mut impl Read) -> Result<Vec<ObjectId>, Abor
     let read = (0..count).map(read).collect::<io::Result<_>>();
     read.map_err(|error| match error.kind() {
         io::ErrorKind::UnexpectedEof => Abort::Report(Report::Cut),
-        _ => Abort::Report(Report::Local(format!("read what was asked for: {error}"))),
+        _ => Abort::Report(Report::Local(format!("read the request: {error}"))),
     })
 }
 

@@ -244,7 +244,7 @@ pub(super) fn failure(program: &Path, job: &Job, report: Report) -> Error {
         (Report::NotACommit(kind), Task::Index { tip, .. }) => {
             Error::NotACommit { asked: tip.to_string(), kind }
         }
-        (Report::Cut, _) => Error::BadPack { why: "it ends too soon".into() },
+        (Report::Cut, _) => Error::BadPack { why: "it is truncated".into() },
         (Report::Many(objects), _) => Error::BadPack { why: format!("{objects} objects are too many") },
         (Report::Bad(why), _) => Error::BadPack { why },
         (Report::Memory, _) => Error::IndexMemory { task: job.task.words(), limit: job.memory },
@@ -252,7 +252,7 @@ pub(super) fn failure(program: &Path, job: &Job, report: Report) -> Error {
         (Report::Local(why), _) => local(why),
         _ => Error::Indexer {
             program: program.to_owned(),
-            why: "its report is not an answer to what it was asked".to_owned(),
+            why: "its report does not match its task".to_owned(),
         },
     }
 }

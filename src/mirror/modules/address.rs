@@ -33,7 +33,7 @@ pub(super) enum UrlError {
     #[error("`.gitmodules` has no url for it")]
     Absent,
     /// It is not the URL of a remote.
-    #[error("its url {url:?} is no remote: {why}")]
+    #[error("its url {url:?} is not a remote: {why}")]
     Malformed {
         /// The resolved URL, without secrets.
         url: String,
@@ -199,14 +199,14 @@ mod tests {
             ("git@evil.example:b", "not among the hosts"),
             ("file:///etc", "on this machine"),
             ("/etc", "on this machine"),
-            ("ext::sh -c id", "no remote"),
-            ("ext::sh://x", "no remote"),
+            ("ext::sh -c id", "not a remote"),
+            ("ext::sh://x", "not a remote"),
             ("foo+bar::x", "programs that fetch"),
             ("remote-ext.1::example.com", "programs that fetch"),
-            ("ftp://example.com/x", "no remote"),
-            ("-uevil:x", "no remote"),
-            ("ssh://-oProxyCommand=id/x", "no remote"),
-            ("https://example.com/x\nhost: y", "no remote"),
+            ("ftp://example.com/x", "not a remote"),
+            ("-uevil:x", "not a remote"),
+            ("ssh://-oProxyCommand=id/x", "not a remote"),
+            ("https://example.com/x\nhost: y", "not a remote"),
             ("", "has no url"),
         ] {
             for hosts in [&known, &Hosts::Any] {

@@ -42,7 +42,7 @@ pub(in crate::mirror) fn object_dirs(dir: &Path) -> Result<Vec<PathBuf>, Error> 
 pub(super) fn make_way(mirror: &Path) -> Result<(), Error> {
     for path in mirror.parent().into_iter().chain([mirror]) {
         if path.symlink_metadata().is_ok_and(|there| !there.is_dir()) {
-            tracing::warn!("removed {} from the mirror: it is nothing that belongs there", path.display());
+            tracing::warn!("removed {} from the mirror: it does not belong there", path.display());
             fs::remove_file(path).map_err(local("remove", path))?;
         }
     }

@@ -179,7 +179,7 @@ impl Mirror {
             remove_all_but(&dir, shared.exclusive(), |key| needed.contains(key))
         });
         if let Err(error) = forgotten.await {
-            tracing::warn!(%error, "what was fetched and not published stays until the next look after the house");
+            tracing::warn!(%error, "cannot remove unpublished objects before the next maintenance");
         }
     }
 

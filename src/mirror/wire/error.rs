@@ -229,7 +229,7 @@ pub enum Error {
         said: String,
     },
     /// The remote reported an error in an `ERR` packet or on the error side-band.
-    #[error("{remote} says: {said}")]
+    #[error("{remote} reports: {said}")]
     Remote {
         /// The remote.
         remote: String,
@@ -280,7 +280,7 @@ pub enum Error {
         source: Box<ssh::Error>,
     },
     /// The sink did not accept the pack; the cause lies with the process that indexes it.
-    #[error("the pack from {remote} could not be handed on")]
+    #[error("the pack from {remote} could not be passed to the indexer")]
     Sink {
         /// The remote.
         remote: String,
@@ -365,7 +365,7 @@ impl Error {
             Self::NoSuchRef { .. } => hint("check --ref; `git ls-remote` lists what the remote has"),
             Self::Timeout { wait, .. } => vec![format!("raise {} if the remote is merely slow", wait.flag())],
             Self::Connect { .. } if PROXIES.iter().any(|name| std::env::var_os(name).is_some()) => {
-                hint("the environment names a proxy; it may be what cannot be reached")
+                hint("the environment names a proxy; the proxy may be unreachable")
             }
             Self::Connect { .. } => hint(
                 "check the URL's host and port, and that name resolution and network policies let this machine reach it",
@@ -379,9 +379,9 @@ impl Error {
             }
             Self::Status { status: 407, .. } => hint("the proxy named by the environment wants a credential"),
             Self::Status { status: 408 | 425 | 429, .. } => {
-                hint("the server wants to be asked less often: raise --period")
+                hint("the server limits the request rate: raise --period")
             }
-            Self::Status { status: 500.., .. } => hint("look at the server, and at proxies in front of it"),
+            Self::Status { status: 500.., .. } => hint("check the server, and proxies in front of it"),
             Self::Status { .. } => {
                 hint("check the URL: it is what `git clone` takes, not a page's or a file's")
             }
@@ -397,10 +397,10 @@ impl Error {
             Self::Remote { said, .. } if said.contains("not our ref") => hint(
                 "the remote has no such commit, or does not hand out commits that no branch or tag leads to",
             ),
-            Self::Remote { .. } => hint("these are the server's own words; its log has more"),
-            Self::Broken { .. } | Self::Cut { .. } => {
-                hint("if it lasts, look at the server's log, and at proxies in between that end long answers")
-            }
+            Self::Remote { .. } => hint("this is the server's own message; its log may have more"),
+            Self::Broken { .. } | Self::Cut { .. } => hint(
+                "if it persists, check the server's log, and proxies in between that cut off long responses",
+            ),
             Self::BadRemote { .. } => hint(
                 "write https://HOST/PATH, ssh://USER@HOST/PATH, USER@HOST:PATH, git://HOST/PATH or a local path",
             ),
@@ -411,7 +411,7 @@ impl Error {
                 hint("the server needs git 2.26 or newer, with protocol version 2 allowed")
             }
             Self::Sink { .. } => {
-                hint("the process that indexes the pack ended: look at memory and the mirror's volume")
+                hint("the process that indexes the pack ended: check memory and the mirror's volume")
             }
             Self::Redirect { .. } => {
                 hint("no credential was sent there; if it is right, give that URL as --repo")

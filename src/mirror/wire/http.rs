@@ -81,7 +81,7 @@ impl Http {
             Proxy::None => reqwest::Client::builder().no_proxy(),
             Proxy::To(url) => {
                 // reqwest's message would repeat the URL, which may contain a password.
-                let unusable = |_| failed("the proxy of the git configuration is no URL".into());
+                let unusable = |_| failed("the proxy of the git configuration is not a URL".into());
                 reqwest::Client::builder().proxy(reqwest::Proxy::all(url.expose()).map_err(unusable)?)
             }
         };
@@ -237,10 +237,10 @@ impl Http {
             return refused(to.as_str(), why);
         }
         if advertisement_tail(&to).is_empty() {
-            return refused(to.as_str(), "that is no repository, but perhaps a log-in page");
+            return refused(to.as_str(), "that is not a repository, but possibly a log-in page");
         }
         if left == 0 {
-            return refused(to.as_str(), "that is one redirect too many");
+            return refused(to.as_str(), "that is too many redirects");
         }
         Ok(to)
     }

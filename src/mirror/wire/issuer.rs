@@ -107,7 +107,7 @@ impl fmt::Display for IssueFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Answer(why) => f.write_str(why),
-            Self::Key(why) => write!(f, "cannot be asked: {why}"),
+            Self::Key(why) => write!(f, "cannot be used: {why}"),
         }
     }
 }
@@ -242,16 +242,16 @@ impl Issuer {
                 return Err(self.unissued(format!("answered with more than {} KiB", ANSWER_MAX >> 10)));
             }
         }
-        let text = String::from_utf8(bytes).map_err(|_| self.unissued("answered with what is not text"))?;
+        let text = String::from_utf8(bytes).map_err(|_| self.unissued("answered with invalid UTF-8"))?;
         Ok(Secret::holder(text))
     }
 
     fn failed(&self, error: reqwest::Error) -> Unissued {
         let error = error.without_url();
         match tls::problem(&error) {
-            Some(problem) => self.unissued(format!("is not to be trusted: {}", problem.text)),
+            Some(problem) => self.unissued(format!("is not trusted: {}", problem.text)),
             None if error.is_timeout() => self.unissued("did not answer in time"),
-            None => self.unissued(format!("cannot be asked: {}", root_cause(&error))),
+            None => self.unissued(format!("cannot be reached: {}", root_cause(&error))),
         }
     }
 

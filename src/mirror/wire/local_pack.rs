@@ -183,7 +183,7 @@ impl Objects {
 /// Fails if there are more ids than [`OBJECTS_MAX`].
 fn check_count(ids: usize) -> Result<(), git2::Error> {
     if ids > OBJECTS_MAX {
-        let why = format!("more than {OBJECTS_MAX} objects, which takes a git program to read");
+        let why = format!("more than {OBJECTS_MAX} objects: reading it needs a git program (--git)");
         return Err(git2::Error::from_str(&why));
     }
     Ok(())
@@ -293,7 +293,7 @@ impl Packer<'_> {
             Some(mut blob) => pack.stream(blob.kind(), blob.size(), &mut blob),
             None => {
                 let why = format!(
-                    "blob {id} lies in a pack and has more than {BLOB_MAX} bytes, which takes a git program to read"
+                    "blob {id} lies in a pack and has more than {BLOB_MAX} bytes: reading it needs a git program (--git)"
                 );
                 Err(git2::Error::from_str(&why))
             }

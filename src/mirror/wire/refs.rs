@@ -378,7 +378,7 @@ mod tests {
     async fn error_lines_truncation_and_exceeded_budgets_are_distinguished() {
         let denied = message(&["ERR access denied\n"]);
         let error = read_advertisement(&mut reader(denied), "remote", &NONE).await.unwrap_err();
-        assert_eq!(error.to_string(), "remote says: access denied");
+        assert_eq!(error.to_string(), "remote reports: access denied");
 
         let cut = message(&[&format!("{A} refs/heads/v1\n")]);
         let error =

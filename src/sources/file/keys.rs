@@ -57,7 +57,7 @@ impl<'v> Keys<'v> {
                     None => format!("there is no key {key:?}; there are {}", known.join(", ")),
                 })
             }
-            Some(_) => Err(format!("a key that is no text; there are {}", known.join(", "))),
+            Some(_) => Err(format!("a key that is not a string; there are {}", known.join(", "))),
         }
     }
 

@@ -35,7 +35,7 @@ impl SourceSet {
             let is_followed = self.sources.iter().any(|source| source.mirror == name)
                 || self.repositories.contains_key(&*name); // a poll may still be running
             if kept.is_ok() && is_mirror_name(&name) && !needed.contains(&*name) && !is_followed {
-                tracing::info!(mirror = %entry.path().display(), "removed the mirror of a source that is no more");
+                tracing::info!(mirror = %entry.path().display(), "removed the mirror of a source that was removed");
                 let _ = std::fs::remove_dir_all(entry.path()); // left-overs are removed the next time
             }
         }

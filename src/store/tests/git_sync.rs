@@ -325,7 +325,7 @@ fn foreign_things_are_kept_and_garbage_in_the_way_is_replaced() {
     publish(&mut store, &two);
     root.assert_serves(&two);
     let found = mend(&mut store);
-    assert_eq!(found.foreign, ["\"mine\" is not ours"]);
+    assert_eq!(found.foreign, ["\"mine\" was not created by treeswap"]);
     assert_eq!(fs_err::read_to_string(root.at("note")).unwrap(), "x");
     assert!(root.at(of(&one).revision.to_string()).is_file() && root.at(".worktrees/mine").is_dir());
     assert!(store.wait_for_deletions(&go()));
@@ -342,7 +342,7 @@ fn consumers_may_write_into_the_tree_but_not_change_what_is_of_the_commit() {
     fs_err::write(root.link.join("vendored/x"), "x").unwrap();
     assert_eq!(store.verify(&of(&one), &go()).unwrap(), [""; 0]);
     fs_err::write(root.link.join(".git"), "gitdir: /elsewhere\n").unwrap();
-    assert_eq!(store.verify(&of(&one), &go()).unwrap(), [".git: is not as it should be"]);
+    assert_eq!(store.verify(&of(&one), &go()).unwrap(), [".git: has unexpected content"]);
     publish(&mut store, &one);
     root.assert_serves(&one);
 }

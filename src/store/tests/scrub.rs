@@ -21,7 +21,7 @@ fn every_change_by_others_is_in_doubt_and_damage_is_published_afresh() {
         a_tick();
         act(&world.at("..data").canonicalize().unwrap());
         let doubt = scrub(&mut store).unwrap_or_else(|| panic!("{what}: not seen"));
-        assert!(doubt.ends_with("is not as it was left"), "{what}: {doubt}");
+        assert!(doubt.ends_with("was changed by another process"), "{what}: {doubt}");
         let differences = store.verify(&of(&some("1")), &go()).unwrap();
         assert_eq!(differences.is_empty(), harmless.contains(what), "{what}: {differences:?}");
         if !differences.is_empty() {
@@ -40,7 +40,7 @@ fn what_an_earlier_process_wrote_is_compared_once_and_never_used_again() {
     let options = || Options { spare: Spare::Recycle, ..world.options() };
     drop(world.with(&some("1")));
     let mut store = Store::open(options()).unwrap().0;
-    assert!(scrub(&mut store).is_some(), "nothing is known of it");
+    assert!(scrub(&mut store).is_some(), "its timestamps are not known");
     assert_eq!(store.verify(&of(&some("1")), &go()).unwrap(), [""; 0]);
     assert_eq!(scrub(&mut store), None);
     publish(&mut store, &some("2"));

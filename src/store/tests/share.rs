@@ -147,7 +147,7 @@ fn what_a_start_finds_is_linked_once_it_was_compared() {
     let world = World::new();
     drop(published(&world, 2));
     let mut store = open(&world);
-    assert!(!store.spare_task().unwrap().links(), "nothing is known of it");
+    assert!(!store.spare_task().unwrap().links(), "its timestamps are not known");
     assert_eq!(store.verify(&of(&content(2)), &go()).unwrap(), [""; 0]);
     assert!(link(&store, &content(2)));
     assert!(publish_next(&mut store, &content(2), &content(3)));

@@ -163,7 +163,7 @@ impl Worker {
                 if let Some((task, current)) = task.zip(current) {
                     let recycled = recycle(&task, &objects, current, &choice.wanted, cancel);
                     if let Err(error) = recycled {
-                        debug!(error = one_line(&error), "a retired generation is not used again");
+                        debug!(error = one_line(&error), "a retired generation cannot be recycled");
                     }
                 }
                 let job = Job { objects: &objects, choice: &choice, cancel };
@@ -234,7 +234,7 @@ impl Worker {
         match made.await {
             Ok(made) => {
                 if made {
-                    info!("the volume is full: gave back what was fetched and not published; trying again");
+                    info!("the volume is full: removed unpublished fetched objects; trying again");
                 }
                 made
             }

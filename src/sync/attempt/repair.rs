@@ -48,14 +48,14 @@ impl Worker {
         let (view, (reaped, evicted), recovered, waits) = repaired?;
         self.waits_for_recycling = waits;
         for line in &recovered.done {
-            warn!("mended: {line}");
+            warn!("repaired: {line}");
         }
         for line in &recovered.foreign {
-            debug!("not ours, left alone: {line}");
+            debug!("left alone: {line}");
         }
         let warnings: BTreeSet<String> = recovered.warnings.into_iter().collect();
         for line in warnings.difference(&self.repair_warnings) {
-            warn!("not mended: {line}");
+            warn!("cannot repair: {line}");
         }
         self.repair_warnings = warnings;
         self.note_reaped(&reaped, &evicted);
@@ -146,7 +146,8 @@ impl Worker {
                 let payload = objects.payload(revision, &wanted)?;
                 let mut differences = store.verify(&payload, cancel)?;
                 if store.is_git_sync() && objects.worktree_head(revision) != Some(revision) {
-                    differences.push("git's own directory about it is not as it should be".to_owned());
+                    differences
+                        .push("git's administrative directory of the worktree is not as expected".to_owned());
                 }
                 if differences.is_empty() && !record.is_known() {
                     store.adopt(&payload, &digest, &clock::now())?;

@@ -71,11 +71,11 @@ pub(super) fn log_agreed(asked: &str, record: &GenerationRecord, view: &View, to
     let revision = record.revision.short();
     let name = &record.name;
     let line = if view.sources.is_empty() {
-        format!("the remote agrees: {asked} is {revision}, which {name} holds")
+        format!("up to date: {asked} is {revision}, which is published as {name}")
     } else if view.sources.iter().any(|source| source.error.is_some()) {
-        format!("nothing new from the sources that answered: {name} stays")
+        format!("nothing new from the sources that answered: {name} stays current")
     } else {
-        format!("the sources agree: what their refs name is what {name} holds")
+        format!("up to date: {name} has the newest commits of all sources")
     };
     info!(
         name: "agreed", asked, revision = %record.revision, generation = %record.name, duration_ms = millis(took),

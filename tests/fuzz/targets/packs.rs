@@ -490,7 +490,7 @@ fn refused(dir: &Path, built: &Built, fault: &Fault, is_roomy: bool) {
     let says = |words: &str| matches!(fault, Fault::Bad(why) if why.contains(words));
     let is_twice = says("twice") && built.is_backwards;
     assert!(built.right.is_none() || !is_roomy || is_twice, "{fault:?}");
-    let is_wrong = says("does not fit its base") || says("its checksum");
+    let is_wrong = says("does not match its base") || says("its checksum");
     if !is_wrong || built.is_thin || built.pack.len() > 1 << 16 {
         return;
     }

@@ -93,6 +93,6 @@ pub fn narrow(shop: &Shop) {
 /// What a Job that ended says about taking no turns.
 fn alone(applier: &Applier, job: &str) -> Vec<String> {
     let log = applier.kube.run(&["logs", &format!("job/{job}")]);
-    let lines = log.lines().filter(|line| line.contains("no Lease keeps other instances"));
+    let lines = log.lines().filter(|line| line.contains("cannot use Leases to take turns"));
     lines.map(str::to_owned).collect()
 }

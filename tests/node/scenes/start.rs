@@ -42,7 +42,7 @@ pub fn waits(shop: &Shop) {
         "no writer has opened /config",
         "no writer is running, and none has left a record",
         "no attempt has failed",
-        "an attempt runs since 2",
+        "an attempt has been running since 2",
     ];
     events.retain(|(message, _)| !early.iter().any(|early| message.contains(early)));
     for (message, _) in &events {

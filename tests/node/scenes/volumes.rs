@@ -93,7 +93,7 @@ pub fn full_memory(shop: &Shop) {
     let reader = shop.follow(&kube, &pod, "gateway");
     reader.waits_for(shop.newest());
     let log = || kube.try_run(&["logs", &pod, "--container=treeswap"]).stdout;
-    assert!(log().contains("/config is in memory, of which this container may use 256 MiB"), "{}", log());
+    assert!(log().contains("/config is on tmpfs and this container's memory limit is 256 MiB"), "{}", log());
     // What the pack has no room for, and what only the tree has none for.
     for (flag, large) in [("--max-fetch-bytes", noise(1, 110 << 20)), ("--max-bytes", vec![b'\n'; 110 << 20])]
     {

@@ -44,7 +44,7 @@ impl Contents {
 
     /// Applies a delta to its base.
     pub(super) fn apply_delta(&mut self, base: &[u8], raw: &[u8]) -> Result<Vec<u8>, Fault> {
-        let wrong = || Fault::bad("a difference does not fit its base");
+        let wrong = || Fault::bad("a delta does not match its base");
         let delta = Delta::new(raw).ok_or_else(wrong)?;
         let mut content = self.reserve(delta.result)?;
         delta.apply(base, &mut content).ok_or_else(wrong)?;

@@ -30,7 +30,7 @@ pub(super) fn read_header(source: &mut impl Source) -> Result<(Form, u64), Fault
         byte = source.byte()?;
         let bits = u64::from(byte & 0x7f);
         if shift > 57 || bits << shift >> shift != bits {
-            return Err(Fault::bad("an entry has no possible size"));
+            return Err(Fault::bad("an entry's size is out of range"));
         }
         size |= bits << shift;
         shift += 7;
@@ -42,7 +42,7 @@ pub(super) fn read_header(source: &mut impl Source) -> Result<(Form, u64), Fault
         4 => Form::Whole(ObjectType::Tag),
         6 => Form::OffsetDelta(read_distance(source)?),
         7 => Form::RefDelta(ObjectId(source.array()?)),
-        other => return Err(Fault::bad(format!("an entry is of the unknown type {other}"))),
+        other => return Err(Fault::bad(format!("an entry has the unknown object type {other}"))),
     };
     Ok((form, size))
 }
@@ -54,7 +54,7 @@ fn read_distance(source: &mut impl Source) -> Result<u64, Fault> {
         byte = source.byte()?;
         distance = match distance.checked_add(1) {
             Some(next) if next < 1 << 56 => next << 7 | u64::from(byte & 0x7f),
-            _ => return Err(Fault::bad("a difference is to nothing that is in the pack")),
+            _ => return Err(Fault::bad("a delta base is not in the pack")),
         };
     }
     Ok(distance)
@@ -127,5 +127,5 @@ fn step(stream: &mut Decompress, source: &mut impl Source, into: &mut Vec<u8>) -
 }
 
 fn other_size() -> Fault {
-    Fault::bad("an entry has another size than it says")
+    Fault::bad("an entry's size differs from its header")
 }

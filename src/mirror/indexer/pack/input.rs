@@ -60,10 +60,10 @@ impl<'f, R: Read> Input<'f, R> {
         let sum = std::mem::take(&mut self.sum).finalize();
         let sum: [u8; 20] = sum.map_err(|_| Fault::collision("the pack"))?.into();
         if self.array::<20>()? != sum {
-            return Err(Fault::bad("its checksum is not that of its content"));
+            return Err(Fault::bad("its checksum does not match its content"));
         }
         if !self.pending()?.is_empty() {
-            return Err(Fault::bad("there is more data after its end"));
+            return Err(Fault::bad("there is trailing data after its end"));
         }
         Ok(sum)
     }

@@ -99,7 +99,7 @@ impl Fault {
     }
 
     fn collision(what: &str) -> Self {
-        Self::bad(format!("{what} was made to have the SHA-1 of something else (a collision attack)"))
+        Self::bad(format!("{what} is crafted for a SHA-1 collision attack"))
     }
 }
 
@@ -162,7 +162,7 @@ pub(super) fn index_pack(
     let (mut all, sum) = resolve::resolve(received, &file, read_base)?;
     all.sort_unstable_by_key(|object| object.line.id);
     if let Some(twin) = all.windows(2).find(|pair| pair[0].line.id == pair[1].line.id) {
-        return Err(Fault::bad(format!("it has {} twice", twin[0].line.id)));
+        return Err(Fault::bad(format!("it contains {} twice", twin[0].line.id)));
     }
     let name = format!("pack-{}", ObjectId(sum));
     let (index, index_file) = Temporary::create(packs)?;

@@ -57,7 +57,7 @@ pub(super) fn receive(from: impl io::Read, file: &File, limits: &Limits) -> Resu
                 let found = offset
                     .checked_sub(distance)
                     .and_then(|base| objects.binary_search_by_key(&base, |object| object.line.offset).ok())
-                    .ok_or_else(|| Fault::bad("a difference is to nothing that is in the pack"))?;
+                    .ok_or_else(|| Fault::bad("a delta base is not in the pack"))?;
                 object.base = found as u32;
                 match (objects[found].kind, contents.cache.get(object.base)) {
                     (Some(kind), Some(base)) if size <= SMALL => {
@@ -92,11 +92,11 @@ pub(super) fn receive(from: impl io::Read, file: &File, limits: &Limits) -> Resu
 /// Reads the header of the pack, and returns the number of objects.
 fn read_pack_header<R: io::Read>(input: &mut Input<'_, R>, limits: &Limits) -> Result<u32, Fault> {
     if input.array()? != *b"PACK" {
-        return Err(Fault::bad("it does not begin as a pack does"));
+        return Err(Fault::bad("it does not start with a pack header"));
     }
     match u32::from_be_bytes(input.array()?) {
         2 => {} // libgit2, which reads the pack later, supports no other, and no git writes version 3
-        other => return Err(Fault::bad(format!("it has the unknown version {other}"))),
+        other => return Err(Fault::bad(format!("it has the unknown pack version {other}"))),
     }
     let count = u32::from_be_bytes(input.array()?);
     if u64::from(count) > limits.expected {

@@ -35,7 +35,7 @@ pub(super) fn resolve(
     }
     resolver.append_bases(read_base)?;
     if resolver.objects.iter().any(|object| object.kind.is_none()) {
-        return Err(Fault::bad("a difference is to an object that is neither in the pack nor in the mirror"));
+        return Err(Fault::bad("a delta base is neither in the pack nor in the mirror"));
     }
     let sum = if resolver.objects.len() > count { resolver.update_checksum()? } else { sum };
     Ok((resolver.objects, sum))
@@ -142,7 +142,7 @@ impl Resolver<'_> {
             let mut hasher = hasher(kind, content.len() as u64);
             hasher.update(&content);
             if object_id(hasher)? != base {
-                let damaged = io::Error::other(format!("object {base}, which is here, is damaged"));
+                let damaged = io::Error::other(format!("the base object {base} in the mirror is damaged"));
                 return Err(Fault::Io("complete the pack", damaged));
             }
             let position = self.objects.len() as u32;

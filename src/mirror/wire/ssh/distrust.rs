@@ -76,7 +76,7 @@ impl Distrust {
             }
             UntrustedReason::OtherKind { .. } => vec![add()],
             UntrustedReason::Changed { line, .. } => vec![
-                "somebody may be listening in: don't go on before the host's owner confirms the new key"
+                "this may be a man-in-the-middle attack: do not continue until the host's owner confirms the new key"
                     .to_owned(),
                 format!(
                     "once confirmed, remove line {line} and add what `{}` prints to {}",
@@ -85,7 +85,7 @@ impl Distrust {
                 ),
             ],
             UntrustedReason::Revoked { .. } => {
-                vec!["a revoked key may be in the wrong hands: ask the host's owner".to_owned()]
+                vec!["a revoked key may be compromised: ask the host's owner".to_owned()]
             }
             UntrustedReason::Certificate { .. } => {
                 vec!["the host needs a new certificate, or this machine's clock is wrong".to_owned()]
@@ -113,7 +113,7 @@ impl fmt::Display for Distrust {
                 write!(f, "{server} showed {shown}, which {file} line {line} revokes")
             }
             UntrustedReason::Certificate { fault } => {
-                write!(f, "the host certificate of {server} doesn't hold: {fault}; it showed {shown}")
+                write!(f, "the host certificate of {server} is invalid: {fault}; it showed {shown}")
             }
         }
     }

@@ -44,7 +44,7 @@ pub enum Error {
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The two sides have no algorithm in common.
-    #[error("{server} offers no {kind} that we take: {theirs}")]
+    #[error("{server} offers no {kind} that treeswap supports: {theirs}")]
     NoCommonAlgorithm {
         /// The server, with its port.
         server: String,
@@ -168,7 +168,7 @@ impl Error {
                 ]
             }
             Self::EncryptedKey { file } => vec![format!(
-                "there is nobody to ask for the passphrase: take a key without one \
+                "passphrases are not supported: use a key without one \
                  (`ssh-keygen -p -N '' -f {}` removes it)",
                 file.display()
             )],
@@ -192,14 +192,14 @@ impl Error {
                 ),
                 "in Kubernetes it is the key known_hosts of the Secret that is mounted there".to_owned(),
             ],
-            Self::BadKnownHosts { .. } => vec!["mend or remove the line".to_owned()],
+            Self::BadKnownHosts { .. } => vec!["fix or remove the line".to_owned()],
             Self::HostKey(distrust) => distrust.hints(),
             Self::Connect { .. } => vec![
                 "check the URL's host and port, and that name resolution and network policies let this machine reach it"
                     .to_owned(),
             ],
             Self::Broken { .. } => {
-                vec!["if it lasts, look at the server's log: it may refuse more connections".to_owned()]
+                vec!["if it persists, check the server's log: it may refuse more connections".to_owned()]
             }
             Self::NotRun { .. } | Self::Command { .. } => vec![
                 "check the URL's path, and that this key's account may read the repository there".to_owned(),

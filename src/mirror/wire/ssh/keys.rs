@@ -37,7 +37,7 @@ pub(super) fn load(files: &[PathBuf]) -> Result<Vec<Key>, Error> {
     }
     if !keys.is_empty() {
         for error in failed {
-            tracing::warn!(%error, "an ssh key is passed over");
+            tracing::warn!(%error, "skipped an ssh key");
         }
         return Ok(keys);
     }
@@ -56,7 +56,7 @@ fn read(file: &Path) -> Result<Option<Key>, Error> {
     };
     let mode = std::fs::metadata(file).map_or(0, |about| about.permissions().mode());
     if mode & 0o004 != 0 {
-        tracing::debug!(file = %file.display(), mode = format!("{:04o}", mode & 0o7777), "everybody can read this ssh key");
+        tracing::debug!(file = %file.display(), mode = format!("{:04o}", mode & 0o7777), "this ssh key is world-readable");
     }
     let key = parse(text.expose_secret(), file)?;
     Ok(Some(Key { file: file.to_owned(), key: Arc::new(key) }))

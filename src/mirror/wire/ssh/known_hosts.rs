@@ -65,7 +65,7 @@ impl HostKeys {
                     return Err(Error::BadKnownHosts { file: file.to_owned(), line, why: why.to_owned() });
                 }
                 Err(why) => {
-                    tracing::warn!(file = %file.display(), line, why, "a line of known hosts is passed over");
+                    tracing::warn!(file = %file.display(), line, why, "skipped a line of known_hosts");
                     this.unread.push(line);
                 }
             }
@@ -193,7 +193,7 @@ impl HostKeys {
         let principals = certificate.valid_principals();
         let authority = certificate.signature_key().fingerprint(HashAlg::Sha256);
         let fault = if certificate.cert_type() != CertType::Host {
-            "it is not a host's".to_owned()
+            "it is not a host certificate".to_owned()
         } else if now < certificate.valid_after() {
             "it is not valid yet".to_owned()
         } else if now >= certificate.valid_before() {
@@ -201,7 +201,7 @@ impl HostKeys {
         } else if !principals.is_empty() && !principals.iter().any(|pattern| glob(pattern, &host)) {
             format!("it names {}", principals.join(", "))
         } else if certificate.critical_options().iter().next().is_some() {
-            "it has a critical option that we don't know".to_owned()
+            "it has an unknown critical option".to_owned()
         } else if certificate.signature().algorithm() == (Algorithm::Rsa { hash: None }) {
             "its signature uses SHA-1".to_owned()
         } else if certificate.validate_at(now, [&authority]).is_err() {
