@@ -228,7 +228,7 @@ mod tests {
 
     #[test]
     fn an_answer_has_no_secret_in_it_and_is_still_understood() {
-        secret::know("canary-of-the-socket");
+        secret::register("canary-of-the-socket");
         let text = answer(&Status { remote: "what canary-of-the-socket said".into(), ..Status::default() });
         assert!(!String::from_utf8_lossy(&text).contains("canary-of-the-socket"));
         let understood: LiveStatus = serde_json::from_slice(&text).unwrap();

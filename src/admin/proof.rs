@@ -43,8 +43,8 @@ pub(super) fn read_keys(files: &[PathBuf]) -> std::io::Result<Vec<Key>> {
     let mut keys = Vec::new();
     for path in files {
         let read = std::fs::File::open(path).and_then(|file| fsx::read_whole(file, MAX_SECRET_FILE));
-        let content = read
-            .map_err(|error| std::io::Error::new(error.kind(), format!("{}: {error}", path.display())))?;
+        let content =
+            read.map_err(|error| std::io::Error::new(error.kind(), format!("{}: {error}", path.display())))?;
         keys.extend(
             content.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii).filter(|line| !line.is_empty()).map(
                 |line| {

@@ -97,8 +97,8 @@ pub(super) fn run(runtime: &Runtime, settings: Settings, rules: &Rules) -> Resul
     upstream.on_answer(move || ask_for_source(Trigger::Source));
     status.send_modify(|status| {
         status.remote = upstream.remote();
-        status.heard = LastAnswer::not_yet();
-        status.asked.clone_from(&settings.sync.asked);
+        status.last_answer = LastAnswer::not_yet();
+        status.ref_name.clone_from(&settings.sync.ref_name);
     });
     let options = rules.options.clone().naming(upstream.repository().as_deref());
     let source = Arc::new(Remote::new(upstream, rules.planner.clone()).map_err(system("start a thread"))?);
@@ -176,7 +176,7 @@ impl DeliveryReporter {
     /// Records one event of the delivery loop.
     pub(super) fn report(&mut self, event: &LoopEvent<'_>) {
         if !self.beside && matches!(event, LoopEvent::Unchanged { .. } | LoopEvent::Delivered(_)) {
-            self.status.send_modify(|status| status.heard = LastAnswer::now());
+            self.status.send_modify(|status| status.last_answer = LastAnswer::now());
         }
         match event {
             LoopEvent::Begins(trigger) => {

@@ -10,7 +10,7 @@ use super::flags::FlagOrigins;
 use super::{Exit, manual, run_under_init, usage, version};
 use crate::config::gitsync::{self, Action, Call, Fault};
 use crate::config::{self, Personality};
-use crate::store::{OwnFile, Style};
+use crate::store::{OperatorFile, Style};
 use crate::{app, detached_io, human, secret, telemetry};
 
 /// The exit code for an invalid configuration, for which `treeswap` has 2.
@@ -109,7 +109,7 @@ pub(super) fn run(name: &str, arguments: &[OsString]) -> ExitCode {
 }
 
 /// Prints why the process ends, and writes it into the error file unless the sync loop has written it already.
-fn report_failure(error: &anyhow::Error, format: telemetry::Format, error_file: Option<&OwnFile>) {
+fn report_failure(error: &anyhow::Error, format: telemetry::Format, error_file: Option<&OperatorFile>) {
     let app = error.downcast_ref::<app::Error>();
     let ending = app.map_or(telemetry::Ending::Other, app::Error::ending);
     let line = human::one_line(error.as_ref());
@@ -154,7 +154,7 @@ fn read(flags: &clap::Command, arguments: &[OsString]) -> Result<Call, Fault> {
 }
 
 /// The file of `--error-file`, if it and the root are given. Used for errors that come before there are valid settings.
-fn error_file(call: &Call) -> Option<OwnFile> {
+fn error_file(call: &Call) -> Option<OperatorFile> {
     let given = |flag: &str| call.get(flag).filter(|text| !text.is_empty());
     let file = given("error-file")?;
     let root = given("root")?;
@@ -168,5 +168,5 @@ fn error_file(call: &Call) -> Option<OwnFile> {
             Style::GitSync { link: root.join(link.unwrap_or("..treeswap")) }
         }
     };
-    OwnFile::new(&root, &style, Path::new(file)).ok()
+    OperatorFile::new(&root, &style, Path::new(file)).ok()
 }

@@ -39,7 +39,7 @@ pub(super) struct Input {
 
     /// Branch, tag, full ref name or full commit id of --repo
     #[arg(long = "ref", value_name = "REF", default_value = "HEAD")]
-    asked: String,
+    ref_name: String,
 
     /// Keep what was fetched from --repo in this directory [default: a temporary one]
     #[arg(long, value_name = "DIR")]
@@ -189,7 +189,7 @@ impl Input {
         mirror: &Path,
     ) -> Result<config::Settings, config::Error> {
         let repo = self.repo.as_deref().unwrap_or_default();
-        let mut args = config::Args::for_fetching(repo, &self.asked, self.credentials.clone(), mirror);
+        let mut args = config::Args::for_fetching(repo, &self.ref_name, self.credentials.clone(), mirror);
         args.source.sources = self.sources.clone().unwrap_or_default();
         args.root.root = args.root.mirror.clone(); // the settings need a root; nothing is created in it
         args.limits.sandbox.clone_from(&self.sandbox);
@@ -245,7 +245,7 @@ impl RuleArgs {
             ignore_unknown: self.policies.unknown_fields == "ignore",
             repository: self.repository.clone(),
             policies: Policies { overlaps, collisions, illegal_keys, links, oversize },
-            most_bytes: app::memory_of_plan(),
+            memory_limit: app::memory_of_plan(),
             shape,
             warn: |warning| super::warn(warning),
         }

@@ -264,7 +264,7 @@ pub fn main() -> ExitCode {
     if let Some(code) = mirror::child_main(std::env::args_os().skip(1)) {
         return ExitCode::from(code);
     }
-    secret::learn(std::env::args_os().skip(1), std::env::vars_os());
+    secret::register_arguments_and_environment(std::env::args_os().skip(1), std::env::vars_os());
     std::panic::set_hook(Box::new(print_panic));
     let arguments = expand_aliases(std::env::args_os().collect());
     match &arguments[..] {

@@ -364,7 +364,7 @@ fn last_success(sync: &Status, when: impl Fn(Timestamp) -> String) -> String {
         (Some(at), _) => when(at),
         (None, None) => "never".to_owned(),
         (None, Some(earlier)) => {
-            format!("never; of {} {}", followed(&earlier.remote, &earlier.asked), when(earlier.at))
+            format!("never; of {} {}", followed(&earlier.remote, &earlier.ref_name), when(earlier.at))
         }
     }
 }
@@ -372,7 +372,7 @@ fn last_success(sync: &Status, when: impl Fn(Timestamp) -> String) -> String {
 /// The lines about the sync; `live` if they are from a running writer and not from a record.
 fn sync_lines(sync: &Status, live: bool, now: Timestamp, line: &mut impl FnMut(&str, &str)) {
     let when = |at: Timestamp| format!("{} ({})", human::relative(at, now), human::clock_time(at));
-    line("remote", &followed(&sync.remote, &sync.asked));
+    line("remote", &followed(&sync.remote, &sync.ref_name));
     if let Some(progress) = &sync.progress {
         let fetched = match progress.fetched_bytes {
             0 => String::new(),

@@ -65,18 +65,18 @@ impl<'de> Deserialize<'de> for Partial {
 
 /// A page of a list of metadata (`PartialObjectMetadataList`).
 #[derive(Debug)]
-pub(super) struct Listed {
+pub(super) struct MetadataList {
     pub(super) items: Vec<Meta>,
     /// The `continue` token of the next page; `None` on the last one.
     pub(super) next: Option<String>,
 }
 
-impl Expect for Listed {
+impl Expect for MetadataList {
     const NAME: &'static str = "list of metadata";
     const KINDS: &'static [&'static str] = &["PartialObjectMetadataList"];
 }
 
-impl<'de> Deserialize<'de> for Listed {
+impl<'de> Deserialize<'de> for MetadataList {
     fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
         struct Raw {
@@ -150,7 +150,7 @@ impl HttpResponse {
         struct Named {
             kind: String,
         }
-        let strange = Failure::Strange { expected: T::NAME };
+        let strange = Failure::UnexpectedResponse { expected: T::NAME };
         let kind = match serde_json::from_slice::<Named>(&self.body) {
             Ok(named) => named.kind,
             Err(_) => return Err(strange),
@@ -171,7 +171,7 @@ impl HttpResponse {
         match self.status.as_u16() {
             401 => Failure::Unauthorized,
             403 if caused("NamespaceTerminating") => Failure::NamespaceTerminating { namespace },
-            403 if mentions("exceeded quota") => Failure::Quota { said: text },
+            403 if mentions("exceeded quota") => Failure::QuotaExceeded { said: text },
             403 if mentions("User \"") || said.message.is_empty() => Failure::Forbidden {
                 user: user_of(&said.message),
                 verb: act.verb.label(),
@@ -181,10 +181,10 @@ impl HttpResponse {
                 },
                 namespace,
             },
-            403 => Failure::Refused { said: text },
-            404 if said.details.kind == "namespaces" => Failure::NamespaceAbsent { namespace },
-            404 => Failure::Absent,
-            409 if said.reason == "AlreadyExists" => Failure::Exists,
+            403 => Failure::AdmissionDenied { said: text },
+            404 if said.details.kind == "namespaces" => Failure::NamespaceNotFound { namespace },
+            404 => Failure::NotFound,
+            409 if said.reason == "AlreadyExists" => Failure::AlreadyExists,
             409 => Failure::Conflict,
             410 if act.verb == Verb::List => Failure::Expired,
             413 => Failure::TooLarge { said: text },
@@ -199,7 +199,7 @@ impl HttpResponse {
                 Failure::TooLarge { said: text }
             }
             status @ 500.. => Failure::Server { status, said: text },
-            _ if mentions("admission webhook") => Failure::Refused { said: text },
+            _ if mentions("admission webhook") => Failure::AdmissionDenied { said: text },
             status => Failure::Status { status, said: text },
         }
     }
@@ -270,10 +270,10 @@ fn shown(text: &str) -> String {
 pub(super) async fn read_body(mut body: Body, most: usize) -> Result<Vec<u8>, Failure> {
     let mut bytes = Vec::new();
     while let Some(frame) = std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
-        let frame = frame.map_err(|error| Failure::Cut { why: deepest(&error) })?;
+        let frame = frame.map_err(|error| Failure::ConnectionLost { why: deepest(&error) })?;
         if let Ok(data) = frame.into_data() {
             if bytes.len() + data.len() > most {
-                return Err(Failure::Cut { why: format!("it is longer than {most} bytes") });
+                return Err(Failure::ConnectionLost { why: format!("it is longer than {most} bytes") });
             }
             bytes.extend_from_slice(&data);
         }
@@ -282,7 +282,7 @@ pub(super) async fn read_body(mut body: Body, most: usize) -> Result<Vec<u8>, Fa
 }
 
 /// Classifies a request without a response: [`Failure::Unreachable`] if there was no connection, so that nothing was
-/// sent, or [`Failure::Cut`] if the connection broke, so that the outcome is unknown.
+/// sent, or [`Failure::ConnectionLost`] if the connection broke, so that the outcome is unknown.
 pub(super) fn connection_failure(error: &kube::Error, server: &str) -> Failure {
     let tls = tls::problem(error);
     let why = tls.as_ref().map_or_else(|| deepest(error), |problem| format!("TLS: {}", problem.text));
@@ -294,7 +294,7 @@ pub(super) fn connection_failure(error: &kube::Error, server: &str) -> Failure {
         }
         cause = error.source();
     }
-    Failure::Cut { why }
+    Failure::ConnectionLost { why }
 }
 
 /// Describes why no client can be made of a configuration.
@@ -394,7 +394,7 @@ mod tests {
             let answer =
                 HttpResponse { status: StatusCode::OK, headers: HeaderMap::new(), body: body.into() };
             let failure = answer.read::<Partial>(&put(), LONGEST).unwrap_err();
-            assert!(matches!(failure, Failure::Strange { .. }), "{body}: {failure:?}");
+            assert!(matches!(failure, Failure::UnexpectedResponse { .. }), "{body}: {failure:?}");
         }
     }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::ConfigMap as KubeConfigMap;
 
 use super::act::{Act, Kind, Verb};
-use super::answer::{Listed, Partial};
+use super::answer::{MetadataList, Partial};
 use super::connection::{Detail, Request};
 use super::error::{Error, Failure};
 use super::object::{ConfigMap, Draft, Meta};
@@ -52,7 +52,7 @@ impl Cluster {
             if !next.is_empty() {
                 request.query("continue", &next);
             }
-            let page: Listed = self.inner.ask(&request.detail(Detail::MetadataList)).await?;
+            let page: MetadataList = self.inner.ask(&request.detail(Detail::MetadataList)).await?;
             found.extend(page.items);
             match page.next {
                 Some(token) => next = token,
@@ -94,7 +94,7 @@ impl Cluster {
             .transpose()
     }
 
-    /// Creates a ConfigMap and returns its metadata as stored. Fails with [`Failure::Exists`] if there is one of that
+    /// Creates a ConfigMap and returns its metadata as stored. Fails with [`Failure::AlreadyExists`] if there is one of that
     /// name.
     pub async fn create(&self, draft: Draft, mode: Mode) -> Result<Meta, Error> {
         let request = Request::new(Act::of(Verb::Create, Kind::ConfigMap, &draft.namespace, &draft.name));
@@ -105,7 +105,7 @@ impl Cluster {
 
     /// Replaces the object that was read by `draft`, which also names it, and returns the metadata as stored.
     /// Finalizers and owner references stay. Fails with [`Failure::Conflict`] if the object was written or created anew
-    /// since it was read, with [`Failure::Absent`] if it is gone.
+    /// since it was read, with [`Failure::NotFound`] if it is gone.
     pub async fn replace(&self, read: &Meta, draft: Draft, mode: Mode) -> Result<Meta, Error> {
         let request = Request::new(Act::of(Verb::Update, Kind::ConfigMap, &draft.namespace, &draft.name));
         self.proven(&request, read)?;
@@ -123,7 +123,7 @@ impl Cluster {
         let request = request.deletion(read, mode);
         match self.inner.ask::<super::answer::Anything>(&request).await {
             Ok(_) => Ok(true),
-            Err(Error { why: Failure::Absent, .. }) => Ok(false),
+            Err(Error { why: Failure::NotFound, .. }) => Ok(false),
             Err(error) => Err(error),
         }
     }

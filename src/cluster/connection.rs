@@ -238,14 +238,14 @@ impl Connection {
     ) -> Result<Option<T>, Error> {
         match self.ask(request).await {
             Ok(found) => Ok(Some(found)),
-            Err(Error { why: Failure::Absent | Failure::NamespaceAbsent { .. }, .. }) => Ok(None),
+            Err(Error { why: Failure::NotFound | Failure::NamespaceNotFound { .. }, .. }) => Ok(None),
             Err(error) => Err(error),
         }
     }
 
     /// Returns the error for a successful response with another content than the requested.
     pub(super) fn malformed_response(&self, request: &Request) -> Error {
-        self.failed(request, Failure::Strange { expected: request.act.kind.label() })
+        self.failed(request, Failure::UnexpectedResponse { expected: request.act.kind.label() })
     }
 
     pub(super) fn failed(&self, request: &Request, why: Failure) -> Error {
@@ -254,7 +254,7 @@ impl Connection {
 
     /// Sends a request once and returns its response, of whatever status.
     async fn send(&self, request: &Request, deadline: Instant) -> Result<HttpResponse, Failure> {
-        let late = |_| Failure::Silent { after: self.limit };
+        let late = |_| Failure::Timeout { after: self.limit };
         let live = timeout_at(deadline, self.live()).await.map_err(late)??;
         let exchange = async {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -268,7 +268,7 @@ impl Connection {
         let stale = match &result {
             Ok(answer) => answer.status == http::StatusCode::UNAUTHORIZED,
             // It may be the credentials: a server that refuses a client certificate just closes the connection.
-            Err(failure) => matches!(failure, Failure::Unreachable { .. } | Failure::Cut { .. }),
+            Err(failure) => matches!(failure, Failure::Unreachable { .. } | Failure::ConnectionLost { .. }),
         };
         if stale {
             self.discard(live.number);
@@ -332,7 +332,7 @@ impl Connection {
             Origin::Context { path, .. } => path,
         };
         let config = detached_io::run(path, move || runtime.block_on(origin.config())).await;
-        Ok(config.ok_or(Failure::Silent { after: self.limit })??)
+        Ok(config.ok_or(Failure::Timeout { after: self.limit })??)
     }
 
     fn unusable(&self, error: &kube::Error) -> ConfigError {
@@ -358,7 +358,7 @@ fn secrets(config: &Config) -> Vec<Secret> {
         secrets.extend([secret::basic(name, &password), Secret::new(name)]);
     }
     if let Some(proxy) = &config.proxy_url {
-        secret::know_urls(&proxy.to_string());
+        secret::register_urls(&proxy.to_string());
     }
     secrets
 }
@@ -401,7 +401,8 @@ mod tests {
                 seen.lock().unwrap().push(Duration::from_millis(milliseconds));
                 if held.is_empty() {
                     tokio::time::sleep(limit * 3 / 4).await;
-                    let answer = "HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+                    let answer =
+                        "HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
                     stream.write_all(answer.as_bytes()).await.unwrap();
                 }
                 held.push(stream);
@@ -426,14 +427,13 @@ mod tests {
         let options = Options { timeout: limit, ..Options::default() };
         let connection = Connection::new("x", Origin::Context { path, name: "x".into() }, &options);
         let (verb, kind) = (Verb::Get, Kind::ConfigMap);
-        let request =
-            Request::new(Act { verb, kind, namespace: "default".to_owned(), name: "x".to_owned() });
+        let request = Request::new(Act { verb, kind, namespace: "default".to_owned(), name: "x".to_owned() });
         let began = Instant::now();
         let deadline = began + limit;
         let first = connection.send(&request, deadline).await.unwrap();
         assert_eq!(first.status, http::StatusCode::UNAUTHORIZED);
         let second = connection.send(&request, deadline).await;
-        assert!(matches!(second, Err(Failure::Silent { after }) if after == limit));
+        assert!(matches!(second, Err(Failure::Timeout { after }) if after == limit));
         // With the whole limit for each step it takes at least 1.75 of it.
         assert!(began.elapsed() < limit * 3 / 2, "{:?}", began.elapsed());
         let timeouts = timeouts.lock().unwrap().clone();

@@ -16,7 +16,7 @@ impl Cluster {
         found.map(|object| self.lease_of(&request, object)).transpose()
     }
 
-    /// Creates a Lease. Fails with [`super::Failure::Exists`] if there is one of that name.
+    /// Creates a Lease. Fails with [`super::Failure::AlreadyExists`] if there is one of that name.
     pub async fn create_lease(&self, draft: LeaseDraft) -> Result<Lease, Error> {
         let request = Request::new(Act::of(Verb::Create, Kind::Lease, &draft.namespace, &draft.name));
         let request = request.body(&draft.into_kube(None));

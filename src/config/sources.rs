@@ -17,7 +17,7 @@ use crate::detached_io;
 use crate::mirror::{self, wire};
 use crate::phase::machine::Timing;
 use crate::secret::Source;
-use crate::sources::{BadFile, List, Listed, SetOptions};
+use crate::sources::{BadFile, List, SetOptions, SourceSpec};
 
 impl Check<'_> {
     /// Whether `--sources` is given. Refuses flags that it excludes: those that the file has for each source, and
@@ -78,7 +78,8 @@ impl Check<'_> {
         let dir = self.dir_of_mirrors(&mirror.dir);
         let mirror = mirror.clone();
         let one_time = self.args.pace.one_time;
-        let wire = Arc::new(move |source: &Listed| settings.of(source).map_err(|error| error.to_string()));
+        let wire =
+            Arc::new(move |source: &SourceSpec| settings.of(source).map_err(|error| error.to_string()));
         let Timing { period, backoff, .. } = pace;
         Ok(SetOptions {
             file,
@@ -113,7 +114,7 @@ pub fn listed(sources: &SetOptions) -> Result<List, Error> {
 /// Warnings about likely mistakes in the file of sources. They never contain a value, which may be a secret.
 pub fn remarks_on(list: &List) -> Vec<String> {
     let mut remarks = Vec::new();
-    for Listed { name, repo, credentials, .. } in &list.sources {
+    for SourceSpec { name, repo, credentials, .. } in &list.sources {
         let mut remark = |text: &str| remarks.push(format!("source {name}: {text}"));
         if holds_password(repo) {
             remark(
@@ -147,7 +148,7 @@ struct WireSettings {
 
 impl WireSettings {
     /// How one source is reached: by the flags for its URL, with its own credentials in place of theirs.
-    fn of(&self, source: &Listed) -> Result<wire::Options, Error> {
+    fn of(&self, source: &SourceSpec) -> Result<wire::Options, Error> {
         let mut args = self.args.clone();
         args.source.repo.clone_from(&source.repo);
         let own = &source.credentials;

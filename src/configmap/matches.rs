@@ -39,7 +39,7 @@ pub struct Change {
     pub now: Option<Entry>,
 }
 
-/// Computes the plan for a whole tree. If keys and values exceed [`Options::most_bytes`], reading stops and the plan is
+/// Computes the plan for a whole tree. If keys and values exceed [`Options::memory_limit`], reading stops and the plan is
 /// refused with [`Finding::TooMuch`].
 pub fn plan(
     rules: &RuleSet,
@@ -162,7 +162,7 @@ impl Matches {
     }
 
     fn max_bytes(&self) -> u64 {
-        self.options.most_bytes.unwrap_or(u64::MAX)
+        self.options.memory_limit.unwrap_or(u64::MAX)
     }
 
     fn is_full(&self) -> bool {

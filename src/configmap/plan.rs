@@ -71,7 +71,7 @@ pub struct Options {
     /// What to do with ambiguous or oversized content.
     pub policies: Policies,
     /// Limit on the memory that keys and values take together, in bytes; `None` for no limit.
-    pub most_bytes: Option<u64>,
+    pub memory_limit: Option<u64>,
 }
 
 /// One planned ConfigMap, with all the places where it is identical.

@@ -152,5 +152,5 @@ async fn write_ledger<S: Source>(
 }
 
 fn is_conflict(why: &Failure) -> bool {
-    matches!(why, Failure::Conflict | Failure::Exists | Failure::Absent)
+    matches!(why, Failure::Conflict | Failure::AlreadyExists | Failure::NotFound)
 }

@@ -208,8 +208,8 @@ async fn renew_until_stopped(
 /// Returns true if the Lease was written or deleted since it was read.
 fn is_conflict(error: &Error) -> bool {
     match error.why {
-        Failure::Conflict | Failure::Exists => true,
-        Failure::Absent => error.act.verb == Verb::Update,
+        Failure::Conflict | Failure::AlreadyExists => true,
+        Failure::NotFound => error.act.verb == Verb::Update,
         _ => false,
     }
 }

@@ -120,7 +120,7 @@ impl<S: Source> Writer<'_, S> {
             };
             sent += 1;
             failures += 1;
-            let stale = matches!(error.why, Failure::Conflict | Failure::Exists | Failure::Absent);
+            let stale = matches!(error.why, Failure::Conflict | Failure::AlreadyExists | Failure::NotFound);
             let read_first = (stale || error.is_unknown()) && error.act.verb.is_write();
             let failed = |error: &Error| {
                 let failed = before.clone().ended(Outcome::Failed, error_line(error, &item), error.hints());

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use super::Error;
 use super::known::{Key, KnownValues};
 use crate::configmap::{self, Change, Contents, Entry, FileRef, Patterns, Source, Unmade, Value};
-use crate::mirror::{Differing, Listed, Objects};
+use crate::mirror::{ChangedPath, ListedEntry, Objects};
 use crate::payload::{BlobError, BlobReader, BlobSource};
 use crate::revision::{ObjectId, Revision};
 use crate::threads::on_threads;
@@ -145,17 +145,19 @@ impl Tree for Commit<'_> {
     }
 
     fn changes(&self, since: Revision, enter: &dyn Fn(&[u8]) -> bool) -> Result<Option<Changes<'_>>, Error> {
-        let Some(differing) = self.objects.differing(since, self.revision, enter)? else { return Ok(None) };
-        let change = |Differing { path, before, now }| Change { path, before, now: now.map(entry) };
+        let Some(differing) = self.objects.changed_paths(since, self.revision, enter)? else {
+            return Ok(None);
+        };
+        let change = |ChangedPath { path, before, now }| Change { path, before, now: now.map(entry) };
         Ok(Some((differing.into_iter().map(change).collect(), Box::new(self.contents()))))
     }
 }
 
-fn entry(listed: Listed) -> Entry {
+fn entry(listed: ListedEntry) -> Entry {
     match listed {
-        Listed::File(id) => Entry::File(id.into()),
-        Listed::Link(target) => Entry::Link(target),
-        Listed::Other => Entry::Other,
+        ListedEntry::File(id) => Entry::File(id.into()),
+        ListedEntry::Link(target) => Entry::Link(target),
+        ListedEntry::Other => Entry::Other,
     }
 }
 

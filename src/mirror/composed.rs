@@ -27,8 +27,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::error::{Error, Libgit2};
 use super::files::{ignore_absent, local, remove_matching};
-use super::lack::Lack;
 use super::layout::Layout;
+use super::object_error::ObjectError;
 use super::odb::{ObjectReader, Settings, Store};
 use super::repo_kind::RepoKind;
 use super::shared::Shared;
@@ -57,7 +57,7 @@ pub struct Part {
     pub repo: String,
     /// The ref that is followed.
     #[serde(rename = "ref")]
-    pub asked: String,
+    pub ref_name: String,
     /// The commit.
     pub revision: Revision,
     /// The directory or file of the repository that is placed; empty for the whole tree.
@@ -233,7 +233,7 @@ const AUTHOR: &str = "treeswap <>";
 fn commit(reader: &ObjectReader<'_>, tree: ObjectId, parts: &[Part]) -> Result<Vec<u8>, Error> {
     let date = |part: &Part| -> Result<i64, Error> {
         let read = reader.structure(&part.revision.0, ObjectType::Commit, super::odb::COMMIT_MAX);
-        let object = read.map_err(|lack| Error::damaged(part.revision, lack))?;
+        let object = read.map_err(|error| Error::damaged(part.revision, error))?;
         let text = String::from_utf8_lossy(object.data());
         let line =
             text.lines().take_while(|line| !line.is_empty()).find(|line| line.starts_with("committer "));
@@ -268,7 +268,7 @@ fn needed(store: &Store, held: &[Revision]) -> Result<HashSet<ObjectId>, Error> 
     }
     while let Some(id) = trees.pop() {
         let Ok(tree) = reader.tree(&id) else { continue };
-        let read: Result<_, Lack> = lines(&id, tree.data());
+        let read: Result<_, ObjectError> = lines(&id, tree.data());
         if needed.insert(id)
             && let Ok(lines) = read
         {

@@ -6,8 +6,8 @@
 
 use tokio_util::sync::CancellationToken;
 
-use super::lack::Lack;
 use super::modules::Modules;
+use super::object_error::ObjectError;
 use super::odb::{ObjectReader, Peeled};
 use super::sparse::Patterns;
 use super::tree::{Budget, Line, Lines, Sorted, lines};
@@ -194,26 +194,27 @@ impl Comparison<'_> {
         let mut size = 0;
         for (id, is_old) in [(old, true), (new, false)] {
             let found = id.map_or(Ok(0), |id| reader.tree_size(&id));
-            size += found.map_err(|lack| if is_old { self.base_lost(lack) } else { self.damaged(lack) })?;
+            size +=
+                found.map_err(|error| if is_old { self.base_lost(error) } else { self.damaged(error) })?;
         }
         if size > TREES_MAX {
             return Err(self.give_up());
         }
         let old_tree = match old {
-            Some(id) => Some((id, reader.sized_tree(&id).map_err(|lack| self.base_lost(lack))?)),
+            Some(id) => Some((id, reader.sized_tree(&id).map_err(|error| self.base_lost(error))?)),
             None => None,
         };
         let new_tree = match new {
-            Some(id) => Some((id, reader.sized_tree(&id).map_err(|lack| self.damaged(lack))?)),
+            Some(id) => Some((id, reader.sized_tree(&id).map_err(|error| self.damaged(error))?)),
             None => None,
         };
         let mut before = Lines::default();
         let mut after = Lines::default();
         if let Some((id, tree)) = &old_tree {
-            before = lines(id, tree.data()).map_err(|lack| self.base_lost(lack))?;
+            before = lines(id, tree.data()).map_err(|error| self.base_lost(error))?;
         }
         if let Some((id, tree)) = &new_tree {
-            after = lines(id, tree.data()).map_err(|lack| self.damaged(lack))?;
+            after = lines(id, tree.data()).map_err(|error| self.damaged(error))?;
             let modules = self.modules.1;
             let mode = |line: Line<'_>| modules.checked_out(&join(path, line.name), line).mode;
             self.builder.listing(path, || after.clone().map(|line| (line.name, mode(line))))?;
@@ -299,10 +300,10 @@ impl Comparison<'_> {
         let subtrees = {
             let reader = self.reader;
             let Some(old) = old else { return Ok(false) };
-            let old_tree = reader.tree(&old).map_err(|lack| self.base_lost(lack))?;
-            let new_tree = reader.tree(&new).map_err(|lack| self.damaged(lack))?;
-            let before = lines(&old, old_tree.data()).map_err(|lack| self.base_lost(lack))?;
-            let after = lines(&new, new_tree.data()).map_err(|lack| self.damaged(lack))?;
+            let old_tree = reader.tree(&old).map_err(|error| self.base_lost(error))?;
+            let new_tree = reader.tree(&new).map_err(|error| self.damaged(error))?;
+            let before = lines(&old, old_tree.data()).map_err(|error| self.base_lost(error))?;
+            let after = lines(&new, new_tree.data()).map_err(|error| self.damaged(error))?;
             let mut subtrees = Vec::new();
             for (name, pair) in pairs(&Sorted::by_name(before), &Sorted::by_name(after)) {
                 let full = join(path, name);
@@ -332,7 +333,7 @@ impl Comparison<'_> {
     fn removed(&mut self, dir: &[u8], line: &Line<'_>) -> Result<(), Error> {
         let size = match Node::of(line.mode) {
             Some(Node::Entry(Kind::Submodule)) => 0,
-            _ => self.reader.blob_size(&line.id).map_err(|lack| self.base_lost(lack))?,
+            _ => self.reader.blob_size(&line.id).map_err(|error| self.base_lost(error))?,
         };
         self.builder.remove(dir, line.name, size);
         Ok(())
@@ -347,13 +348,13 @@ impl Comparison<'_> {
                 None => self.builder.submodule(dir, line.name, line.id)?,
             },
             Node::Entry(Kind::Symlink) => {
-                match target(reader, &line.id).map_err(|lack| self.damaged(lack))? {
+                match target(reader, &line.id).map_err(|error| self.damaged(error))? {
                     Ok(target) => self.builder.symlink(dir, line.name, line.id, &target)?,
                     Err(rule) => return Err(self.builder.refuse(dir, line.name, rule).into()),
                 }
             }
             Node::Entry(kind) => {
-                let size = reader.blob_size(&line.id).map_err(|lack| self.damaged(lack))?;
+                let size = reader.blob_size(&line.id).map_err(|error| self.damaged(error))?;
                 self.builder.file(dir, line.name, kind == Kind::Executable, line.id, size)?;
             }
         }
@@ -367,7 +368,7 @@ impl Comparison<'_> {
         }
         let reader = self.reader;
         let (tree, held) = self.budget.hold(reader, &id, path)?;
-        let lines = lines(&id, tree.data()).map_err(|lack| self.damaged(lack))?;
+        let lines = lines(&id, tree.data()).map_err(|error| self.damaged(error))?;
         self.budget.enter(reader, &id, path, lines.len())?;
         for line in lines {
             let full = join(path, line.name);
@@ -407,14 +408,14 @@ impl Comparison<'_> {
         self.patterns.is_none_or(|patterns| patterns.may_want_below(full, wanted))
     }
 
-    fn damaged(&self, lack: Lack) -> Error {
-        Error::damaged(self.revision, lack)
+    fn damaged(&self, error: ObjectError) -> Error {
+        Error::damaged(self.revision, error)
     }
 
     /// Ends the comparison because an object of the base cannot be read, which is no damage: the base may be garbage.
-    fn base_lost(&mut self, lack: Lack) -> Error {
+    fn base_lost(&mut self, error: ObjectError) -> Error {
         self.needs_payload = true;
-        self.damaged(lack)
+        self.damaged(error)
     }
 }
 

@@ -73,9 +73,9 @@ pub(super) fn repair(layout: &Layout, shared: &Shared, adopted: Option<ObjectId>
     let check = |tip: &ObjectId| -> Result<(), String> {
         let store = shared.store().map_err(|error| error.to_string())?;
         let reader = store.reader().map_err(|error| error.message().to_owned())?;
-        let commit = reader.commit(tip).map_err(|lack| lack.to_string())?;
+        let commit = reader.commit(tip).map_err(|error| error.to_string())?;
         let closure = closure_beside(&reader, commit.tree, None, shared.partial, |id| blobs.has(id));
-        closure.map_err(|lack| lack.to_string())
+        closure.map_err(|error| error.to_string())
     };
     let mut broken = None;
     for tip in tips {
@@ -264,8 +264,11 @@ impl Mirror {
                 Ok(revision)
             }
             None => {
-                let lack = super::lack::Lack::Missing { id: want, expected: "all of the history of".into() };
-                Err(Error::Incomplete { asked: want, at: None, lack: lack.into() })
+                let error = super::object_error::ObjectError::Missing {
+                    id: want,
+                    expected: "all of the history of".into(),
+                };
+                Err(Error::Incomplete { requested: want, at: None, source: error.into() })
             }
         }
     }

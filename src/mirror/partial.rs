@@ -16,8 +16,8 @@ use tokio_util::sync::CancellationToken;
 use super::blocking::blocking;
 use super::error::Error;
 use super::indexer::Task;
-use super::lack::Lack;
 use super::modules;
+use super::object_error::ObjectError;
 use super::odb::ObjectReader;
 use super::repo_kind;
 use super::sparse::Patterns;
@@ -72,8 +72,8 @@ impl Mirror {
             }
         }
         let id = revision.0;
-        let lack = Lack::Missing { id, expected: "all of what is selected of".into() };
-        Err(Error::Incomplete { asked: id, at: None, lack: lack.into() })
+        let error = ObjectError::Missing { id, expected: "all of what is selected of".into() };
+        Err(Error::Incomplete { requested: id, at: None, source: error.into() })
     }
 
     /// Fetches the objects that list a revision's submodules, if `--filter` left them out: `.gitmodules`, and the trees
@@ -122,7 +122,7 @@ fn absent(
     needs_all_trees: bool,
 ) -> Result<Vec<ObjectId>, Error> {
     let limits = selection.rules.limits;
-    let top = reader.commit(&revision.0).map_err(|lack| Error::damaged(revision, lack))?.tree;
+    let top = reader.commit(&revision.0).map_err(|error| Error::damaged(revision, error))?.tree;
     let top = match selection.path.as_ref().map_or(Ok(Ok(top)), |path| path.find(reader, revision, top))? {
         Ok(top) => top,
         Err(tree) => return Ok(vec![tree]), // what is absent below it is found in the next round
@@ -155,7 +155,7 @@ impl Walk<'_> {
     fn tree(&mut self, id: ObjectId, inherited: bool) -> Result<(), Error> {
         let reader = self.reader;
         let revision = self.revision;
-        let damaged = |lack| Error::damaged(revision, lack);
+        let damaged = |error| Error::damaged(revision, error);
         if !reader.has(&id) {
             return self.add_absent(id);
         }

@@ -28,7 +28,7 @@ use std::future::Future;
 use std::sync::Arc;
 
 pub use attempts::{AttemptResults, History, Newest};
-pub use file::{BadFile, Credentials, List, Listed};
+pub use file::{BadFile, Credentials, List, SourceSpec};
 pub use published::Published;
 pub use remote::Remote;
 pub use requests::Requests;

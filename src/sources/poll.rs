@@ -34,9 +34,9 @@ pub(super) struct Question {
 
 impl Question {
     /// Returns the previous answer if the ref still names the same object.
-    fn previous_answer(&self, asked: &str, object: ObjectId) -> Option<Answer> {
-        let known = self.known.get(asked).filter(|(named, _)| *named == object);
-        let refused = self.refused.get(asked).filter(|(named, _)| *named == object);
+    fn previous_answer(&self, ref_name: &str, object: ObjectId) -> Option<Answer> {
+        let known = self.known.get(ref_name).filter(|(named, _)| *named == object);
+        let refused = self.refused.get(ref_name).filter(|(named, _)| *named == object);
         let known = known.map(|(_, revision)| Answer::Named(object, *revision));
         known.or_else(|| refused.map(|(_, why)| Answer::Refused(object, why.clone())))
     }
@@ -62,7 +62,7 @@ pub(super) struct Answers {
     /// True if a ref names another commit than before.
     pub(super) is_new: bool,
     /// True if the remote advertised its refs and no connection failed after that.
-    pub(super) heard: bool,
+    pub(super) is_answered: bool,
 }
 
 impl Answers {
@@ -100,8 +100,8 @@ pub(super) async fn poll(question: Question) -> Answers {
 }
 
 fn failed(refs: &[String], why: &SourceError) -> Answers {
-    let of_refs = refs.iter().map(|asked| (asked.clone(), Answer::Failed(why.clone()))).collect();
-    Answers { of_refs, full: None, retry_after: None, is_new: false, heard: false }
+    let of_refs = refs.iter().map(|ref_name| (ref_name.clone(), Answer::Failed(why.clone()))).collect();
+    Answers { of_refs, full: None, retry_after: None, is_new: false, is_answered: false }
 }
 
 async fn ask(question: Question) -> Answers {
@@ -114,11 +114,11 @@ async fn ask(question: Question) -> Answers {
         }
     };
     let mut answers =
-        Answers { of_refs: Vec::new(), full: None, retry_after: None, is_new: false, heard: true };
+        Answers { of_refs: Vec::new(), full: None, retry_after: None, is_new: false, is_answered: true };
     let mut connection_error = None;
-    for (asked, tip) in question.refs.iter().zip(tips) {
+    for (ref_name, tip) in question.refs.iter().zip(tips) {
         let answer = match tip {
-            Ok(tip) => match question.previous_answer(asked, tip.object) {
+            Ok(tip) => match question.previous_answer(ref_name, tip.object) {
                 Some(answer) => answer,
                 None => match mirror.fetch(&tip, &question.held).await {
                     Ok(revision) => Answer::Named(tip.object, revision),
@@ -132,12 +132,11 @@ async fn ask(question: Question) -> Answers {
             },
             Err(why) => Answer::Failed(why),
         };
-        answers.of_refs.push((asked.clone(), answer));
+        answers.of_refs.push((ref_name.clone(), answer));
     }
-    answers.heard = connection_error.is_none();
-    for (asked, answer) in &mut answers.of_refs {
-        let is_new =
-            matches!(answer, Answer::Named(object, _) if question.previous_answer(asked, *object).is_none());
+    answers.is_answered = connection_error.is_none();
+    for (ref_name, answer) in &mut answers.of_refs {
+        let is_new = matches!(answer, Answer::Named(object, _) if question.previous_answer(ref_name, *object).is_none());
         match &connection_error {
             // The refs of a repository move together: none does if a fetch of another one was cut off.
             Some(why) if is_new => *answer = Answer::Failed(why.clone()),
@@ -155,8 +154,8 @@ async fn consistent_tips(
 ) -> Result<Vec<Result<Tip, SourceError>>, mirror::Error> {
     let refs = &question.refs;
     let mut before = request_tips(mirror, refs).await?;
-    let is_known = |(asked, tip): (&String, &Result<Tip, SourceError>)| {
-        let known = question.known.get(asked);
+    let is_known = |(ref_name, tip): (&String, &Result<Tip, SourceError>)| {
+        let known = question.known.get(ref_name);
         matches!((tip, known), (Ok(tip), Some((object, _))) if tip.object == *object)
     };
     if refs.len() < 2 || refs.iter().zip(&before).all(is_known) {
@@ -182,8 +181,8 @@ async fn request_tips(
     refs: &[String],
 ) -> Result<Vec<Result<Tip, SourceError>>, mirror::Error> {
     // The refs were checked when the file was parsed.
-    let asked: Vec<Ref> = refs.iter().map(|asked| asked.parse().unwrap_or(Ref::Head)).collect();
-    let found = mirror.resolve_refs(&asked).await?;
-    let tip = |asked| found.tip(asked).map_err(|error| SourceError::of_mirror(&error.into()));
-    Ok(asked.iter().map(tip).collect())
+    let refs: Vec<Ref> = refs.iter().map(|ref_name| ref_name.parse().unwrap_or(Ref::Head)).collect();
+    let found = mirror.resolve_refs(&refs).await?;
+    let tip = |ref_name| found.tip(ref_name).map_err(|error| SourceError::of_mirror(&error.into()));
+    Ok(refs.iter().map(tip).collect())
 }

@@ -28,7 +28,7 @@ pub use options::{SetError, SetOptions, WireOf};
 use repository::{Repository, mirror_name};
 
 use super::SourceError;
-use super::file::{BadFile, List, Listed, OnFailure};
+use super::file::{BadFile, List, OnFailure, SourceSpec};
 use super::poll::{Answers, Question, poll};
 use super::requests::{Requested, Requests};
 use crate::detached_io;
@@ -48,7 +48,7 @@ const COMPOSED: &str = "composed";
 
 /// A listed source and its repository.
 struct Followed {
-    listed: Listed,
+    listed: SourceSpec,
     /// The name of its repository's mirror.
     mirror: String,
     /// The repository's URL without userinfo.
@@ -136,13 +136,13 @@ pub struct SourceSet {
     /// The parts that the next revision is composed of.
     parts: Vec<Part>,
     /// When polls were last started.
-    asked: Option<Instant>,
+    polled_at: Option<Instant>,
     /// Sources that are held back because of a refusal that names no source.
     suspects: Vec<String>,
     /// The number of deliveries that wait for an answer.
     askers: Arc<AtomicUsize>,
     /// The last answer of remotes whose mirror cannot be opened: there was none since the set was opened.
-    never_heard: LastAnswer,
+    never_answered: LastAnswer,
 }
 
 impl SourceSet {
@@ -172,10 +172,10 @@ impl SourceSet {
             collision: None,
             published: Vec::new(),
             parts: Vec::new(),
-            asked: None,
+            polled_at: None,
             suspects: Vec::new(),
             askers: Arc::default(),
-            never_heard: LastAnswer::not_yet(),
+            never_answered: LastAnswer::not_yet(),
         };
         set.update_read_dirs();
         Ok(set)
@@ -314,7 +314,7 @@ impl SourceSet {
     }
 
     /// Returns the connection options of a source's repository, and its URL without userinfo.
-    fn wire_options(&self, listed: Listed) -> Result<(Listed, wire::Options, String), SetError> {
+    fn wire_options(&self, listed: SourceSpec) -> Result<(SourceSpec, wire::Options, String), SetError> {
         let bad = |what: String| SetError::Source {
             name: listed.name.clone(),
             source: SourceError { what, hints: Vec::new(), transient: false },
@@ -330,14 +330,14 @@ impl SourceSet {
         &mut self,
         name: &str,
         wire: wire::Options,
-        listed: &Listed,
+        listed: &SourceSpec,
     ) -> Result<(), SourceError> {
         let wire::Options { max_fetch_bytes, ref issued, .. } = self.options.mirror.wire;
         let wire = wire::Options { max_fetch_bytes, issued: issued.clone(), ..wire };
         let options = mirror::Options {
             dir: self.options.dir.join(name),
             wire,
-            asked: listed.wanted(),
+            followed: listed.parsed_ref(),
             ..self.options.mirror.clone()
         };
         let composer = Arc::clone(&self.composer);
@@ -376,7 +376,7 @@ impl SourceSet {
         let objects = self.composer.objects();
         let held: Vec<Part> = held.iter().flat_map(|revision| objects.parts(*revision)).collect();
         let now = Instant::now();
-        self.asked = Some(now);
+        self.polled_at = Some(now);
         let may_pause = !self.options.root || !self.options.one_time;
         for (name, repository) in &mut self.repositories {
             let is_paused = may_pause && repository.paused_until(now).is_some();
@@ -384,7 +384,7 @@ impl SourceSet {
                 continue;
             }
             let sources = self.sources.iter().filter(|source| source.mirror == *name);
-            let refs: BTreeSet<String> = sources.map(|source| source.listed.asked.clone()).collect();
+            let refs: BTreeSet<String> = sources.map(|source| source.listed.ref_name.clone()).collect();
             let is_wanted = polls_all || repository.is_due(&refs, now, self.options.period);
             if refs.is_empty() || !is_wanted {
                 continue; // without refs, its last source was removed from the file while it was being polled
@@ -400,7 +400,7 @@ impl SourceSet {
                 timeout: self.options.timeout.mul_f64(0.9),
             };
             repository.busy = true;
-            repository.asked = Some(now);
+            repository.polled_at = Some(now);
             let answer_sender = self.answer_sender.clone();
             let name = name.clone();
             repository.requested.store(false, Ordering::Relaxed);

@@ -24,7 +24,7 @@ use super::reap::RequiredSpace;
 use super::retired::{
     RETIRED, ReadyTree, RetiredGeneration, RetiredTree, SlotTree, StampedSpare, log_not_recycled,
 };
-use super::spare::{self, SpareOrigin, TREE};
+use super::spare::{self, SpareRecord, TREE};
 use super::spare_slot::{SpareSlot, SpareTask};
 use super::stamps::{self, Paths, Stamps};
 use super::{Durability, Error, Options, Spare, Store};
@@ -132,7 +132,7 @@ impl SpareSlot {
         let (top, unsynced) = carry(&top, slot_dir, TREE, delta, blobs, shared, &write, &mut stamps, cancel)?;
         durable::make_durable(top.as_fd(), options.durability, &unsynced)?;
         self.to_trash(RETIRED)?;
-        let origin = SpareOrigin {
+        let origin = SpareRecord {
             tree: delta.tree,
             selection: current.selection.clone(),
             group_write: options.group_write,
@@ -170,9 +170,9 @@ fn lineage(
 
 /// A check of the spare's directories for foreign writes, ahead of its use.
 #[derive(Debug)]
-pub struct SpareLook(Arc<SpareSlot>);
+pub struct SpareCheck(Arc<SpareSlot>);
 
-impl SpareLook {
+impl SpareCheck {
     /// Runs the check, unless the slot is in use. A foreign write is reported when the spare is used.
     pub fn run(&self, cancel: &CancellationToken) {
         let Some(_busy) = self.0.try_lock() else { return };
@@ -239,8 +239,8 @@ impl SpareTask {
 
 impl Store {
     /// Returns a check of the spare to run while a new revision is fetched. `None` if the spare has no stamps.
-    pub fn spare_look(&self) -> Option<SpareLook> {
-        self.spare.state.is_ready().then(|| SpareLook(Arc::clone(&self.spare)))
+    pub fn spare_check(&self) -> Option<SpareCheck> {
+        self.spare.state.is_ready().then(|| SpareCheck(Arc::clone(&self.spare)))
     }
 
     /// The revision of the retired generation that waits in the spare's slot. The mirror must keep its objects.

@@ -101,7 +101,7 @@ impl Worker {
             ..View::default()
         };
         view.ready = store.is_trusted(&clock::now());
-        view.heard = LastAnswer::not_yet();
+        view.last_answer = LastAnswer::not_yet();
         let folds = store.probes().folds;
         let by_commit = store.is_git_sync();
         let payload_inputs =
@@ -344,7 +344,7 @@ impl Work for Worker {
         self.was_answered = false;
         let followed = self.follow(bounds, &choice, may_publish).await;
         if self.was_answered && !followed.as_ref().is_err_and(Error::is_connection_failure) {
-            self.view.heard = LastAnswer::now();
+            self.view.last_answer = LastAnswer::now();
         }
         let mut upstream = self.upstream.lock().await;
         if followed.is_ok() {
@@ -400,7 +400,7 @@ impl Work for Worker {
                 self.housekeeping_due = true; // run again once the retirement is recorded
                 return;
             }
-            (store.spare_task(), store.spare_lacks())
+            (store.spare_task(), store.spare_shortage())
         };
         match lacks.map(|place| format!("there is no room {place} for a spare")) {
             Some(why) => {
@@ -445,7 +445,8 @@ impl Work for Worker {
 
     async fn finish(&mut self, bounds: &Bounds) {
         let store = self.store().await;
-        let deleted = bounds.blocking(Stage::Mend, move |cancel| Ok(store.wait_for_deletions(cancel))).await;
+        let deleted =
+            bounds.blocking(Stage::Repair, move |cancel| Ok(store.wait_for_deletions(cancel))).await;
         match deleted {
             Ok(true) => {}
             Ok(false) => debug!("ended before everything in the trash was deleted"),

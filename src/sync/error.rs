@@ -13,7 +13,7 @@ use crate::{hooks, mirror, store};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stage {
     /// Repairing the root: links, left-overs, retired generations.
-    Mend,
+    Repair,
     /// Reading the sparse patterns.
     Select,
     /// Asking the remote what the ref names.
@@ -32,7 +32,7 @@ impl Stage {
     /// The stage's label value in metrics.
     pub fn label(self) -> &'static str {
         match self {
-            Self::Mend => "mend",
+            Self::Repair => "mend",
             Self::Select => "select",
             Self::Resolve => "resolve",
             Self::Fetch => "fetch",
@@ -45,7 +45,7 @@ impl Stage {
     /// A phrase that follows "while" in messages.
     pub(super) fn words(self) -> &'static str {
         match self {
-            Self::Mend => "mending the root",
+            Self::Repair => "mending the root",
             Self::Select => "reading the sparse patterns",
             Self::Resolve => "asking the remote what the ref names",
             Self::Fetch => "fetching objects",

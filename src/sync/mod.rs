@@ -57,7 +57,7 @@ use crate::payload::{Limits, Rules, Symlinks};
 use crate::phase::machine::{Machine, Patience, Timing};
 use crate::phase::{Status, Trigger};
 use crate::sources::{AttemptResults, History, Newest, Upstream};
-use crate::store::{OwnFile, Store};
+use crate::store::{OperatorFile, Store};
 use crate::telemetry::metrics::{Metrics, SourceLabel};
 
 use drive::Work as _;
@@ -69,7 +69,7 @@ pub use error::{Error, Stage};
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The ref as configured, for messages.
-    pub asked: String,
+    pub ref_name: String,
     /// The root's path, for messages.
     pub root: PathBuf,
     /// Size limits on a revision.
@@ -97,9 +97,9 @@ pub struct Options {
     /// Log every failure instead of the first one and then ever fewer: git-sync does, and users count its lines.
     pub every_failure: bool,
     /// The file that is touched after each publication and at the first success.
-    pub touch_file: Option<OwnFile>,
+    pub touch_file: Option<OperatorFile>,
     /// The file that holds the last error; removed after a success.
-    pub error_file: Option<OwnFile>,
+    pub error_file: Option<OperatorFile>,
 }
 
 /// What shapes a payload but is not among the [`Options`]: properties of the root and the mirror.

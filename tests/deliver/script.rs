@@ -116,7 +116,7 @@ pub fn planner(rules: &str, namespace: &str) -> Planner {
         ignore_unknown: false,
         repository: None,
         policies: Policies::default(),
-        most_bytes: None,
+        memory_limit: None,
         shape: ExtraKeys { version_key: VersionKey::Changed, stamp_key: None },
         warn: |_| {},
     };

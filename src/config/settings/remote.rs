@@ -24,8 +24,8 @@ impl Check<'_> {
     }
 
     /// The ref to follow.
-    pub(super) fn asked(&self) -> Result<Ref, Error> {
-        let text = &self.args.source.asked;
+    pub(super) fn followed_ref(&self) -> Result<Ref, Error> {
+        let text = &self.args.source.ref_name;
         text.parse().map_err(|error: crate::revision::BadRef| self.invalid("ref", text, error.why()))
     }
 

@@ -9,7 +9,7 @@ use crate::config::check::Check;
 use crate::config::error::Error;
 use crate::config::values::path;
 use crate::retention;
-use crate::store::{self, OwnFile};
+use crate::store::{self, OperatorFile};
 
 impl Check<'_> {
     /// The root as an absolute path.
@@ -39,14 +39,14 @@ impl Check<'_> {
 
     /// A file that we write for the operator, such as `--touch-file`. As in git-sync, a relative path is relative to
     /// the root.
-    pub(super) fn own_file(
+    pub(super) fn operator_file(
         &self,
         flag: &str,
         text: &str,
         root: &Path,
         style: &store::Style,
-    ) -> Result<Option<OwnFile>, Error> {
-        let file = path(text).map(|path| OwnFile::new(root, style, &path)).transpose();
+    ) -> Result<Option<OperatorFile>, Error> {
+        let file = path(text).map(|path| OperatorFile::new(root, style, &path)).transpose();
         file.map_err(|why| self.misplaced(flag, text, why, style))
     }
 

@@ -5,8 +5,8 @@ fn id() -> ObjectId {
     ObjectId([0xab; 20])
 }
 
-fn lack() -> Lack {
-    Lack(crate::mirror::lack::Lack::Missing { id: id(), expected: "blob".into() })
+fn object_error() -> ObjectError {
+    ObjectError(crate::mirror::object_error::ObjectError::Missing { id: id(), expected: "blob".into() })
 }
 
 fn local(kind: io::ErrorKind) -> Error {
@@ -28,11 +28,11 @@ fn every_variant_is_one_line_without_a_librarys_noise_and_says_what_to_do() {
         Error::Foreign { path: "/mirror".into() },
         Error::Locked { path: "/mirror".into() },
         Error::Git { act: "open the mirror's objects".into(), source: libgit2() },
-        Error::Damaged { revision: Revision(id()), lack: lack() },
+        Error::Damaged { revision: Revision(id()), source: object_error() },
         Error::Wire(wire()),
         Error::Unsent { wanted: id(), source: Box::new(wire()) },
-        Error::Incomplete { asked: id(), at: Some("a/b".into()), lack: lack() },
-        Error::NotACommit { asked: "v1".into(), kind: "tree".into() },
+        Error::Incomplete { requested: id(), at: Some("a/b".into()), source: object_error() },
+        Error::NotACommit { requested: "v1".into(), kind: "tree".into() },
         Error::BadPack { why: "it ends too soon".into() },
         Error::IndexMemory { task: "indexing the fetched pack", limit: 64 << 20 },
         Error::IndexKilled { task: "garbage collection in the mirror", limit: 64 << 20 },

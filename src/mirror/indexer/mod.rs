@@ -19,7 +19,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, BufWriter};
 use tokio::process::{Child, ChildStdin, Command};
 
 use super::error::{Error, kind_of};
-use super::lack::Lack;
+use super::object_error::ObjectError;
 use crate::revision::{ObjectId, Revision};
 use crate::sandbox::Sandbox;
 #[cfg(any(test, fuzzing))]
@@ -108,7 +108,7 @@ pub(super) enum Report {
         /// The path in the tree of the missing object, if it was found.
         at: Option<Box<str>>,
         /// The object, and why it cannot be read.
-        lack: Lack,
+        error: ObjectError,
     },
     /// The wanted object is not a commit; its kind.
     NotACommit(String),
@@ -232,17 +232,17 @@ pub(super) fn failure(program: &Path, job: &Job, report: Report) -> Error {
     };
     match (report, &job.task) {
         (
-            Report::Incomplete { at, lack: Lack::TooLarge { id, expected, bytes, limit } },
+            Report::Incomplete { at, error: ObjectError::TooLarge { id, expected, bytes, limit } },
             Task::Index { tip, .. },
         ) => {
             let path = at.map_or_else(|| format!("{expected} {id}"), String::from);
             Error::too_large(Revision(*tip), path, bytes, limit)
         }
-        (Report::Incomplete { at, lack }, Task::Index { tip, .. }) => {
-            Error::Incomplete { asked: *tip, at, lack: lack.into() }
+        (Report::Incomplete { at, error }, Task::Index { tip, .. }) => {
+            Error::Incomplete { requested: *tip, at, source: error.into() }
         }
         (Report::NotACommit(kind), Task::Index { tip, .. }) => {
-            Error::NotACommit { asked: tip.to_string(), kind }
+            Error::NotACommit { requested: tip.to_string(), kind }
         }
         (Report::Cut, _) => Error::BadPack { why: "it ends too soon".into() },
         (Report::Many(objects), _) => Error::BadPack { why: format!("{objects} objects are too many") },

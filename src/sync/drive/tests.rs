@@ -134,7 +134,7 @@ impl Work for Double {
 fn options() -> Options {
     let backoff = Backoff { first: S(10), ceiling: S(100) };
     Options {
-        asked: "main".to_owned(),
+        ref_name: "main".to_owned(),
         root: "/root".into(),
         limits: Default::default(),
         symlinks: Default::default(),

@@ -6,7 +6,7 @@ use hyper::http::{HeaderMap, HeaderValue, StatusCode};
 use k8s_openapi::api::core::v1::ConfigMap as KubeConfigMap;
 
 use super::act::{Act, Kind, Verb};
-use super::answer::{Anything, HttpResponse, Listed};
+use super::answer::{Anything, HttpResponse, MetadataList};
 use super::error::Failure;
 use super::kubeconfig::Clusters;
 use super::{ConfigError, Options};
@@ -33,7 +33,7 @@ fn api_answers(data: &[u8]) {
     let longest = Duration::from_secs(60);
     let answer = HttpResponse { status, headers, body: body.clone() };
     let result = match shape % 3 {
-        0 => answer.read::<Listed>(&act, longest).map(|_| ()),
+        0 => answer.read::<MetadataList>(&act, longest).map(|_| ()),
         1 => answer.read::<KubeConfigMap>(&act, longest).map(|_| ()),
         _ => answer.read::<Anything>(&act, longest).map(|_| ()),
     };
