@@ -38,7 +38,7 @@ pub enum Trigger {
 
 impl Trigger {
     /// The trigger's name in logs and metrics.
-    pub fn word(self) -> &'static str {
+    pub fn label(self) -> &'static str {
         match self {
             Self::StartUp => "start_up",
             Self::Timer => "timer",
@@ -130,12 +130,12 @@ pub struct EarlierSuccess {
 }
 
 /// The value of `ref` where several sources are followed. It contains a space, so no ref can have the same name.
-pub const ITS_SOURCES: &str = "its sources";
+pub const REF_OF_SOURCES: &str = "its sources";
 
 /// Returns a phrase that names the remote and ref, or the file of sources, for messages.
 pub fn followed(remote: &str, ref_name: &str) -> String {
     match ref_name {
-        ITS_SOURCES => format!("the sources in {remote}"),
+        REF_OF_SOURCES => format!("the sources in {remote}"),
         ref_name => format!("{remote} {ref_name}"),
     }
 }

@@ -167,7 +167,7 @@ impl Input {
                 };
                 given.refuse_without("--repo", of_repo)?;
                 if let Err(error) =
-                    detached_io::patiently(directory, |path| std::fs::read_dir(path).map(drop))
+                    detached_io::wait_for_io(directory, |path| std::fs::read_dir(path).map(drop))
                 {
                     return Err(config::Error::Place {
                         name: "--tree".into(),
@@ -275,7 +275,7 @@ fn read_rules(rules: &Path) -> Result<String, config::Error> {
         why: format!("cannot read it: {error}"),
         hint: "name a file that is there and that this user may read; --rules-in-tree names one in the tree",
     };
-    detached_io::patiently(rules, |path| std::fs::read_to_string(path)).map_err(unreadable)
+    detached_io::wait_for_io(rules, |path| std::fs::read_to_string(path)).map_err(unreadable)
 }
 
 /// Fetches the revision that the ref, or the refs of all sources, name.
@@ -291,7 +291,7 @@ pub(super) fn fetch(options: &FetchOptions) -> anyhow::Result<(Objects, Revision
     });
     let revision = revision.map_err(|error| SourceError::of_set(&error))?;
     // Manifests that lack the files of one source would delete its ConfigMaps when they are applied.
-    if let Some(what) = upstream.placement().held() {
+    if let Some(what) = upstream.placement().hold_reason() {
         let hints = vec!["manifests are made of all sources, optional ones included".to_owned()];
         return Err(SourceError { what, hints, transient: true }.into());
     }

@@ -56,7 +56,7 @@ pub struct Args {
 /// When the root cannot be read.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let found = store::inspect(&args.root)?;
-    let report = Report::new(&found, live::ask(&found.socket, ANSWER_TIMEOUT));
+    let report = Report::new(&found, live::query_writer(&found.socket, ANSWER_TIMEOUT));
     let now = clock::now().wall;
     let failed = report.failure(args.max_age, now);
     // If nothing was ever published, the two lines on stderr say everything.
@@ -293,7 +293,7 @@ impl<'a> Generation<'a> {
             published: record.published,
             retired: record.retired.as_ref().map(|retired| retired.at),
         };
-        let holders = match fs_err::metadata(root.join(found.name.place())) {
+        let holders = match fs_err::metadata(root.join(found.name.relative_path())) {
             Ok(dir) if found.pinned => fsx::lock_holders(dir.dev(), dir.ino()),
             _ => Vec::new(),
         };

@@ -14,7 +14,7 @@ use kube::client::Body;
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, Error as _};
 
-use super::act::{Act, Verb};
+use super::act::{Operation, Verb};
 use super::error::Failure;
 use super::object::Meta;
 use crate::retry::retry_after;
@@ -96,9 +96,9 @@ impl<'de> Deserialize<'de> for MetadataList {
 
 /// The response to a deletion: the object or a `Status`. Neither is used.
 #[derive(Debug, Deserialize)]
-pub(super) struct Anything {}
+pub(super) struct AnyObject {}
 
-impl Expect for Anything {
+impl Expect for AnyObject {
     const NAME: &'static str = "object or status";
     const KINDS: &'static [&'static str] = &[];
 }
@@ -140,11 +140,11 @@ impl HttpResponse {
     /// Parses a successful response; returns the failure that any other one means.
     pub(super) fn read<T: DeserializeOwned + Expect>(
         self,
-        act: &Act,
+        operation: &Operation,
         longest_pause: Duration,
     ) -> Result<T, Failure> {
         if !self.status.is_success() {
-            return Err(self.failure(act, longest_pause));
+            return Err(self.failure(operation, longest_pause));
         }
         #[derive(Deserialize)]
         struct Named {
@@ -161,10 +161,10 @@ impl HttpResponse {
         serde_json::from_slice(&self.body).map_err(|_| strange)
     }
 
-    fn failure(&self, act: &Act, longest_pause: Duration) -> Failure {
+    fn failure(&self, operation: &Operation, longest_pause: Duration) -> Failure {
         // A proxy between us and the server may answer without a `Status`; then the HTTP status decides.
         let said: Status = serde_json::from_slice(&self.body).unwrap_or_default();
-        let namespace = act.namespace.clone();
+        let namespace = operation.namespace.clone();
         let text = shown(&said.message);
         let mentions = |words: &str| said.message.contains(words);
         let caused = |reason: &str| said.details.causes.iter().any(|cause| cause.reason == reason);
@@ -174,9 +174,9 @@ impl HttpResponse {
             403 if mentions("exceeded quota") => Failure::QuotaExceeded { said: text },
             403 if mentions("User \"") || said.message.is_empty() => Failure::Forbidden {
                 user: user_of(&said.message),
-                verb: act.verb.label(),
-                resource: match act.kind.group() {
-                    "" => act.kind.resource(),
+                verb: operation.verb.label(),
+                resource: match operation.kind.group() {
+                    "" => operation.kind.resource(),
                     _ => "leases.coordination.k8s.io",
                 },
                 namespace,
@@ -186,7 +186,7 @@ impl HttpResponse {
             404 => Failure::NotFound,
             409 if said.reason == "AlreadyExists" => Failure::AlreadyExists,
             409 => Failure::Conflict,
-            410 if act.verb == Verb::List => Failure::Expired,
+            410 if operation.verb == Verb::List => Failure::Expired,
             413 => Failure::TooLarge { said: text },
             422 if mentions("field is immutable when `immutable` is set") => Failure::Immutable,
             422 if caused("FieldValueTooLong") => Failure::TooLarge { said: said.fields() },
@@ -329,8 +329,8 @@ mod tests {
         HttpResponse { status, headers: HeaderMap::new(), body: body.to_string().into_bytes() }
     }
 
-    fn put() -> Act {
-        Act::of(Verb::Update, Kind::ConfigMap, "ci", "jobs")
+    fn put() -> Operation {
+        Operation::of(Verb::Update, Kind::ConfigMap, "ci", "jobs")
     }
 
     #[test]
@@ -364,7 +364,7 @@ mod tests {
                        resource \"configmaps\" in API group \"\" in the namespace \"ci\"";
         let of = |message: &str| {
             let why = answered(403, &serde_json::json!({ "message": message })).failure(&put(), LONGEST);
-            let error = super::super::Error { cluster: "c".into(), act: Box::new(put()), why };
+            let error = super::super::Error { cluster: "c".into(), operation: Box::new(put()), why };
             (error.why.to_string(), error.hints().concat())
         };
         let (why, hint) = of(message);

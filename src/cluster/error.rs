@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use super::act::{Act, Kind, Verb};
+use super::act::{Kind, Operation, Verb};
 
 /// Returns the user to grant a right to.
 fn named(user: &str) -> &str {
@@ -22,12 +22,12 @@ fn of_user(user: &str) -> String {
 
 /// A request failed.
 #[derive(Debug, thiserror::Error)]
-#[error("cluster {cluster}: cannot {act}")]
+#[error("cluster {cluster}: cannot {operation}")]
 pub struct Error {
     /// The cluster's name.
     pub cluster: String,
     /// What was tried.
-    pub act: Box<Act>,
+    pub operation: Box<Operation>,
     /// Why it failed.
     #[source]
     pub why: Failure,
@@ -171,7 +171,7 @@ impl Error {
                 | Failure::Server { .. }
                 | Failure::UnexpectedResponse { .. }
         );
-        unknown && self.act.verb.is_write()
+        unknown && self.operation.verb.is_write()
     }
 
     /// Returns true if another attempt, after reading again, may succeed without an operator.
@@ -186,7 +186,7 @@ impl Error {
             | Failure::Server { .. }
             | Failure::UnexpectedResponse { .. } => true,
             // The object was deleted between the read and the update.
-            Failure::NotFound => self.act.verb == Verb::Update,
+            Failure::NotFound => self.operation.verb == Verb::Update,
             Failure::Unreachable { transient, .. } => *transient,
             Failure::Config(config) => config.is_transient(),
             Failure::Status { status, .. } => *status == 408,
@@ -204,7 +204,7 @@ impl Error {
 
     /// What an operator can do, a line each.
     pub fn hints(&self) -> Vec<String> {
-        let Act { kind, name, .. } = &*self.act;
+        let Operation { kind, name, .. } = &*self.operation;
         let hint = match &self.why {
             Failure::NamespaceNotFound { namespace } => {
                 format!(

@@ -135,9 +135,9 @@ struct Unused {
 impl Effect {
     /// One line for each setting without effect. With `by_git` (`--git`), git itself lists refs and fetches, and
     /// settings that it then obeys are left out.
-    pub(super) fn remarks(&self, by_git: bool) -> impl Iterator<Item = String> {
+    pub(super) fn warnings(&self, by_git: bool) -> impl Iterator<Item = String> {
         self.unused.values().filter_map(move |Unused { key, reason }| {
-            let why = reason.map_or_else(Some, |entry| table::instead(entry, by_git))?;
+            let why = reason.map_or_else(Some, |entry| table::replacement(entry, by_git))?;
             Some(format!("git's {key} has no effect here: {why}"))
         })
     }

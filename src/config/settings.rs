@@ -166,7 +166,7 @@ impl Settings {
             telemetry: check.telemetry()?,
             termination_log,
             add_user: args.credentials.add_user,
-            remarks: check.remarks(&git, hidden),
+            remarks: check.warnings(&git, hidden),
         })
     }
 }

@@ -104,7 +104,7 @@ impl Check<'_> {
 pub fn listed(sources: &SetOptions) -> Result<List, Error> {
     let sources = sources.clone();
     let file = sources.file.clone();
-    let read = detached_io::patiently(&file, move |path| {
+    let read = detached_io::wait_for_io(&file, move |path| {
         Ok(List::read(path).and_then(|list| sources.check().map(|()| list)))
     });
     let read = read.unwrap_or_else(|error| Err(BadFile { path: file, why: error.to_string() }));
@@ -112,7 +112,7 @@ pub fn listed(sources: &SetOptions) -> Result<List, Error> {
 }
 
 /// Warnings about likely mistakes in the file of sources. They never contain a value, which may be a secret.
-pub fn remarks_on(list: &List) -> Vec<String> {
+pub fn warnings_about(list: &List) -> Vec<String> {
     let mut remarks = Vec::new();
     for SourceSpec { name, repo, credentials, .. } in &list.sources {
         let mut remark = |text: &str| remarks.push(format!("source {name}: {text}"));
@@ -189,7 +189,7 @@ mod tests {
             let text = format!(
                 "version: 1\nunique-base-names: 'jobs/**'\nsources:\n  - {{name: a, {source}}}\nend: true\n"
             );
-            remarks_on(&List::parse(&text).unwrap())
+            warnings_about(&List::parse(&text).unwrap())
         };
         for (source, words) in [
             (

@@ -94,7 +94,7 @@ impl Planner {
         last: Option<LastPlan>,
     ) -> Result<(Desired, LastPlan), Error> {
         if let Rules::InTree(path) = &self.rules
-            && let Some(why) = sources.held_below([path.as_bytes()])
+            && let Some(why) = sources.hold_reason_below([path.as_bytes()])
         {
             return Err(Error::RulesHeld(why));
         }

@@ -27,13 +27,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::error::{Error, Libgit2};
 use super::files::{ignore_absent, local, remove_matching};
+use super::index_limiter::IndexLimiter;
 use super::layout::Layout;
 use super::object_error::ObjectError;
 use super::odb::{ObjectReader, Settings, Store};
 use super::repo_kind::RepoKind;
 use super::shared::Shared;
 use super::tree::lines;
-use super::turns::Turns;
 use super::{Mirror, Objects, Options, Submodules};
 use crate::payload::{Limits, Parts};
 use crate::revision::{ObjectId, Revision};
@@ -79,7 +79,7 @@ pub struct Composer {
     limits: Limits,
     /// The last tree that passed the check of base names, and the globs that it was checked with.
     checked: Mutex<Option<(ObjectId, UniqueBaseNames)>>,
-    turns: Arc<Turns>,
+    index_limiter: Arc<IndexLimiter>,
 }
 
 impl Composer {
@@ -90,12 +90,18 @@ impl Composer {
         let layout = Layout::open(dir, RepoKind::Bare, durable)?;
         let dir = layout.dir().to_owned();
         let shared = Arc::new(Shared::new(dir, Submodules::Off, durable, false).composed());
-        Ok(Self { shared, _lock: layout, limits, turns: Arc::new(Turns::new()), checked: Mutex::default() })
+        Ok(Self {
+            shared,
+            _lock: layout,
+            limits,
+            index_limiter: Arc::new(IndexLimiter::new()),
+            checked: Mutex::default(),
+        })
     }
 
     /// Opens the mirror of a source. Blocking, without network.
     pub fn mirror(&self, options: Options) -> Result<Mirror, Error> {
-        Mirror::open_source(options, &self.shared, Arc::clone(&self.turns))
+        Mirror::open_source(options, &self.shared, Arc::clone(&self.index_limiter))
     }
 
     /// Sets the directories of the mirrors whose objects are read from now on.

@@ -233,7 +233,7 @@ impl Comparison<'_> {
             match pair.unchanged() {
                 Some(line) if line.is_dir() => {} // read by `any_unchanged`, if at all
                 Some(line) => {
-                    let wanted = self.wants(&full, &line, inherited);
+                    let wanted = self.selects(&full, &line, inherited);
                     presence.merge(Presence { old: wanted, new: wanted });
                 }
                 None => presence.merge(self.changed(path, full, pair, inherited, &mut subtrees)?),
@@ -265,13 +265,13 @@ impl Comparison<'_> {
     ) -> Result<Presence, Error> {
         let mut presence = Presence::default();
         if let Some(line) = pair.old.filter(|line| !line.is_dir())
-            && self.wants(&full, &line, inherited)
+            && self.selects(&full, &line, inherited)
         {
             self.removed(dir, &line)?;
             presence.old = true;
         }
         if let Some(line) = pair.new.filter(|line| !line.is_dir())
-            && self.wants(&full, &line, inherited)
+            && self.selects(&full, &line, inherited)
         {
             self.written(dir, &line)?;
             presence.new = true;
@@ -280,8 +280,8 @@ impl Comparison<'_> {
         let old = tree(pair.old);
         let new = tree(pair.new);
         if old.is_some() || new.is_some() {
-            let wanted = self.patterns.is_none_or(|patterns| patterns.wants(&full, true, inherited));
-            if self.may_want_below(&full, wanted) {
+            let wanted = self.patterns.is_none_or(|patterns| patterns.selects(&full, true, inherited));
+            if self.may_select_below(&full, wanted) {
                 self.queued += full.len() + QUEUED_OVERHEAD;
                 subtrees.push(Subtree { path: full, old, new, wanted });
             }
@@ -308,8 +308,8 @@ impl Comparison<'_> {
             for (name, pair) in pairs(&Sorted::by_name(before), &Sorted::by_name(after)) {
                 let full = join(path, name);
                 if let Some(line) = self.checked_out(&full, pair).unchanged().filter(Line::is_dir) {
-                    let wanted = self.wants(&full, &line, inherited);
-                    if !self.may_want_below(&full, wanted) {
+                    let wanted = self.selects(&full, &line, inherited);
+                    if !self.may_select_below(&full, wanted) {
                         continue;
                     }
                     self.queued += full.len() + QUEUED_OVERHEAD;
@@ -372,9 +372,9 @@ impl Comparison<'_> {
         self.budget.enter(reader, &id, path, lines.len())?;
         for line in lines {
             let full = join(path, line.name);
-            let wanted = self.wants(&full, &line, inherited);
+            let wanted = self.selects(&full, &line, inherited);
             let has_wanted = if line.is_dir() {
-                self.may_want_below(&full, wanted) && self.any_wanted(&full, line.id, wanted)?
+                self.may_select_below(&full, wanted) && self.any_wanted(&full, line.id, wanted)?
             } else {
                 wanted
             };
@@ -399,13 +399,13 @@ impl Comparison<'_> {
         Error::Cancelled
     }
 
-    fn wants(&self, full: &[u8], line: &Line<'_>, inherited: bool) -> bool {
-        self.patterns.is_none_or(|patterns| patterns.wants(full, line.matches_as_dir(), inherited))
+    fn selects(&self, full: &[u8], line: &Line<'_>, inherited: bool) -> bool {
+        self.patterns.is_none_or(|patterns| patterns.selects(full, line.matches_as_dir(), inherited))
     }
 
     /// Whether anything below the directory `full` can be wanted.
-    fn may_want_below(&self, full: &[u8], wanted: bool) -> bool {
-        self.patterns.is_none_or(|patterns| patterns.may_want_below(full, wanted))
+    fn may_select_below(&self, full: &[u8], wanted: bool) -> bool {
+        self.patterns.is_none_or(|patterns| patterns.may_select_below(full, wanted))
     }
 
     fn damaged(&self, error: ObjectError) -> Error {

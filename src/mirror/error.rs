@@ -388,7 +388,7 @@ impl Error {
     }
 
     /// Returns true if the connection to the remote failed, as opposed to an error that the remote reported.
-    pub fn is_cut(&self) -> bool {
+    pub fn is_connection_loss(&self) -> bool {
         let is_connection =
             |error: &wire::Error| error.is_transient() && !matches!(error, wire::Error::Remote { .. });
         match self {

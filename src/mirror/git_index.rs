@@ -139,7 +139,7 @@ impl Walk<'_> {
             self.name(line)?;
             let wanted = self
                 .patterns
-                .is_none_or(|patterns| patterns.wants(&self.path, line.matches_as_dir(), inherited));
+                .is_none_or(|patterns| patterns.selects(&self.path, line.matches_as_dir(), inherited));
             if line.is_dir() {
                 let start = self.cached();
                 self.levels.push(None);

@@ -25,7 +25,7 @@
 //! | `history` | the ancestry relation of two revisions |
 //! | `gc`, `gc_plan` | garbage collection: the work, and the rules that plan it |
 //! | `error`, `object_error` | errors |
-//! | `commit_info`, `received`, `turns` | commit metadata; bytes received; taking turns at indexing packs |
+//! | `commit_info`, `received`, `index_limiter` | commit metadata; bytes received; taking turns at indexing packs |
 //! | `author` | creates the repository of `treeswap demo` |
 
 mod adopt;
@@ -50,6 +50,7 @@ mod gc;
 mod gc_plan;
 mod git_index;
 mod history;
+mod index_limiter;
 mod indexer;
 mod layout;
 mod listing;
@@ -70,7 +71,6 @@ mod subdirectory;
 mod tests;
 mod tree;
 mod tree_to_payload;
-mod turns;
 pub mod wire;
 mod worktrees;
 
@@ -97,13 +97,13 @@ pub use wire::Tip;
 use crate::payload::{BlobSource, Delta, Payload, Rules};
 use crate::revision::{ObjectId, Ref, Revision};
 use crate::sandbox::Sandbox;
+use index_limiter::IndexLimiter;
 use layout::Layout;
 use modules::{Modules, ModulesError};
 use odb::{ObjectReader, Peeled, Settings};
 use repo_kind::RepoKind;
 use shared::Shared;
 use sparse::Patterns;
-use turns::Turns;
 
 /// How much history to fetch and keep.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -245,7 +245,7 @@ pub struct Mirror {
     /// fetch brings all of them.
     is_source: bool,
     /// Limits how many mirrors index packs at the same time; `None` without other mirrors.
-    turns: Option<Arc<Turns>>,
+    index_limiter: Option<Arc<IndexLimiter>>,
     /// The mirrors of submodules.
     children: modules::Children,
 }
@@ -263,11 +263,15 @@ impl Mirror {
 
     /// Opens the mirror of one source of composed revisions. It shares its read lock with `composed`, whose readers
     /// read this mirror's objects, too.
-    fn open_source(options: Options, composed: &Shared, turns: Arc<Turns>) -> Result<Self, Error> {
+    fn open_source(
+        options: Options,
+        composed: &Shared,
+        index_limiter: Arc<IndexLimiter>,
+    ) -> Result<Self, Error> {
         Settings { verify: options.verify, durable: options.durable, max_objects: None }.apply()?;
         let mirror =
             Self::begin(options, false, |dir, options| composed.below(dir, options.modules.submodules))?;
-        Ok(Self { is_source: true, turns: Some(turns), ..mirror })
+        Ok(Self { is_source: true, index_limiter: Some(index_limiter), ..mirror })
     }
 
     /// Makes the next fetch recreate the mirror, because an object could not be read.
@@ -313,7 +317,7 @@ impl Mirror {
             received: 0,
             is_submodule,
             is_source: false,
-            turns: None,
+            index_limiter: None,
             children: modules::Children::new(),
         })
     }

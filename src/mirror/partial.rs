@@ -84,7 +84,8 @@ impl Mirror {
         }
         for _ in 0..LIST_OBJECTS_MAX {
             let shared = Arc::clone(&self.shared);
-            let absent = blocking(move || modules::absent_of_links(&shared.store()?, revision)).await?;
+            let absent =
+                blocking(move || modules::missing_object_of_links(&shared.store()?, revision)).await?;
             let Some(id) = absent else { return Ok(()) };
             let request = Request { wants: vec![id], ..Request::default() };
             self.received += self.receive_wanted(&request, self.options.wire.max_fetch_bytes).await?;
@@ -166,7 +167,7 @@ impl Walk<'_> {
             let end = push_name(&mut self.path, line.name);
             let wanted = self
                 .patterns
-                .is_none_or(|patterns| patterns.wants(&self.path, line.matches_as_dir(), inherited));
+                .is_none_or(|patterns| patterns.selects(&self.path, line.matches_as_dir(), inherited));
             match line.mode & FORMAT {
                 DIRECTORY if self.needs_below(wanted) => self.below(line.id, wanted)?,
                 REGULAR | LINK if wanted && !reader.has(&line.id) => self.add_absent(line.id)?,
@@ -181,7 +182,7 @@ impl Walk<'_> {
     /// Whether the tree of the directory at the walk's path is needed.
     fn needs_below(&self, wanted: bool) -> bool {
         self.needs_all_trees
-            || self.patterns.is_none_or(|patterns| patterns.may_want_below(&self.path, wanted))
+            || self.patterns.is_none_or(|patterns| patterns.may_select_below(&self.path, wanted))
     }
 
     fn below(&mut self, id: ObjectId, inherited: bool) -> Result<(), Error> {

@@ -482,7 +482,7 @@ fn blobs_are_read_as_they_lie_in_their_pack() {
     builder.write(&packs, 0o444).unwrap();
     let index = packs.join(format!("pack-{}.idx", builder.name().unwrap().unwrap()));
     let mut places = std::collections::HashMap::new();
-    super::pack_index::each_place(&index, |id, offset| _ = places.insert(id, offset)).unwrap();
+    super::pack_index::each_offset(&index, |id, offset| _ = places.insert(id, offset)).unwrap();
     assert_eq!(places.len(), 15);
     let found = order("a pack").into_iter().map(|at| {
         let place = places.get(&payload.entries[at as usize].id);

@@ -70,11 +70,11 @@ impl Walk<'_> {
             let line = self.modules.checked_out(&self.path, line);
             let wanted = self
                 .patterns
-                .is_none_or(|patterns| patterns.wants(&self.path, line.matches_as_dir(), inherited));
+                .is_none_or(|patterns| patterns.selects(&self.path, line.matches_as_dir(), inherited));
             if line.is_dir() && self.modules.has_root(&self.path) {
                 self.module(&line, wanted)?;
             } else if line.is_dir() {
-                if self.patterns.is_none_or(|patterns| patterns.may_want_below(&self.path, wanted)) {
+                if self.patterns.is_none_or(|patterns| patterns.may_select_below(&self.path, wanted)) {
                     self.enter(&line, wanted)?;
                 }
             } else if wanted {

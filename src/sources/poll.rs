@@ -19,7 +19,7 @@ const MAX_REQUESTS: usize = 6;
 const TRANSACTION: Duration = Duration::from_millis(25);
 
 /// The input of a poll.
-pub(super) struct Question {
+pub(super) struct PollRequest {
     pub(super) mirror: Arc<Mutex<Mirror>>,
     /// The refs as the file has them, each once.
     pub(super) refs: Vec<String>,
@@ -32,7 +32,7 @@ pub(super) struct Question {
     pub(super) timeout: Duration,
 }
 
-impl Question {
+impl PollRequest {
     /// Returns the previous answer if the ref still names the same object.
     fn previous_answer(&self, ref_name: &str, object: ObjectId) -> Option<Answer> {
         let known = self.known.get(ref_name).filter(|(named, _)| *named == object);
@@ -53,7 +53,7 @@ pub(super) enum Answer {
 }
 
 /// The answers of one repository.
-pub(super) struct Answers {
+pub(super) struct PollResult {
     pub(super) of_refs: Vec<(String, Answer)>,
     /// Set if the volume was too full for a fetch.
     pub(super) full: Option<mirror::Error>,
@@ -65,7 +65,7 @@ pub(super) struct Answers {
     pub(super) is_answered: bool,
 }
 
-impl Answers {
+impl PollResult {
     /// Returns true if a ref has no commit.
     pub(super) fn has_failed(&self) -> bool {
         self.of_refs.iter().any(|(_, answer)| !matches!(answer, Answer::Named(..)))
@@ -84,10 +84,10 @@ impl Answers {
 }
 
 /// Polls the repository within the question's timeout.
-pub(super) async fn poll(question: Question) -> Answers {
-    let refs = question.refs.clone();
-    let timeout = question.timeout;
-    match tokio::time::timeout(timeout, ask(question)).await {
+pub(super) async fn poll(request: PollRequest) -> PollResult {
+    let refs = request.refs.clone();
+    let timeout = request.timeout;
+    match tokio::time::timeout(timeout, ask(request)).await {
         Ok(answers) => answers,
         Err(_) => {
             let seconds = timeout.as_secs_f64();
@@ -99,31 +99,31 @@ pub(super) async fn poll(question: Question) -> Answers {
     }
 }
 
-fn failed(refs: &[String], why: &SourceError) -> Answers {
+fn failed(refs: &[String], why: &SourceError) -> PollResult {
     let of_refs = refs.iter().map(|ref_name| (ref_name.clone(), Answer::Failed(why.clone()))).collect();
-    Answers { of_refs, full: None, retry_after: None, is_new: false, is_answered: false }
+    PollResult { of_refs, full: None, retry_after: None, is_new: false, is_answered: false }
 }
 
-async fn ask(question: Question) -> Answers {
-    let mut mirror = question.mirror.lock().await;
-    let tips = match consistent_tips(&mut mirror, &question).await {
+async fn ask(request: PollRequest) -> PollResult {
+    let mut mirror = request.mirror.lock().await;
+    let tips = match consistent_tips(&mut mirror, &request).await {
         Ok(tips) => tips,
         Err(error) => {
             let retry_after = error.retry_after();
-            return Answers { retry_after, ..failed(&question.refs, &SourceError::of_mirror(&error)) };
+            return PollResult { retry_after, ..failed(&request.refs, &SourceError::of_mirror(&error)) };
         }
     };
     let mut answers =
-        Answers { of_refs: Vec::new(), full: None, retry_after: None, is_new: false, is_answered: true };
+        PollResult { of_refs: Vec::new(), full: None, retry_after: None, is_new: false, is_answered: true };
     let mut connection_error = None;
-    for (ref_name, tip) in question.refs.iter().zip(tips) {
+    for (ref_name, tip) in request.refs.iter().zip(tips) {
         let answer = match tip {
-            Ok(tip) => match question.previous_answer(ref_name, tip.object) {
+            Ok(tip) => match request.previous_answer(ref_name, tip.object) {
                 Some(answer) => answer,
-                None => match mirror.fetch(&tip, &question.held).await {
+                None => match mirror.fetch(&tip, &request.held).await {
                     Ok(revision) => Answer::Named(tip.object, revision),
                     Err(error) => {
-                        if connection_error.is_none() && error.is_cut() {
+                        if connection_error.is_none() && error.is_connection_loss() {
                             connection_error = Some(SourceError::of_mirror(&error));
                         }
                         answers.failed(&tip, error)
@@ -136,7 +136,7 @@ async fn ask(question: Question) -> Answers {
     }
     answers.is_answered = connection_error.is_none();
     for (ref_name, answer) in &mut answers.of_refs {
-        let is_new = matches!(answer, Answer::Named(object, _) if question.previous_answer(ref_name, *object).is_none());
+        let is_new = matches!(answer, Answer::Named(object, _) if request.previous_answer(ref_name, *object).is_none());
         match &connection_error {
             // The refs of a repository move together: none does if a fetch of another one was cut off.
             Some(why) if is_new => *answer = Answer::Failed(why.clone()),
@@ -150,12 +150,12 @@ async fn ask(question: Question) -> Answers {
 /// repository, an inner one about a single ref.
 async fn consistent_tips(
     mirror: &mut Mirror,
-    question: &Question,
+    request: &PollRequest,
 ) -> Result<Vec<Result<Tip, SourceError>>, mirror::Error> {
-    let refs = &question.refs;
+    let refs = &request.refs;
     let mut before = request_tips(mirror, refs).await?;
     let is_known = |(ref_name, tip): (&String, &Result<Tip, SourceError>)| {
-        let known = question.known.get(ref_name);
+        let known = request.known.get(ref_name);
         matches!((tip, known), (Ok(tip), Some((object, _))) if tip.object == *object)
     };
     if refs.len() < 2 || refs.iter().zip(&before).all(is_known) {

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
 
-use super::carry::carry;
+use super::carry::carry_forward;
 use super::durable;
 use super::linkable::Linkable;
 use super::names::SPARE;
@@ -129,7 +129,8 @@ impl SpareSlot {
         let RetiredGeneration { record, mut stamps, .. } = retired;
         let lineage = lineage(&record, current, delta, shared.is_some());
         let write = options.write_options();
-        let (top, unsynced) = carry(&top, slot_dir, TREE, delta, blobs, shared, &write, &mut stamps, cancel)?;
+        let (top, unsynced) =
+            carry_forward(&top, slot_dir, TREE, delta, blobs, shared, &write, &mut stamps, cancel)?;
         durable::make_durable(top.as_fd(), options.durability, &unsynced)?;
         self.to_trash(RETIRED)?;
         let origin = SpareRecord {
@@ -191,7 +192,7 @@ impl SpareTask {
     }
 
     /// Deletes the retired generation that waits, because it cannot be used.
-    pub fn give_up(&self) -> Result<(), Error> {
+    pub fn discard_retired(&self) -> Result<(), Error> {
         self.slot().discard_waiting()
     }
 

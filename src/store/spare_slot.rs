@@ -361,7 +361,7 @@ impl SpareTask {
             return Ok(());
         }
         let why = std::io::Error::other("the payload is another generation's");
-        Err(Error::io("make a spare of", self.slot.layout.place(&current.name))(why))
+        Err(Error::io("make a spare of", self.slot.layout.path_of(&current.name))(why))
     }
 }
 

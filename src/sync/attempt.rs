@@ -267,7 +267,7 @@ impl Worker {
         let current = self.view.revision();
         let mut upstream = self.upstream.lock().await;
         let resolved = bounds.network(Stage::Resolve, upstream.resolve(current, &held)).await;
-        self.view.sources = upstream.rows(current, false);
+        self.view.sources = upstream.source_statuses(current, false);
         self.was_answered = resolved.as_ref().map_or_else(Error::is_no_such_ref, |_| true);
         let tip = resolved?;
         self.metrics.took("resolve", began.elapsed());
@@ -350,7 +350,7 @@ impl Work for Worker {
         if followed.is_ok() {
             upstream.clear_suspects();
         }
-        self.view.sources = upstream.rows(self.view.revision(), followed.is_err());
+        self.view.sources = upstream.source_statuses(self.view.revision(), followed.is_err());
         drop(upstream);
         let done = match (followed?, republished) {
             (Done::Published(published), _) => Done::Published(published),
@@ -464,8 +464,8 @@ impl Work for Worker {
     }
 
     fn next_repair(&self) -> Option<Duration> {
-        let retention = self.view.plan.decisions.iter().filter_map(|decision| decision.again_in);
-        retention.chain([self.scrubs.again_in()]).min()
+        let retention = self.view.plan.decisions.iter().filter_map(|decision| decision.next_change_in);
+        retention.chain([self.scrubs.due_in()]).min()
     }
 
     fn view(&self) -> &View {

@@ -1,5 +1,5 @@
 //! The touch file and the error file (`--touch-file`, `--error-file`). They may be on a file system that hangs, which
-//! must not block the loop: file operations run detached and are waited for at most [`detached_io::PATIENCE`].
+//! must not block the loop: file operations run detached and are waited for at most [`detached_io::DEFAULT_TIMEOUT`].
 
 use tracing::{debug, error};
 
@@ -53,7 +53,7 @@ pub(super) async fn write(
     run_detached(options.error_file.as_ref(), work).await
 }
 
-/// Runs file operations on a detached thread, for at most [`detached_io::PATIENCE`].
+/// Runs file operations on a detached thread, for at most [`detached_io::DEFAULT_TIMEOUT`].
 async fn run_detached(
     file: Option<&OperatorFile>,
     work: impl FnOnce(&OperatorFile) -> Vec<String> + Send + 'static,
@@ -61,9 +61,11 @@ async fn run_detached(
     let Some(file) = file else { return Vec::new() };
     let own = file.clone();
     let work = detached_io::run(file.path(), move || work(&own));
-    match tokio::time::timeout(detached_io::PATIENCE, work).await {
+    match tokio::time::timeout(detached_io::DEFAULT_TIMEOUT, work).await {
         Ok(Some(failures)) => failures,
-        Ok(None) | Err(_) => vec![format!("cannot reach {}: {}", file.path().display(), detached_io::late())],
+        Ok(None) | Err(_) => {
+            vec![format!("cannot reach {}: {}", file.path().display(), detached_io::timeout_error())]
+        }
     }
 }
 

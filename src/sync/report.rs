@@ -176,7 +176,7 @@ impl Report {
     }
 
     /// Reports that polling stops because the ref is a commit id.
-    pub(super) fn no_attempt_follows(&self) {
+    pub(super) fn log_parked(&self) {
         info!(name: "parked", target: GIT_SYNC, asked = self.options.ref_name, "parked");
     }
 
@@ -213,7 +213,7 @@ impl Report {
         self.status.send_modify(|status| status.next_attempt = None);
         self.metrics.phase_changed.set(seconds(Timestamp::now()));
         if matches!(trigger, Trigger::StartUp | Trigger::Timer) {
-            self.metrics.triggers.get_or_create(&SourceLabel { source: trigger.word() }).inc();
+            self.metrics.triggers.get_or_create(&SourceLabel { source: trigger.label() }).inc();
         }
         self.metrics.attempt_start.set(seconds(Timestamp::now()));
         let received = self.received.bytes();
@@ -231,7 +231,7 @@ impl Report {
             status.progress = Some(Progress {
                 since: running.at,
                 stage: stage.label().to_owned(),
-                what: stage.words().to_owned(),
+                what: stage.phrase().to_owned(),
                 fetched_bytes: bytes.saturating_sub(running.received),
             });
         });

@@ -64,7 +64,7 @@ impl Script {
 }
 
 impl Source for Script {
-    async fn ask(&self) -> Result<Named, SourceError> {
+    async fn resolve(&self) -> Result<Named, SourceError> {
         (self.answer)(self.asked.fetch_add(1, Ordering::SeqCst)).await
     }
 

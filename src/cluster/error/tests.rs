@@ -1,5 +1,5 @@
 use super::*;
-use crate::human::reads_well;
+use crate::human::assert_message_style;
 
 #[test]
 fn every_failure_is_one_line_and_says_what_to_do() {
@@ -64,9 +64,9 @@ fn every_failure_is_one_line_and_says_what_to_do() {
                 | Failure::Unreachable { .. }
                 | Failure::Config(_) => {}
             }
-            let act = Box::new(Act::of(Verb::Update, kind, "prod", "plugins"));
-            let error = Error { cluster: "build01".into(), act, why };
-            reads_well(&error, &error.hints());
+            let operation = Box::new(Operation::of(Verb::Update, kind, "prod", "plugins"));
+            let error = Error { cluster: "build01".into(), operation, why };
+            assert_message_style(&error, &error.hints());
         }
     }
 }
@@ -106,6 +106,6 @@ fn everything_wrong_with_a_kubeconfig_is_one_line_and_says_what_to_do() {
             | ConfigError::PluginSilent { .. }
             | ConfigError::PluginAnswer { .. } => {}
         }
-        reads_well(&error, &error.hints());
+        assert_message_style(&error, &error.hints());
     }
 }

@@ -10,7 +10,7 @@ use crate::config::error::Error;
 use crate::config::personality::Personality;
 use crate::config::values::path;
 use crate::payload::Symlinks;
-use crate::phase::ITS_SOURCES;
+use crate::phase::REF_OF_SOURCES;
 use crate::phase::machine::{Patience, Timing};
 use crate::revision::Ref;
 use crate::{mirror, retry, store, sync};
@@ -29,7 +29,7 @@ impl Check<'_> {
         Ok(sync::Options {
             ref_name: match source.sources.as_str() {
                 "" => followed.to_string(),
-                _ => ITS_SOURCES.to_owned(),
+                _ => REF_OF_SOURCES.to_owned(),
             },
             root: root.to_owned(),
             limits: self.limits()?,

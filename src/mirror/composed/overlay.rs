@@ -188,7 +188,7 @@ impl Overlay<'_> {
         let mut is_same = true;
         for (name, item) in all {
             let end = push_name(path, &name);
-            let wanted = patterns.wants(path, item.matches_as_dir(), inherited);
+            let wanted = patterns.selects(path, item.matches_as_dir(), inherited);
             let found = if item.is_dir() {
                 self.filtered(revision, patterns, item.id, path, wanted)?
             } else {

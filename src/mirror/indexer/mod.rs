@@ -72,7 +72,7 @@ pub(super) enum Task {
 
 impl Task {
     /// Describes the task, for messages.
-    fn words(&self) -> &'static str {
+    fn phrase(&self) -> &'static str {
         match self {
             Self::Index { .. } | Self::Fill(_) => "indexing the fetched pack",
             Self::Merge(_) => "merging small packs of the mirror",
@@ -208,7 +208,7 @@ fn parse_report(
     }
     let signal = status.and_then(|status| status.signal());
     if signal == Some(rustix::process::Signal::KILL.as_raw()) {
-        return Err(Error::IndexKilled { task: job.task.words(), limit: job.memory });
+        return Err(Error::IndexKilled { task: job.task.phrase(), limit: job.memory });
     }
     let end = match (signal, status.and_then(|status| status.code())) {
         (Some(signal), _) => format!("was ended by signal {signal}"),
@@ -247,7 +247,7 @@ pub(super) fn failure(program: &Path, job: &Job, report: Report) -> Error {
         (Report::Cut, _) => Error::BadPack { why: "it ends too soon".into() },
         (Report::Many(objects), _) => Error::BadPack { why: format!("{objects} objects are too many") },
         (Report::Bad(why), _) => Error::BadPack { why },
-        (Report::Memory, _) => Error::IndexMemory { task: job.task.words(), limit: job.memory },
+        (Report::Memory, _) => Error::IndexMemory { task: job.task.phrase(), limit: job.memory },
         (Report::Bytes, _) => Error::FetchBytes { limit: job.max_bytes },
         (Report::Local(why), _) => local(why),
         _ => Error::Indexer {

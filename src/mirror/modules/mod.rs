@@ -302,7 +302,7 @@ fn links_in(store: &super::odb::Store, revision: Revision) -> Result<Vec<Link>, 
 
 /// The next object that must be fetched before the submodules of a revision can be listed; `None` if no object is
 /// missing.
-pub(super) fn absent_of_links(
+pub(super) fn missing_object_of_links(
     store: &super::odb::Store,
     revision: Revision,
 ) -> Result<Option<ObjectId>, Error> {

@@ -43,7 +43,7 @@ pub use credential::Credential;
 pub use error::{Budget, Error, Wait};
 pub use extra::{Closeness, ExtraHeader, Proxy, Scope};
 pub use github::App;
-pub use issuer::{Issuance, Issued, Issuer, Unissued};
+pub use issuer::{Issuance, IssueError, Issued, Issuer};
 pub use refs::FoundRefs;
 
 use remote::Remote;

@@ -71,7 +71,7 @@ impl Capabilities {
     }
 
     /// Returns true if objects that no ref names can be wanted. A version 2 server accepts any id.
-    pub(super) fn any_want(&self) -> bool {
+    pub(super) fn allows_any_want(&self) -> bool {
         self.version == Version::Two
             || self.has("allow-any-sha1-in-want")
             || self.has("allow-reachable-sha1-in-want")
@@ -341,7 +341,7 @@ mod tests {
         ]);
         let candidates = BTreeSet::from(["refs/tags/v1".to_owned()]);
         let read = read_advertisement(&mut reader(v0), "remote", &candidates).await.unwrap();
-        assert!(read.capabilities.fetch_has("shallow") && !read.capabilities.any_want());
+        assert!(read.capabilities.fetch_has("shallow") && !read.capabilities.allows_any_want());
         assert_eq!(read.found.named.len(), 1);
         assert_eq!(read.found.named["refs/tags/v1"].1.unwrap().to_string(), A);
         let empty = message(&[&format!("{} capabilities^{{}}\0shallow\n", "0".repeat(40))]);

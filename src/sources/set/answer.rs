@@ -37,7 +37,7 @@ impl SourceSet {
 
     /// The status of each source, in the file's order. `current` is the published set; `has_failed` says whether the
     /// last attempt failed, so that a newer set may have been chosen but not published.
-    pub fn rows(&self, current: Option<Revision>, has_failed: bool) -> Vec<SourceStatus> {
+    pub fn source_statuses(&self, current: Option<Revision>, has_failed: bool) -> Vec<SourceStatus> {
         let published = current.map(|current| self.composer.objects().parts(current)).unwrap_or_default();
         let row = |source: &Followed| {
             let Followed { listed, mirror, repo, .. } = source;

@@ -11,12 +11,12 @@ use tokio::time::Instant;
 
 use crate::mirror::{self, Mirror, Part};
 use crate::phase::LastAnswer;
-use crate::phase::machine::BREATH;
+use crate::phase::machine::MIN_RETRY_DELAY;
 use crate::retry::Backoff;
 use crate::revision::{ObjectId, Revision};
 use crate::sources::SourceError;
 use crate::sources::file::SourceSpec;
-use crate::sources::poll::{Answer, Answers};
+use crate::sources::poll::{Answer, PollResult};
 
 /// A pause in polling after a failure.
 #[derive(Clone, Copy)]
@@ -82,7 +82,7 @@ impl Repository {
     }
 
     /// Records the answers of a poll, and begins or ends a pause.
-    pub(super) fn accept(&mut self, answers: Answers, backoff: &Backoff) {
+    pub(super) fn accept(&mut self, answers: PollResult, backoff: &Backoff) {
         self.busy = false;
         self.answered = self.polled_at;
         self.errors.clear();
@@ -111,7 +111,7 @@ impl Repository {
             self.failing_since.get_or_insert_with(Timestamp::now);
             let retry_after = answers.retry_after.unwrap_or_default();
             let until = Instant::now() + backoff.delay(self.failures).max(retry_after);
-            let earliest = until.min(Instant::now() + retry_after.max(BREATH));
+            let earliest = until.min(Instant::now() + retry_after.max(MIN_RETRY_DELAY));
             self.pause = Some(Pause { until, earliest });
         } else {
             self.failures = 0;

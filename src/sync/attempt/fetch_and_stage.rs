@@ -110,7 +110,7 @@ impl Worker {
         let fetch = bounds.network(Stage::Fetch, upstream.fetch(tip, &held, wanted));
         // If the inspection fails, the spare is inspected when it is used.
         let (fetched, _) = tokio::join!(fetch, inspect_spare);
-        self.view.sources = upstream.rows(self.view.revision(), false);
+        self.view.sources = upstream.source_statuses(self.view.revision(), false);
         let revision = fetched?;
         self.metrics.took("fetch", began.elapsed());
         Ok(revision)
@@ -188,7 +188,7 @@ impl Worker {
                 let worktrees = worktrees.map(|objects| objects.until(cancel));
                 let mut ready = |record: &GenerationRecord, at: &Path| {
                     if let Some(objects) = &worktrees {
-                        let place = root.join(record.name.place());
+                        let place = root.join(record.name.relative_path());
                         objects.add_worktree(record.revision, &wanted, at, &place)?;
                     }
                     if let Some(hooks) = &hooks {
