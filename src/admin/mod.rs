@@ -11,8 +11,8 @@
 //! | `GET /debug/pprof/` | with `--http-pprof`: 200 and a line that says why there are no profiles |
 //! | `POST /sync` | 202 at once, and triggers an attempt; 403 without a valid signature or token (`hook`) |
 //!
-//! As git-sync's drop-in ([`Fallback::GitSync`]) every other path answers as `/` does, and so does `/metrics` unless it is
-//! enabled.
+//! As git-sync's drop-in ([`Fallback::GitSync`]) every other path answers as `/` does, and so does `/metrics` unless it
+//! is enabled.
 //!
 //! A process that can read the root can instead ask its writer through a socket there: see [`live`].
 //!

@@ -94,8 +94,8 @@ impl Cluster {
             .transpose()
     }
 
-    /// Creates a ConfigMap and returns its metadata as stored. Fails with [`Failure::AlreadyExists`] if there is one of that
-    /// name.
+    /// Creates a ConfigMap and returns its metadata as stored. Fails with [`Failure::AlreadyExists`] if there is one of
+    /// that name.
     pub async fn create(&self, draft: Draft, mode: Mode) -> Result<Meta, Error> {
         let request =
             Request::new(Operation::of(Verb::Create, Kind::ConfigMap, &draft.namespace, &draft.name));

@@ -39,8 +39,8 @@ pub struct Change {
     pub now: Option<Entry>,
 }
 
-/// Computes the plan for a whole tree. If keys and values exceed [`Options::memory_limit`], reading stops and the plan is
-/// refused with [`Finding::TooMuch`].
+/// Computes the plan for a whole tree. If keys and values exceed [`Options::memory_limit`], reading stops and the plan
+/// is refused with [`Finding::TooMuch`].
 pub fn plan(
     rules: &RuleSet,
     tree: &Tree,

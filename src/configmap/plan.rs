@@ -20,8 +20,8 @@ pub trait Contents {
     /// Reads the whole content of a file.
     fn read(&mut self, file: FileRef) -> Result<Vec<u8>, Box<dyn std::error::Error + Send + Sync>>;
 
-    /// Makes the values of files, in the order of `wanted`. Fails with [`ValueError::OverMemoryLimit`] if they take more than
-    /// `room` bytes together.
+    /// Makes the values of files, in the order of `wanted`. Fails with [`ValueError::OverMemoryLimit`] if they take
+    /// more than `room` bytes together.
     fn values(&mut self, wanted: &[Source], room: u64) -> Result<Vec<Arc<Value>>, ValueError> {
         let mut left = room;
         let make = |(at, source): (usize, &Source)| {

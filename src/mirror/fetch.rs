@@ -310,8 +310,8 @@ impl Mirror {
         received_pack(&indexer, request, answer, report)
     }
 
-    /// Receives one pack while other mirrors may be fetching: the child process is started only when [`IndexLimiter`] admits
-    /// it.
+    /// Receives one pack while other mirrors may be fetching: the child process is started only when [`IndexLimiter`]
+    /// admits it.
     async fn receive_in_turn(
         &mut self,
         index_limiter: &IndexLimiter,

@@ -31,7 +31,8 @@ impl IndexLimiter {
 
     /// Waits for the turn of a pack that was received completely.
     pub(super) async fn small(&self) -> IndexPermit<'_> {
-        IndexPermit(self.small.acquire().await.ok()) // an error means that the semaphore was closed, which never happens
+        // An error means that the semaphore was closed, which never happens.
+        IndexPermit(self.small.acquire().await.ok())
     }
 
     /// Waits for the turn of a pack of which more is to be received.

@@ -25,7 +25,7 @@
 //! | `history` | the ancestry relation of two revisions |
 //! | `gc`, `gc_plan` | garbage collection: the work, and the rules that plan it |
 //! | `error`, `object_error` | errors |
-//! | `commit_info`, `received`, `index_limiter` | commit metadata; bytes received; taking turns at indexing packs |
+//! | `commit_info`, `received`, `index_limiter` | commit metadata; bytes received; limits how many mirrors index packs at once |
 //! | `author` | creates the repository of `treeswap demo` |
 
 mod adopt;

@@ -56,8 +56,8 @@ impl Patterns {
         }
     }
 
-    /// Whether anything below the directory `path` can be wanted, where [`Self::selects`] answered `wanted` for it. `false`
-    /// saves reading its tree, and with `--filter=tree:0` fetching it.
+    /// Whether anything below the directory `path` can be wanted, where [`Self::selects`] answered `wanted` for it.
+    /// `false` saves reading its tree, and with `--filter=tree:0` fetching it.
     pub(super) fn may_select_below(&self, path: &[u8], wanted: bool) -> bool {
         let leads_to_a_match =
             |ancestors: &Gitignore| ancestors.matched(Path::new(OsStr::from_bytes(path)), true).is_ignore();

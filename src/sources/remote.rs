@@ -102,7 +102,7 @@ impl Owner {
                 let serves = answer.as_ref().map(|named| named.revision).ok().or(self.held.first().copied());
                 self.source_statuses.send_replace(self.upstream.source_statuses(serves, answer.is_err()));
                 for reply in waiting {
-                    let _ = reply.send(answer.clone()); // the asker may have been cancelled
+                    let _ = reply.send(answer.clone()); // the caller may have been cancelled
                 }
                 if let Ok(named) = answer {
                     self.housekeep(named.revision);

@@ -6,9 +6,9 @@
 //! with such a name, a commit could choose which file is opened. Such paths are refused twice: lexically when the
 //! configuration is read, and at every use by what the directory then resolves to.
 //!
-//! No symlink is followed in the last component or in a resolved path. An [`OperatorFile`]'s old content is replaced, not
-//! overwritten in place. Only regular files are removed, and opening never blocks on a named pipe. [`OperatorFile::sweep`]
-//! removes the temporary file that a killed process leaves.
+//! No symlink is followed in the last component or in a resolved path. An [`OperatorFile`]'s old content is replaced,
+//! not overwritten in place. Only regular files are removed, and opening never blocks on a named pipe.
+//! [`OperatorFile::sweep`] removes the temporary file that a killed process leaves.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
