@@ -116,16 +116,16 @@ pub enum Error {
 impl Error {
     /// Classifies the error for the last line of a log in git-sync's format, which has messages of its own for a root
     /// that cannot be used and for an address that cannot be bound.
-    pub fn ending(&self) -> telemetry::Ending<'_> {
+    pub fn exit_reason(&self) -> telemetry::ExitReason<'_> {
         use store::Error::{Dangling, Io, Refused};
         match self {
             Self::Store(
                 Refused { path, .. }
                 | Dangling { path, .. }
                 | Io { act: "make the root" | "resolve the root", path, .. },
-            ) => telemetry::Ending::NoRoot(path),
-            Self::Admin(admin::Error::Bind { bind, .. }) => telemetry::Ending::NoListener(bind),
-            _ => telemetry::Ending::Other,
+            ) => telemetry::ExitReason::NoRoot(path),
+            Self::Admin(admin::Error::Bind { bind, .. }) => telemetry::ExitReason::NoListener(bind),
+            _ => telemetry::ExitReason::Other,
         }
     }
 
@@ -276,7 +276,7 @@ fn run(runtime: &Runtime, mut settings: Settings, rules: Option<Rules>) -> Resul
     // Webhooks and signals share one sender, so that a webhook and a signal at one moment trigger one attempt. Triggers
     // before the loop runs are dropped: it begins with an attempt anyway.
     let sender = Arc::clone(&trigger_sender);
-    let ask = move |trigger| sender.get().into_iter().for_each(|sender| sender.ask(trigger));
+    let ask = move |trigger| sender.get().into_iter().for_each(|sender| sender.request(trigger));
     let ask = spread(runtime.handle(), settings.trigger_spread, &metrics, Arc::new(ask));
     let requests = Requests::default();
     let ask = requesting(&requests, ask);
@@ -302,9 +302,9 @@ fn run(runtime: &Runtime, mut settings: Settings, rules: Option<Rules>) -> Resul
     };
     let sources = settings.sources.take().map(|sources| SetOptions { rules: rules.is_some(), ..sources });
     let mut upstream = Upstream::open(settings.mirror.clone(), sources)?;
-    upstream.obeys(requests);
-    let rules =
-        rules.map(|rules| Rules { options: rules.options.naming(upstream.repository().as_deref()), ..rules });
+    upstream.set_requests(requests);
+    let rules = rules
+        .map(|rules| Rules { options: rules.options.with_remote(upstream.repository().as_deref()), ..rules });
     metrics.expect_hooks(settings.hooks.kinds().map(hooks::Kind::label));
     status.send_modify(|status| status.expect_hooks(settings.hooks.kinds().map(hooks::Kind::label)));
     let socket = store.socket();
@@ -332,8 +332,8 @@ fn run(runtime: &Runtime, mut settings: Settings, rules: Option<Rules>) -> Resul
     let ended = CancellationToken::new();
     let live = runtime.spawn(admin::live::serve(socket, shown.clone(), ended.clone()));
     let result = runtime.block_on(async {
-        trigger_sender.get_or_init(|| sync.asker());
-        signals.ask(move |trigger| ask(trigger, &[]));
+        trigger_sender.get_or_init(|| sync.trigger_sender());
+        signals.on_trigger(move |trigger| ask(trigger, &[]));
         let ending = draining.child_token();
         let delivery = delivery.map(|delivery| tokio::spawn(delivery.run(ending.clone())));
         // Spawned, so that it runs on a worker thread: on the thread of `block_on`, every piece of network data would
@@ -404,8 +404,8 @@ async fn show_first_progress(mut status: watch::Receiver<Status>) {
             match &status.progress {
                 _ if status.ready => return,
                 Some(progress) => {
-                    let bar = bar.get_or_insert_with(|| telemetry::Bar::show(&progress.what));
-                    bar.say(&progress.what, progress.fetched_bytes);
+                    let bar = bar.get_or_insert_with(|| telemetry::ProgressLine::show(&progress.what));
+                    bar.update(&progress.what, progress.fetched_bytes);
                 }
                 None => bar = None, // the attempt ended
             }
@@ -474,7 +474,7 @@ pub fn write_termination_log(root: &Path, path: &Path, error: &str, hints: &[Str
     let mut text = format!("treeswap: {}\n", secret::redacted(error));
     hints.iter().for_each(|hint| text.push_str(&format!("hint: {}\n", secret::redacted(hint))));
     let root = root.to_owned();
-    let written = detached_io::patiently(path, move |path| {
+    let written = detached_io::wait_for_io(path, move |path| {
         let mut file = store::open_outside(&root, path)?;
         file.write_all(text.as_bytes())
     });

@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 
 /// The time limit where no other one applies: at the start and the end of the process, in `treeswap check`, and for
 /// files that are written beside a publication.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+pub(crate) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How often a blocking caller tries to get the lock of its path.
 const LOCK_POLL: Duration = Duration::from_millis(5);
@@ -64,18 +64,18 @@ pub(crate) fn wait<T: Send + 'static>(
     result.recv_timeout(limit.saturating_sub(began.elapsed())).ok()
 }
 
-/// [`wait`] with [`PATIENCE`] as the limit, for work that returns an I/O error. No result in time is one, too.
-pub(crate) fn patiently<T: Send + 'static>(
+/// [`wait`] with [`DEFAULT_TIMEOUT`] as the limit, for work that returns an I/O error. No result in time is one, too.
+pub(crate) fn wait_for_io<T: Send + 'static>(
     path: &Path,
     work: impl FnOnce(&Path) -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
     let own = path.to_owned();
-    wait(path, PATIENCE, move || work(&own)).unwrap_or_else(|| Err(late()))
+    wait(path, DEFAULT_TIMEOUT, move || work(&own)).unwrap_or_else(|| Err(timeout_error()))
 }
 
-/// The error for a file that gave no answer within [`PATIENCE`].
-pub(crate) fn late() -> io::Error {
-    io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {PATIENCE:?}"))
+/// The error for a file that gave no answer within [`DEFAULT_TIMEOUT`].
+pub(crate) fn timeout_error() -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {DEFAULT_TIMEOUT:?}"))
 }
 
 /// The lock of a path. Locks without running or waiting work are removed first.

@@ -97,7 +97,7 @@ impl Name {
     }
 
     /// The path of the generation's directory, relative to the root.
-    pub fn place(&self) -> PathBuf {
+    pub fn relative_path(&self) -> PathBuf {
         match self.commit() {
             Some(_) => Path::new(WORKTREES).join(&self.0),
             None => PathBuf::from(&self.0),
@@ -395,13 +395,13 @@ mod tests {
         let commit = "0123456789abcdef0123456789abcdef01234567";
         let name = Name::parse(commit).unwrap();
         assert_eq!(name, Name::of(Revision(commit.parse().unwrap())));
-        assert_eq!(name.place(), Path::new(".worktrees").join(commit));
+        assert_eq!(name.relative_path(), Path::new(".worktrees").join(commit));
         let again = name.numbered(7).numbered(12);
-        assert_eq!(again.place(), Path::new(".worktrees").join(format!("{commit}.12")));
+        assert_eq!(again.relative_path(), Path::new(".worktrees").join(format!("{commit}.12")));
         assert_eq!(again.commit(), name.commit());
         assert_eq!(Name::parse(again.as_str()), Some(again));
         let dated = Name::parse("..2026_11_20_15_04_05.1").unwrap();
-        assert_eq!((dated.place(), dated.commit()), (PathBuf::from("..2026_11_20_15_04_05.1"), None));
+        assert_eq!((dated.relative_path(), dated.commit()), (PathBuf::from("..2026_11_20_15_04_05.1"), None));
         for other in [&commit[1..], &commit.to_uppercase(), &format!("{commit}."), &format!("{commit}.x")] {
             assert_eq!(Name::parse(other), None, "{other}");
         }

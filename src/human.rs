@@ -45,7 +45,7 @@ pub fn go_duration(duration: std::time::Duration) -> String {
 }
 
 /// Shortens a long name by replacing its middle with an ellipsis; 24 characters stay at each end.
-pub fn middle(text: &str) -> String {
+pub fn elide_middle(text: &str) -> String {
     const END: usize = 24;
     let count = text.chars().count();
     if count <= 2 * END {
@@ -94,7 +94,7 @@ pub fn bytes(bytes: u64) -> String {
 }
 
 /// A size that is shown next to another one: if both are different but would read the same, the exact bytes are added.
-pub fn bytes_beside(size: u64, other: u64) -> String {
+pub fn bytes_compared(size: u64, other: u64) -> String {
     match bytes(size) {
         text if size != other && size >= 1024 && text == bytes(other) => format!("{text} ({size} bytes)"),
         text => text,
@@ -139,7 +139,7 @@ fn edits(from: &str, to: &str) -> usize {
 
 /// Asserts that an error's message is one readable line and that it has a hint. For the tests of each error enum.
 #[cfg(test)]
-pub(crate) fn reads_well(error: &(dyn std::error::Error + 'static), hints: &[String]) {
+pub(crate) fn assert_message_style(error: &(dyn std::error::Error + 'static), hints: &[String]) {
     let line = one_line(error);
     for noise in ["class=", "code=", "Some(", "None", "Os {", "Error {", "kind:", "\\\"", "\n", "  "] {
         assert!(!line.contains(noise), "{noise:?} in {line:?}");
@@ -175,12 +175,12 @@ mod tests {
     fn quantities_read_well() {
         let sizes = [0, 1023, 1024, 10_188, 10_240, 1_048_000, 5 << 30].map(bytes);
         assert_eq!(sizes, ["0 B", "1023 B", "1.0 KiB", "9.9 KiB", "10 KiB", "1.0 MiB", "5.0 GiB"]);
-        assert_eq!(bytes_beside((64 << 20) + 1, 64 << 20), "64 MiB (67108865 bytes)");
-        assert_eq!([bytes_beside(3 << 20, 64 << 20), bytes_beside(7, 7)], ["3.0 MiB", "7 B"]);
+        assert_eq!(bytes_compared((64 << 20) + 1, 64 << 20), "64 MiB (67108865 bytes)");
+        assert_eq!([bytes_compared(3 << 20, 64 << 20), bytes_compared(7, 7)], ["3.0 MiB", "7 B"]);
         assert_eq!([3, 119, 120, 7_300, 200_000].map(distance), ["3 s", "119 s", "2 min", "2 h", "2 days"]);
-        assert_eq!(middle(&"a".repeat(48)).len(), 48);
+        assert_eq!(elide_middle(&"a".repeat(48)).len(), 48);
         assert_eq!(
-            middle(&format!("{}ä{}", "a".repeat(24), "b".repeat(24))),
+            elide_middle(&format!("{}ä{}", "a".repeat(24), "b".repeat(24))),
             format!("{}…{}", "a".repeat(24), "b".repeat(24))
         );
         assert_eq!([7, 1_250].map(milliseconds), ["7 ms", "1.2 s"]);

@@ -38,7 +38,7 @@ pub enum Trigger {
 
 impl Trigger {
     /// The trigger's name in logs and metrics.
-    pub fn word(self) -> &'static str {
+    pub fn label(self) -> &'static str {
         match self {
             Self::StartUp => "start_up",
             Self::Timer => "timer",
@@ -107,7 +107,7 @@ pub struct SourceRevision {
     pub repo: String,
     /// The ref that was followed.
     #[serde(rename = "ref")]
-    pub asked: String,
+    pub ref_name: String,
     /// The commit the ref resolved to.
     pub revision: Revision,
     /// The directory or file of the repository that is placed; empty for the whole tree.
@@ -126,17 +126,17 @@ pub struct EarlierSuccess {
     pub remote: String,
     /// The ref as configured.
     #[serde(rename = "ref")]
-    pub asked: String,
+    pub ref_name: String,
 }
 
 /// The value of `ref` where several sources are followed. It contains a space, so no ref can have the same name.
-pub const ITS_SOURCES: &str = "its sources";
+pub const REF_OF_SOURCES: &str = "its sources";
 
 /// Returns a phrase that names the remote and ref, or the file of sources, for messages.
-pub fn followed(remote: &str, asked: &str) -> String {
-    match asked {
-        ITS_SOURCES => format!("the sources in {remote}"),
-        asked => format!("{remote} {asked}"),
+pub fn followed(remote: &str, ref_name: &str) -> String {
+    match ref_name {
+        REF_OF_SOURCES => format!("the sources in {remote}"),
+        ref_name => format!("{remote} {ref_name}"),
     }
 }
 
@@ -243,7 +243,7 @@ pub struct SourceStatus {
     pub repo: String,
     /// The ref that is followed.
     #[serde(rename = "ref")]
-    pub asked: String,
+    pub ref_name: String,
     /// The directory or file of the repository that is placed; empty for the whole tree.
     pub path: String,
     /// Where it is placed in the generation; empty for the top.
@@ -264,7 +264,7 @@ pub struct SourceStatus {
     pub is_late: bool,
     /// The remote's last answer.
     #[serde(default, flatten)]
-    pub heard: LastAnswer,
+    pub last_answer: LastAnswer,
 }
 
 /// The result of the last delivery of ConfigMaps.
@@ -336,7 +336,7 @@ pub struct Status {
     pub remote: String,
     /// The ref as configured.
     #[serde(rename = "ref")]
-    pub asked: String,
+    pub ref_name: String,
     /// The root's path.
     pub root: String,
     /// The sources if there are several, otherwise empty.
@@ -344,7 +344,7 @@ pub struct Status {
     pub sources: Vec<SourceStatus>,
     /// The remote's last answer if there is a single remote.
     #[serde(default, flatten)]
-    pub heard: LastAnswer,
+    pub last_answer: LastAnswer,
     /// Why the service is not ready although a generation is current: remotes have been silent for too long.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stale: Option<String>,
@@ -415,11 +415,11 @@ impl Status {
     /// Says which remotes have not answered for longer than `max`; `None` if all have. The text does not contain the
     /// elapsed time, so that it stays the same from one call to the next.
     pub fn silent_for(&self, max: Duration, now: &clock::Now) -> Option<String> {
-        let is_silent = |heard: &LastAnswer| now.boottime.saturating_sub(heard.boottime) > max;
-        let silent = self.sources.iter().filter(|source| is_silent(&source.heard));
+        let is_silent = |last_answer: &LastAnswer| now.boottime.saturating_sub(last_answer.boottime) > max;
+        let silent = self.sources.iter().filter(|source| is_silent(&source.last_answer));
         let silent: Vec<&str> = silent.map(|source| source.name.as_str()).collect();
         let who = match silent[..] {
-            [] if self.sources.is_empty() && is_silent(&self.heard) => "the remote has".to_owned(),
+            [] if self.sources.is_empty() && is_silent(&self.last_answer) => "the remote has".to_owned(),
             [] => return None,
             [one] => format!("source {one} has"),
             _ => format!("sources {} have", silent.join(", ")),

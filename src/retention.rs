@@ -66,7 +66,7 @@ pub struct GenerationDecision {
     /// The reason, in words that follow "because it is".
     pub reason: String,
     /// Time from now until the decision may change without any event. `None` if it cannot.
-    pub again_in: Option<Duration>,
+    pub next_change_in: Option<Duration>,
 }
 
 /// The plan: one decision for each generation, in the order given.
@@ -83,8 +83,8 @@ impl Plan {
     }
 
     /// Time from now until the first decision may change without any event. `None` if none can.
-    pub fn again_in(&self) -> Option<Duration> {
-        self.decisions.iter().filter_map(|decision| decision.again_in).min()
+    pub fn next_change_in(&self) -> Option<Duration> {
+        self.decisions.iter().filter_map(|decision| decision.next_change_in).min()
     }
 }
 
@@ -212,7 +212,7 @@ fn plan_of(candidates: &[Candidate<'_>], reasons: Vec<RetentionReason>) -> Plan 
         evicts: !reason.keeps() && candidate.pinned,
         early: reason.is_early(),
         reason: reason.to_string(),
-        again_in: match reason {
+        next_change_in: match reason {
             RetentionReason::InGrace(left) | RetentionReason::Pinned(left) => Some(left),
             _ => None,
         },

@@ -26,7 +26,10 @@ use crate::detached_io;
 #[cfg(any(test, fuzzing))]
 pub(crate) use registry::fuzz;
 pub use registry::{REDACTED, Redacting, is_public, quoted, quoted_bytes, redacted, redacted_bytes};
-pub use remote::{know_remote, know_url, know_urls, learn, redact, redact_path, shown_user};
+pub use remote::{
+    redact, redact_path, register_arguments_and_environment, register_remote, register_url, register_urls,
+    shown_user,
+};
 
 /// Largest secret file, in bytes. A larger file is probably the wrong one.
 const MAX_FILE: u64 = 64 << 10;
@@ -39,7 +42,7 @@ impl Secret {
     /// Wraps a value and registers it for redaction, for as long as it is held and for some time after: a server may
     /// still repeat a password that was rotated.
     pub fn new(value: impl AsRef<str>) -> Self {
-        Self(registry::held(value.as_ref()))
+        Self(registry::add_while_held(value.as_ref()))
     }
 
     /// Wraps a text that contains secrets among other things, without registering it. The code that extracts a secret
@@ -61,36 +64,36 @@ impl fmt::Debug for Secret {
 }
 
 /// Registers a value for redaction until the process ends; for values in the configuration.
-pub fn know(value: &str) {
+pub fn register(value: &str) {
     registry::add_for_process(value);
 }
 
 /// Registers a user name, unless it is [public](is_public) or too short for a token.
-pub fn know_user(name: &str) {
+pub fn register_user(name: &str) {
     if name.len() >= readings::SHORTEST {
-        know(name);
+        register(name);
     }
 }
 
 /// Registers the value of a header and each word of it: a server may repeat only the `x` of `Bearer x`, and `Basic` is
 /// followed by user name and password in base64.
-pub fn know_header(value: &str) {
-    know(value);
+pub fn register_header(value: &str) {
+    register(value);
     for word in value.split([' ', '\t', ',', ';']).filter(|word| !word.is_empty()) {
-        know(word);
-        word.split('=').for_each(know);
+        register(word);
+        word.split('=').for_each(register);
         let decoded = STANDARD.decode(word).ok().and_then(|bytes| String::from_utf8(bytes).ok());
         if let Some((username, password)) = decoded.as_deref().and_then(|pair| pair.split_once(':')) {
-            know_user(username);
-            know(password);
+            register_user(username);
+            register(password);
         }
     }
 }
 
 /// Registers the name of a header or of a setting unless it [looks like a name](is_name): it may be a misplaced secret.
-pub fn know_name(name: &str) {
+pub fn register_name(name: &str) {
     if !is_name(name) {
-        know(name);
+        register(name);
     }
 }
 
@@ -279,7 +282,7 @@ mod tests {
 
     #[test]
     fn a_hook_gets_no_variable_with_a_secret_in_it() {
-        know("canary-of-the-environment");
+        register("canary-of-the-environment");
         let withheld = |name: &str, value: &str| in_variable_of_hook(name.as_ref(), value.as_ref());
         for (name, value) in [
             ("TREESWAP_PASSWORD", "x"),

@@ -225,7 +225,7 @@ fn serving() -> Status {
         ready: true,
         alive_until_ms: u64::MAX,
         remote: "https://git.example.com/release.git".into(),
-        asked: "main".into(),
+        ref_name: "main".into(),
         root: "/config".into(),
         current: Some(generation(1, "current")),
         retired: vec![generation(2, "pinned")],
@@ -411,7 +411,7 @@ fn whatever_comes_from_outside_is_escaped_on_the_page() {
     };
     server.status.send_replace(Status {
         remote: HOSTILE.into(),
-        asked: HOSTILE.into(),
+        ref_name: HOSTILE.into(),
         root: HOSTILE.into(),
         current: Some(generation(1, HOSTILE)),
         retired: vec![generation(2, HOSTILE)],

@@ -152,7 +152,7 @@ fn answer(status: &Status) -> Vec<u8> {
 }
 
 /// Asks the writer of a root for its status. Blocks for at most `patience`.
-pub fn ask(path: &Path, patience: Duration) -> Writer {
+pub fn query_writer(path: &Path, patience: Duration) -> Writer {
     let (send, asked) = std::sync::mpsc::channel();
     let path = path.to_owned();
     // On a thread, as connect(2) blocks without a timeout while the listener's backlog is full.
@@ -197,17 +197,17 @@ mod tests {
         let deep = dir.path().join("d".repeat(200));
         std::fs::create_dir(&deep).unwrap();
         let path = deep.join("status.sock");
-        let ask = || {
+        let query_writer = || {
             let path = path.clone();
-            tokio::task::spawn_blocking(move || super::ask(&path, LONG))
+            tokio::task::spawn_blocking(move || super::query_writer(&path, LONG))
         };
-        assert_eq!(ask().await.unwrap(), Writer::Absent);
+        assert_eq!(query_writer().await.unwrap(), Writer::Absent);
         let (status, shown) = watch::channel(Status { remote: "r".into(), ..Status::default() });
         let shutdown = CancellationToken::new();
         let serving = tokio::spawn(serve(path.clone(), shown, shutdown.clone()));
         let answers = async |failures: u64| {
             loop {
-                match ask().await.unwrap() {
+                match query_writer().await.unwrap() {
                     Writer::Answers(answer) if answer.status.consecutive_failures == failures => {
                         break answer;
                     }
@@ -223,12 +223,12 @@ mod tests {
         assert_eq!(answers(38).await.status.remote, "r");
         shutdown.cancel();
         serving.await.unwrap();
-        assert_eq!(ask().await.unwrap(), Writer::Absent);
+        assert_eq!(query_writer().await.unwrap(), Writer::Absent);
     }
 
     #[test]
     fn an_answer_has_no_secret_in_it_and_is_still_understood() {
-        secret::know("canary-of-the-socket");
+        secret::register("canary-of-the-socket");
         let text = answer(&Status { remote: "what canary-of-the-socket said".into(), ..Status::default() });
         assert!(!String::from_utf8_lossy(&text).contains("canary-of-the-socket"));
         let understood: LiveStatus = serde_json::from_slice(&text).unwrap();
@@ -240,9 +240,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("status.sock");
         let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
-        assert_eq!(ask(&path, Duration::from_millis(50)), Writer::Silent);
+        assert_eq!(query_writer(&path, Duration::from_millis(50)), Writer::Silent);
         drop(listener);
         assert!(path.exists());
-        assert_eq!(ask(&path, LONG), Writer::Absent);
+        assert_eq!(query_writer(&path, LONG), Writer::Absent);
     }
 }

@@ -11,8 +11,8 @@
 //! | `GET /debug/pprof/` | with `--http-pprof`: 200 and a line that says why there are no profiles |
 //! | `POST /sync` | 202 at once, and triggers an attempt; 403 without a valid signature or token (`hook`) |
 //!
-//! As git-sync's drop-in ([`Front::GitSync`]) every other path answers as `/` does, and so does `/metrics` unless it is
-//! enabled.
+//! As git-sync's drop-in ([`Fallback::GitSync`]) every other path answers as `/` does, and so does `/metrics` unless it
+//! is enabled.
 //!
 //! A process that can read the root can instead ask its writer through a socket there: see [`live`].
 //!
@@ -82,7 +82,7 @@ pub struct Options {
     /// empty, the route is closed.
     pub webhook_secrets: Vec<PathBuf>,
     /// What answers on unknown paths.
-    pub front: Front,
+    pub fallback: Fallback,
     /// Whether `/debug/pprof/` answers.
     pub pprof: bool,
     /// How long a remote may fail to answer before `/readyz` says not ready; `None`: for ever.
@@ -91,7 +91,7 @@ pub struct Options {
 
 /// What answers on unknown paths.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Front {
+pub enum Fallback {
     /// 404.
     #[default]
     Treeswap,

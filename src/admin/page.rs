@@ -107,7 +107,7 @@ fn write_current(page: &mut String, status: &Status, now: Timestamp) -> fmt::Res
     }
     if status.sources.is_empty() {
         row(page, "Remote", &Text(&status.remote).to_string())?;
-        row(page, "Ref", &Text(&status.asked).to_string())?;
+        row(page, "Ref", &Text(&status.ref_name).to_string())?;
     } else {
         row(page, "Sources", &Text(&status.remote).to_string())?;
     }
@@ -309,7 +309,7 @@ fn write_sources(page: &mut String, status: &Status) -> fmt::Result {
              <td data-label=\"Ref\"><span>{} of {}</span></td><td data-label=\"State\"><span>{state}</span></td></tr>",
             Text(&source.name),
             Text(&source.to),
-            Text(&source.asked),
+            Text(&source.ref_name),
             Text(&source.repo),
         )?;
     }

@@ -14,7 +14,7 @@ use axum::routing::{get, post};
 use prometheus_client::encoding::text::{encode_eof, encode_registry};
 
 use super::hook::{Gate, WebhookOutcome};
-use super::{Front, Options, State, page};
+use super::{Fallback, Options, State, page};
 use crate::clock;
 use crate::fsx;
 use crate::human;
@@ -59,10 +59,12 @@ pub(super) fn router(state: State, options: &Options) -> Router {
         router
     };
     let not_found = async || answer(StatusCode::NOT_FOUND, TEXT, "not found\n");
-    let router = match options.front {
-        Front::Treeswap => router.route("/metrics", get(metrics)).route("/", get(front)).fallback(not_found),
-        Front::GitSync { metrics: true } => router.route("/metrics", get(metrics)).fallback(front),
-        Front::GitSync { metrics: false } => router.fallback(front),
+    let router = match options.fallback {
+        Fallback::Treeswap => {
+            router.route("/metrics", get(metrics)).route("/", get(front)).fallback(not_found)
+        }
+        Fallback::GitSync { metrics: true } => router.route("/metrics", get(metrics)).fallback(front),
+        Fallback::GitSync { metrics: false } => router.fallback(front),
     };
     router.with_state(shared)
 }
@@ -191,7 +193,7 @@ async fn with_holders(mut status: Status) -> Status {
     let look = move || {
         let root = PathBuf::from(&status.root);
         for generation in status.retired.iter_mut().filter(|generation| generation.pinned) {
-            if let Ok(dir) = fs_err::metadata(root.join(generation.name.place())) {
+            if let Ok(dir) = fs_err::metadata(root.join(generation.name.relative_path())) {
                 generation.holders = fsx::lock_holders(dir.dev(), dir.ino());
             }
         }

@@ -29,7 +29,7 @@ pub(super) fn spread(runtime: &Handle, within: Duration, metrics: &Metrics, ask:
     let counted = metrics.triggers.clone();
     Arc::new(move |trigger: Trigger| {
         if waiting.swap(true, Ordering::SeqCst) {
-            counted.get_or_create(&SourceLabel { source: trigger.word() }).inc();
+            counted.get_or_create(&SourceLabel { source: trigger.label() }).inc();
             return;
         }
         let ask = Arc::clone(&ask);
@@ -47,7 +47,7 @@ pub(super) fn spread(runtime: &Handle, within: Duration, metrics: &Metrics, ask:
 pub(super) fn requesting(requests: &Requests, ask: TriggerFn) -> admin::TriggerFn {
     let requests = requests.clone();
     Arc::new(move |trigger, sources| {
-        requests.ask(sources);
+        requests.request(sources);
         ask(trigger);
     })
 }

@@ -38,8 +38,8 @@ impl LedgerKeeper {
     }
 
     /// Records the outcomes of a delivery. Blocking if there is a file.
-    pub(super) fn note(&mut self, report: &Report) {
-        self.keep(deliver::noted(&self.ledgers, report, Timestamp::now()));
+    pub(super) fn record(&mut self, report: &Report) {
+        self.keep(deliver::updated_ledgers(&self.ledgers, report, Timestamp::now()));
     }
 
     /// Replaces the ledger, and writes it if it changed or the last write failed. A failed write is logged only.

@@ -12,8 +12,8 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::Rules;
-use super::rules_only::{DeliveryReporter, rhythm};
-use crate::deliver::{self, LoopEvent, Rhythm};
+use super::rules_only::{DeliveryReporter, loop_timing};
+use crate::deliver::{self, LoopEvent, LoopTiming};
 use crate::mirror::Objects;
 use crate::phase::Trigger;
 use crate::phase::machine::Timing;
@@ -25,7 +25,7 @@ pub(super) struct RootDelivery {
     rules: Rules,
     source: Arc<Published>,
     newest: Newest,
-    rhythm: Rhythm,
+    loop_timing: LoopTiming,
     reporter: DeliveryReporter,
 }
 
@@ -39,15 +39,15 @@ impl RootDelivery {
         reporter: DeliveryReporter,
     ) -> Self {
         let newest = sync.newest();
-        let rhythm = rhythm(&rules, pace);
+        let loop_timing = loop_timing(&rules, pace);
         let source = Published::new(newest.clone(), sync.history(), objects, rules.planner.clone());
         let source = Arc::new(source);
-        Self { rules, source, newest, rhythm, reporter }
+        Self { rules, source, newest, loop_timing, reporter }
     }
 
     /// Delivers until `ending` is cancelled.
     pub(super) async fn run(self, ending: CancellationToken) {
-        let Self { rules, source, mut newest, rhythm, mut reporter } = self;
+        let Self { rules, source, mut newest, loop_timing, mut reporter } = self;
         let (send, mut asked) = mpsc::channel(1);
         let clusters = &rules.clusters;
         let options = &rules.options;
@@ -57,7 +57,7 @@ impl RootDelivery {
                 let _ = send.try_send(Trigger::Delivery); // full: the pending trigger covers this revision, too
             }
         };
-        let deliveries = deliver::follow(source, clusters, options, &rhythm, &mut asked, &ending, tell);
+        let deliveries = deliver::follow(source, clusters, options, &loop_timing, &mut asked, &ending, tell);
         tokio::select! {
             _ = deliveries => {}
             // After the sync loop has ended there are no more revisions, and only `ending` ends the deliveries.

@@ -18,7 +18,7 @@ use super::listener::{registry, serve};
 use super::{Error, listen_for_signals, starting, system};
 use crate::cluster::Clusters;
 use crate::config::Settings;
-use crate::deliver::{self, LoopEvent, Report, Rhythm};
+use crate::deliver::{self, LoopEvent, LoopTiming, Report};
 use crate::desired::Planner;
 use crate::phase::machine::Timing;
 use crate::phase::{Applied, Attempt, LastAnswer, Outcome, SourceStatus, Status, Trigger};
@@ -52,8 +52,8 @@ pub struct Rules {
 }
 
 /// When deliveries beside a root run: without polling, and until the process drains.
-pub(super) fn rhythm(rules: &Rules, pace: Timing) -> Rhythm {
-    Rhythm {
+pub(super) fn loop_timing(rules: &Rules, pace: Timing) -> LoopTiming {
+    LoopTiming {
         period: None,
         min_interval: pace.min_interval,
         resync: rules.resync,
@@ -78,7 +78,7 @@ pub(super) fn run(runtime: &Runtime, settings: Settings, rules: &Rules) -> Resul
     let triggers = metrics.triggers.clone();
     // The channel holds one trigger: while it is pending, it covers all that follow.
     let ask = move |trigger: Trigger| {
-        triggers.get_or_create(&SourceLabel { source: trigger.word() }).inc();
+        triggers.get_or_create(&SourceLabel { source: trigger.label() }).inc();
         let _ = send.try_send(trigger);
     };
     let ask_for_source = ask.clone();
@@ -93,30 +93,31 @@ pub(super) fn run(runtime: &Runtime, settings: Settings, rules: &Rules) -> Resul
     }
     let sources = settings.sources.map(|sources| SetOptions { rules: true, root: false, ..sources });
     let mut upstream = Upstream::open(settings.mirror, sources)?;
-    upstream.obeys(requests);
+    upstream.set_requests(requests);
     upstream.on_answer(move || ask_for_source(Trigger::Source));
     status.send_modify(|status| {
         status.remote = upstream.remote();
-        status.heard = LastAnswer::not_yet();
-        status.asked.clone_from(&settings.sync.asked);
+        status.last_answer = LastAnswer::not_yet();
+        status.ref_name.clone_from(&settings.sync.ref_name);
     });
-    let options = rules.options.clone().naming(upstream.repository().as_deref());
+    let options = rules.options.clone().with_remote(upstream.repository().as_deref());
     let source = Arc::new(Remote::new(upstream, rules.planner.clone()).map_err(system("start a thread"))?);
     let pace = settings.sync.pace;
-    let rhythm = Rhythm { period: Some(pace.period), once, ..rhythm(rules, pace) };
+    let loop_timing = LoopTiming { period: Some(pace.period), once, ..loop_timing(rules, pace) };
     let mut reporter = DeliveryReporter {
         beside: false,
         ..DeliveryReporter::with_root(status, metrics, LedgerKeeper::default(), &rules.clusters)
     };
     runtime.block_on(async {
-        signals.ask(move |trigger| ask(trigger, &[]));
+        signals.on_trigger(move |trigger| ask(trigger, &[]));
         let clusters = &rules.clusters;
         let remote = Arc::clone(&source);
         let tell = |event: LoopEvent<'_>| {
-            reporter.sources(remote.rows());
+            reporter.sources(remote.source_statuses());
             reporter.report(&event);
         };
-        let end = deliver::follow(source, clusters, &options, &rhythm, &mut asked, &draining, tell).await;
+        let end =
+            deliver::follow(source, clusters, &options, &loop_timing, &mut asked, &draining, tell).await;
         match end {
             Some(Ok(report)) => Ok(Some(report)),
             Some(Err(error)) => Err(error.into()),
@@ -154,7 +155,7 @@ impl DeliveryReporter {
         ledger: LedgerKeeper,
         clusters: &Clusters,
     ) -> Self {
-        metrics.expect_targets(clusters.names(), &deliver::Outcome::ALL.map(deliver::Outcome::word));
+        metrics.expect_targets(clusters.names(), &deliver::Outcome::ALL.map(deliver::Outcome::label));
         Self {
             beside: true,
             status,
@@ -176,7 +177,7 @@ impl DeliveryReporter {
     /// Records one event of the delivery loop.
     pub(super) fn report(&mut self, event: &LoopEvent<'_>) {
         if !self.beside && matches!(event, LoopEvent::Unchanged { .. } | LoopEvent::Delivered(_)) {
-            self.status.send_modify(|status| status.heard = LastAnswer::now());
+            self.status.send_modify(|status| status.last_answer = LastAnswer::now());
         }
         match event {
             LoopEvent::Begins(trigger) => {
@@ -216,7 +217,7 @@ impl DeliveryReporter {
         let wrong = report.targets.iter().filter(|target| !target.outcome.is_success());
         let wrong: Vec<String> = wrong
             .map(|target| {
-                let outcome = target.outcome.word();
+                let outcome = target.outcome.label();
                 let why = &target.why;
                 format!("{}/{}/{}: {outcome}: {why}", target.cluster, target.namespace, target.name)
             })
@@ -224,7 +225,7 @@ impl DeliveryReporter {
             .collect();
         for target in report.targets.iter().filter(|target| target.outcome.is_write()) {
             let changed_keys = target.added.len() + target.changed.len() + target.removed.len();
-            let outcome = target.outcome.word();
+            let outcome = target.outcome.label();
             let place = format!("{}/{}", target.cluster, target.namespace);
             info!(changed_keys, "{place}/{}: {outcome}: {}", target.name, target.why);
         }
@@ -232,7 +233,7 @@ impl DeliveryReporter {
             self.metrics.error("apply", if target.transient { "transient" } else { "permanent" });
         }
         report.failures.iter().for_each(|_| self.metrics.error("apply", "transient"));
-        let ended = report.targets.iter().map(|target| (target.cluster.as_str(), target.outcome.word()));
+        let ended = report.targets.iter().map(|target| (target.cluster.as_str(), target.outcome.label()));
         self.metrics.delivered(ended, &mut self.shown);
         let hints = report.targets.iter().filter(|target| !target.outcome.is_success());
         let hints: BTreeSet<String> = hints.flat_map(|target| target.hints.clone()).collect();
@@ -253,7 +254,7 @@ impl DeliveryReporter {
         report.notes.iter().filter(|note| !self.noted.contains(note)).for_each(|note| warn!("{note}"));
         self.noted.clone_from(&report.notes);
         // The ledger's file is written: other tasks of this worker thread must not wait for it.
-        tokio::task::block_in_place(|| self.ledger.note(report));
+        tokio::task::block_in_place(|| self.ledger.record(report));
         self.fill_status(report, &wrong);
         let outcome = match (wrong.is_empty(), report.differs()) {
             (false, _) => Outcome::Failed,
@@ -366,7 +367,7 @@ mod tests {
     struct Elsewhere;
 
     impl Source for Elsewhere {
-        async fn ask(&self) -> Result<Named, SourceError> {
+        async fn resolve(&self) -> Result<Named, SourceError> {
             Ok(Revision(ObjectId([1; 20])).into())
         }
 
@@ -395,7 +396,7 @@ mod tests {
     async fn what_failed_for_good_stays_a_failure_at_polls_that_find_nothing_new() {
         let hour = Duration::from_secs(3_600);
         let clusters = Clusters::default();
-        let rhythm = Rhythm {
+        let loop_timing = LoopTiming {
             period: Some(Duration::from_millis(10)),
             min_interval: Duration::ZERO,
             resync: hour,
@@ -424,7 +425,8 @@ mod tests {
             }
         };
         let options = Options::new(Owner::new("team").unwrap());
-        deliver::follow(Arc::new(Elsewhere), &clusters, &options, &rhythm, &mut asked, &ending, tell).await;
+        deliver::follow(Arc::new(Elsewhere), &clusters, &options, &loop_timing, &mut asked, &ending, tell)
+            .await;
         assert_eq!(failures, [1, 1, 1, 1]);
         let status = shown.borrow();
         assert!(status.last_success.is_none() && status.failing_since.is_some(), "{status:?}");

@@ -28,7 +28,7 @@ impl Signals {
     }
 
     /// Calls `ask` from now on whenever the trigger signal arrives.
-    pub(super) fn ask(self, ask: impl Fn(Trigger) + Clone + Send + 'static) {
+    pub(super) fn on_trigger(self, ask: impl Fn(Trigger) + Clone + Send + 'static) {
         for (number, mut arrivals) in self.streams {
             let triggers = self.trigger == Some(number);
             let ask = ask.clone();

@@ -1,5 +1,5 @@
 use super::*;
-use crate::human::reads_well;
+use crate::human::assert_message_style;
 
 #[test]
 fn every_variant_is_one_line_and_says_what_to_do() {
@@ -43,6 +43,6 @@ fn every_variant_is_one_line_and_says_what_to_do() {
             | Error::Sandbox(_)
             | Error::System { .. } => {}
         }
-        reads_well(&error, &error.hints());
+        assert_message_style(&error, &error.hints());
     }
 }

@@ -12,7 +12,7 @@ use regex::Regex;
 use serde_json::{Map, Value, json};
 
 use super::{Cli, Command, flags};
-use crate::config::patterns::Least;
+use crate::config::patterns::LowerBound;
 use crate::config::{self, patterns};
 use crate::deliver::PoolSpec;
 
@@ -95,12 +95,12 @@ fn value(arg: &Arg, refuses: &mut dyn FnMut(&str) -> bool) -> Value {
         // A number without a unit is no duration, but for 0.
         let (least, pattern) = at_least(refuses, patterns::duration);
         match least {
-            Least::MoreThanZero => json!({"type": "string", "pattern": pattern}),
+            LowerBound::MoreThanZero => json!({"type": "string", "pattern": pattern}),
             _ => json!({"type": ["string", "integer"], "pattern": pattern, "minimum": 0, "maximum": 0}),
         }
     } else if is::<u64>(arg) {
         let (least, pattern) = at_least(refuses, patterns::bytes);
-        let least = u64::from(least == Least::MoreThanZero);
+        let least = u64::from(least == LowerBound::MoreThanZero);
         json!({"type": ["integer", "string"], "minimum": least, "maximum": u64::MAX, "pattern": pattern})
     } else if is::<i64>(arg) {
         integer(refuses)
@@ -124,11 +124,14 @@ fn value(arg: &Arg, refuses: &mut dyn FnMut(&str) -> bool) -> Value {
     }
 }
 
-fn at_least(refuses: &mut dyn FnMut(&str) -> bool, pattern: fn(Least) -> String) -> (Least, String) {
+fn at_least(
+    refuses: &mut dyn FnMut(&str) -> bool,
+    pattern: fn(LowerBound) -> String,
+) -> (LowerBound, String) {
     let least = match (refuses("-1"), refuses("0")) {
-        (false, _) => Least::Any,
-        (true, false) => Least::Zero,
-        (true, true) => Least::MoreThanZero,
+        (false, _) => LowerBound::Any,
+        (true, false) => LowerBound::Zero,
+        (true, true) => LowerBound::MoreThanZero,
     };
     (least, pattern(least))
 }
@@ -136,8 +139,8 @@ fn at_least(refuses: &mut dyn FnMut(&str) -> bool, pattern: fn(Least) -> String)
 fn integer(refuses: &mut dyn FnMut(&str) -> bool) -> Value {
     let (least, pattern) = at_least(refuses, patterns::integer);
     let mut schema = json!({"type": ["integer", "string"], "pattern": pattern});
-    if least != Least::Any {
-        schema["minimum"] = u64::from(least == Least::MoreThanZero).into();
+    if least != LowerBound::Any {
+        schema["minimum"] = u64::from(least == LowerBound::MoreThanZero).into();
     }
     if refuses("4294967296") {
         schema["maximum"] = u32::MAX.into();

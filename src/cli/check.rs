@@ -20,7 +20,7 @@ pub(super) fn run(args: &Args, given: &FlagOrigins) -> anyhow::Result<ExitCode> 
         super::warn(format_args!("--{flag}={} cannot be read: {error}", path.display()));
     }
     if let Some(list) = &listed {
-        config::remarks_on(list).into_iter().for_each(super::warn);
+        config::warnings_about(list).into_iter().for_each(super::warn);
         unreadable_credentials(list).into_iter().for_each(super::warn);
     }
     settings.remarks.iter().cloned().chain(app::missing(&settings)).for_each(super::warn);
@@ -71,7 +71,7 @@ fn source_table(list: &List) -> String {
     let mut rows = vec![["source", "repo", "ref", "path", "to"].map(str::to_owned)];
     rows.extend(list.sources.iter().map(|source| {
         let repo = secret::redacted(&source.repo).into_owned();
-        [source.name.clone(), repo, source.asked.clone(), top(&source.path), top(&source.to)]
+        [source.name.clone(), repo, source.ref_name.clone(), top(&source.path), top(&source.to)]
     }));
     super::columns(&rows, |_| false).iter().map(|line| format!("# {line}\n")).collect()
 }
@@ -97,5 +97,5 @@ fn unreadable_files(args: &config::Args) -> Vec<(&'static str, PathBuf, std::io:
 
 /// The error of opening a file for reading, if there is one.
 fn read_error(path: &Path) -> Option<std::io::Error> {
-    detached_io::patiently(path, |path| std::fs::File::open(path).map(drop)).err()
+    detached_io::wait_for_io(path, |path| std::fs::File::open(path).map(drop)).err()
 }

@@ -8,16 +8,16 @@ use clap::{Args as _, FromArgMatches};
 
 use super::flags::FlagOrigins;
 use super::{Exit, manual, run_under_init, usage, version};
-use crate::config::gitsync::{self, Action, Call, Fault};
+use crate::config::gitsync::{self, Action, Call, ParseError};
 use crate::config::{self, Personality};
-use crate::store::{OwnFile, Style};
+use crate::store::{OperatorFile, Style};
 use crate::{app, detached_io, human, secret, telemetry};
 
 /// The exit code for an invalid configuration, for which `treeswap` has 2.
 const INVALID: Exit = Exit::Failed;
 
 /// Whether the program was started under the name `git-sync`.
-pub(super) fn is_called(program: &OsString) -> bool {
+pub(super) fn is_git_sync(program: &OsString) -> bool {
     Path::new(program).file_name().is_some_and(|name| name == "git-sync")
 }
 
@@ -32,11 +32,11 @@ pub(super) fn run(name: &str, arguments: &[OsString]) -> ExitCode {
     let mut flags = flags();
     let call = match read(&flags, arguments) {
         Ok(call) => call,
-        Err(fault @ Fault::Arguments(_)) => {
-            return refuse_arguments(&fault.to_string(), &[], &manual::usage(name, &flags, manual::width()));
+        Err(error @ ParseError::Arguments(_)) => {
+            return refuse_arguments(&error.to_string(), &[], &manual::usage(name, &flags, manual::width()));
         }
-        Err(fault @ Fault::Environment(_)) => {
-            say!("FATAL: {fault}");
+        Err(error @ ParseError::Environment(_)) => {
+            say!("FATAL: {error}");
             return INVALID.into();
         }
     };
@@ -61,7 +61,7 @@ pub(super) fn run(name: &str, arguments: &[OsString]) -> ExitCode {
             // As in git-sync, the plain text. A failed write is ignored, as the message is on stderr, too.
             let own = file.clone();
             let text = secret::redacted(message).into_owned();
-            let _ = detached_io::patiently(file.path(), move |_| own.write(text.as_bytes()));
+            let _ = detached_io::wait_for_io(file.path(), move |_| own.write(text.as_bytes()));
         }
     };
     if let Some(error) = &call.wrong {
@@ -109,9 +109,9 @@ pub(super) fn run(name: &str, arguments: &[OsString]) -> ExitCode {
 }
 
 /// Prints why the process ends, and writes it into the error file unless the sync loop has written it already.
-fn report_failure(error: &anyhow::Error, format: telemetry::Format, error_file: Option<&OwnFile>) {
+fn report_failure(error: &anyhow::Error, format: telemetry::Format, error_file: Option<&OperatorFile>) {
     let app = error.downcast_ref::<app::Error>();
-    let ending = app.map_or(telemetry::Ending::Other, app::Error::ending);
+    let ending = app.map_or(telemetry::ExitReason::Other, app::Error::exit_reason);
     let line = human::one_line(error.as_ref());
     let hints = super::hints(error);
     let gave_up = matches!(app, Some(app::Error::GaveUp { .. }));
@@ -119,7 +119,7 @@ fn report_failure(error: &anyhow::Error, format: telemetry::Format, error_file: 
     if !(gave_up && format == telemetry::Format::GitSync) {
         super::print_error(None, ending, &line, &hints);
     }
-    if let (Some(file), false) = (error_file, matches!(ending, telemetry::Ending::Other)) {
+    if let (Some(file), false) = (error_file, matches!(ending, telemetry::ExitReason::Other)) {
         let text =
             serde_json::json!({"Msg": ending.message(), "Err": line, "Args": {"hints": hints}}).to_string();
         let _ = file.write(secret::redacted(&text).as_bytes()); // a failed write is ignored: it is on stderr, too
@@ -146,15 +146,15 @@ fn print(text: &str) {
 }
 
 /// Parses arguments and environment.
-fn read(flags: &clap::Command, arguments: &[OsString]) -> Result<Call, Fault> {
+fn read(flags: &clap::Command, arguments: &[OsString]) -> Result<Call, ParseError> {
     let texts: Option<Vec<String>> =
         arguments.iter().map(|argument| argument.to_str().map(str::to_owned)).collect();
-    let texts = texts.ok_or_else(|| Fault::Arguments("an argument is not UTF-8".to_owned()))?;
+    let texts = texts.ok_or_else(|| ParseError::Arguments("an argument is not UTF-8".to_owned()))?;
     gitsync::read(flags, &texts, &|name| std::env::var_os(name))
 }
 
 /// The file of `--error-file`, if it and the root are given. Used for errors that come before there are valid settings.
-fn error_file(call: &Call) -> Option<OwnFile> {
+fn error_file(call: &Call) -> Option<OperatorFile> {
     let given = |flag: &str| call.get(flag).filter(|text| !text.is_empty());
     let file = given("error-file")?;
     let root = given("root")?;
@@ -168,5 +168,5 @@ fn error_file(call: &Call) -> Option<OwnFile> {
             Style::GitSync { link: root.join(link.unwrap_or("..treeswap")) }
         }
     };
-    OwnFile::new(&root, &style, Path::new(file)).ok()
+    OperatorFile::new(&root, &style, Path::new(file)).ok()
 }

@@ -39,7 +39,7 @@ pub(super) struct Input {
 
     /// Branch, tag, full ref name or full commit id of --repo
     #[arg(long = "ref", value_name = "REF", default_value = "HEAD")]
-    asked: String,
+    ref_name: String,
 
     /// Keep what was fetched from --repo in this directory [default: a temporary one]
     #[arg(long, value_name = "DIR")]
@@ -167,7 +167,7 @@ impl Input {
                 };
                 given.refuse_without("--repo", of_repo)?;
                 if let Err(error) =
-                    detached_io::patiently(directory, |path| std::fs::read_dir(path).map(drop))
+                    detached_io::wait_for_io(directory, |path| std::fs::read_dir(path).map(drop))
                 {
                     return Err(config::Error::Place {
                         name: "--tree".into(),
@@ -189,7 +189,7 @@ impl Input {
         mirror: &Path,
     ) -> Result<config::Settings, config::Error> {
         let repo = self.repo.as_deref().unwrap_or_default();
-        let mut args = config::Args::for_fetching(repo, &self.asked, self.credentials.clone(), mirror);
+        let mut args = config::Args::for_fetching(repo, &self.ref_name, self.credentials.clone(), mirror);
         args.source.sources = self.sources.clone().unwrap_or_default();
         args.root.root = args.root.mirror.clone(); // the settings need a root; nothing is created in it
         args.limits.sandbox.clone_from(&self.sandbox);
@@ -245,7 +245,7 @@ impl RuleArgs {
             ignore_unknown: self.policies.unknown_fields == "ignore",
             repository: self.repository.clone(),
             policies: Policies { overlaps, collisions, illegal_keys, links, oversize },
-            most_bytes: app::memory_of_plan(),
+            memory_limit: app::memory_of_plan(),
             shape,
             warn: |warning| super::warn(warning),
         }
@@ -275,7 +275,7 @@ fn read_rules(rules: &Path) -> Result<String, config::Error> {
         why: format!("cannot read it: {error}"),
         hint: "name a file that is there and that this user may read; --rules-in-tree names one in the tree",
     };
-    detached_io::patiently(rules, |path| std::fs::read_to_string(path)).map_err(unreadable)
+    detached_io::wait_for_io(rules, |path| std::fs::read_to_string(path)).map_err(unreadable)
 }
 
 /// Fetches the revision that the ref, or the refs of all sources, name.
@@ -291,7 +291,7 @@ pub(super) fn fetch(options: &FetchOptions) -> anyhow::Result<(Objects, Revision
     });
     let revision = revision.map_err(|error| SourceError::of_set(&error))?;
     // Manifests that lack the files of one source would delete its ConfigMaps when they are applied.
-    if let Some(what) = upstream.placement().held() {
+    if let Some(what) = upstream.placement().hold_reason() {
         let hints = vec!["manifests are made of all sources, optional ones included".to_owned()];
         return Err(SourceError { what, hints, transient: true }.into());
     }

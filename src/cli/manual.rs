@@ -36,7 +36,7 @@ pub(super) fn usage(name: &str, sync: &Command, width: usize) -> String {
     for flag in FLAGS {
         let short = if flag.name == "verbose" { "-v, " } else { "" };
         let meaning = with_default(short_help(flag, sync), flag.here(), sync);
-        text += &row(&format!("{short}--{}", flag.name), flag.kind.word(), &meaning);
+        text += &row(&format!("{short}--{}", flag.name), flag.kind.placeholder(), &meaning);
     }
     text += &row("-h, --help", "", "Print this");
     text += &row("--man", "", "Print the manual");
@@ -56,7 +56,7 @@ pub(super) fn manual(sync: &Command) -> String {
     let mut text = String::from(INTRODUCTION);
     text += "\nFLAGS\n";
     for flag in FLAGS {
-        let heading = format!("--{} {}", flag.name, flag.kind.word());
+        let heading = format!("--{} {}", flag.name, flag.kind.placeholder());
         let mut names: Vec<String> = flag.variable().into_iter().map(|name| format!("${name}")).collect();
         names.extend(flag.older.iter().map(|name| format!("${name} (deprecated)")));
         let names = if names.is_empty() { "no variable".to_owned() } else { names.join(", ") };
@@ -153,7 +153,7 @@ fn own_flags(sync: &Command) -> impl Iterator<Item = &Arg> {
 /// The placeholder for the value of one of our own flags.
 fn word(arg: &Arg) -> &str {
     if arg.get_num_args().is_some_and(|values| values.min_values() == 0) {
-        return Kind::Bool.word();
+        return Kind::Bool.placeholder();
     }
     let names = arg.get_value_names().and_then(|names| names.first());
     names.map(clap::builder::Str::as_str).unwrap_or_default()

@@ -264,11 +264,11 @@ pub fn main() -> ExitCode {
     if let Some(code) = mirror::child_main(std::env::args_os().skip(1)) {
         return ExitCode::from(code);
     }
-    secret::learn(std::env::args_os().skip(1), std::env::vars_os());
+    secret::register_arguments_and_environment(std::env::args_os().skip(1), std::env::vars_os());
     std::panic::set_hook(Box::new(print_panic));
     let arguments = expand_aliases(std::env::args_os().collect());
     match &arguments[..] {
-        [program, rest @ ..] if gitsync::is_called(program) => gitsync::run("git-sync", rest),
+        [program, rest @ ..] if gitsync::is_git_sync(program) => gitsync::run("git-sync", rest),
         [_, command, rest @ ..] if command == "git-sync" => gitsync::run("treeswap git-sync", rest),
         _ => run(arguments),
     }
@@ -353,7 +353,7 @@ fn report(error: &anyhow::Error, arguments: &[OsString]) -> ExitCode {
     let mut hints = hints(error);
     hints.retain(|hint| !recommends_same_command(hint, arguments));
     let line = human::one_line(error.as_ref());
-    print_error(requested_format(arguments), telemetry::Ending::Other, &line, &hints);
+    print_error(requested_format(arguments), telemetry::ExitReason::Other, &line, &hints);
     let usage = error.is::<config::Error>()
         || error.is::<configmap::RulesError>()
         || error.is::<cluster::ConfigError>()
@@ -375,7 +375,7 @@ fn recommends_same_command(hint: &str, arguments: &[OsString]) -> bool {
 /// stderr.
 fn print_error(
     asked: Option<telemetry::Format>,
-    ending: telemetry::Ending<'_>,
+    ending: telemetry::ExitReason<'_>,
     line: &str,
     hints: &[String],
 ) {

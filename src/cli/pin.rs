@@ -65,7 +65,7 @@ pub struct Args {
 /// # Errors
 /// When there is nothing to pin, or no descriptor for it.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
-    shutdown::init::heed_signals().context("cannot listen for signals")?;
+    shutdown::init::install_signal_handlers().context("cannot listen for signals")?;
     let pin = take_pin(&args)?;
     if let Some(warning) = warning(&pin) {
         say!("treeswap: {warning}");

@@ -56,7 +56,7 @@ pub struct Args {
 /// When the root cannot be read.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let found = store::inspect(&args.root)?;
-    let report = Report::new(&found, live::ask(&found.socket, ANSWER_TIMEOUT));
+    let report = Report::new(&found, live::query_writer(&found.socket, ANSWER_TIMEOUT));
     let now = clock::now().wall;
     let failed = report.failure(args.max_age, now);
     // If nothing was ever published, the two lines on stderr say everything.
@@ -296,7 +296,7 @@ impl<'a> Generation<'a> {
             published: record.published,
             retired: record.retired.as_ref().map(|retired| retired.at),
         };
-        let holders = match fs_err::metadata(root.join(found.name.place())) {
+        let holders = match fs_err::metadata(root.join(found.name.relative_path())) {
             Ok(dir) if found.pinned => fsx::lock_holders(dir.dev(), dir.ino()),
             _ => Vec::new(),
         };
@@ -367,7 +367,7 @@ fn last_success(sync: &Status, when: impl Fn(Timestamp) -> String) -> String {
         (Some(at), _) => when(at),
         (None, None) => "never".to_owned(),
         (None, Some(earlier)) => {
-            format!("never; of {} {}", followed(&earlier.remote, &earlier.asked), when(earlier.at))
+            format!("never; of {} {}", followed(&earlier.remote, &earlier.ref_name), when(earlier.at))
         }
     }
 }
@@ -375,7 +375,7 @@ fn last_success(sync: &Status, when: impl Fn(Timestamp) -> String) -> String {
 /// The lines about the sync; `live` if they are from a running writer and not from a record.
 fn sync_lines(sync: &Status, live: bool, now: Timestamp, line: &mut impl FnMut(&str, &str)) {
     let when = |at: Timestamp| format!("{} ({})", human::relative(at, now), human::clock_time(at));
-    line("remote", &followed(&sync.remote, &sync.asked));
+    line("remote", &followed(&sync.remote, &sync.ref_name));
     if let Some(progress) = &sync.progress {
         let fetched = match progress.fetched_bytes {
             0 => String::new(),

@@ -7,8 +7,8 @@ use clap::Error;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use super::Exit;
-use crate::config::UNSERVED;
-use crate::telemetry::{Ending, Format};
+use crate::config::UNSUPPORTED_FLAGS;
+use crate::telemetry::{ExitReason, Format};
 
 /// Prints help and version as clap does, and errors in our form. Returns the exit code.
 pub(super) fn show(error: &Error, arguments: &[OsString], format: Option<Format>) -> ExitCode {
@@ -21,7 +21,7 @@ pub(super) fn show(error: &Error, arguments: &[OsString], format: Option<Format>
         return Exit::Usage.into();
     }
     let (line, hints) = explain(error, arguments);
-    super::print_error(format, Ending::Other, &line, &hints);
+    super::print_error(format, ExitReason::Other, &line, &hints);
     Exit::Usage.into()
 }
 
@@ -41,7 +41,7 @@ pub(super) fn explain(error: &Error, arguments: &[OsString]) -> (String, Vec<Str
     let line = match error.kind() {
         ErrorKind::UnknownArgument => {
             let flag = name.trim_start_matches('-').split('=').next().unwrap_or_default();
-            match UNSERVED.iter().find(|(unserved, _)| *unserved == flag && name.starts_with('-')) {
+            match UNSUPPORTED_FLAGS.iter().find(|(unserved, _)| *unserved == flag && name.starts_with('-')) {
                 Some((_, instead)) => {
                     hints = vec![(*instead).to_owned()];
                     format!("--{flag} is a flag of git-sync that `treeswap sync` does not have")

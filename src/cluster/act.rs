@@ -72,7 +72,7 @@ impl Kind {
 
 /// What a request does to which object. Displayed as in "update ConfigMap ci/jobs".
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Act {
+pub struct Operation {
     /// The verb.
     pub verb: Verb,
     /// The kind of object.
@@ -83,13 +83,13 @@ pub struct Act {
     pub name: String,
 }
 
-impl Act {
+impl Operation {
     pub(super) fn of(verb: Verb, kind: Kind, namespace: &str, name: &str) -> Self {
         Self { verb, kind, namespace: namespace.to_owned(), name: name.to_owned() }
     }
 }
 
-impl fmt::Display for Act {
+impl fmt::Display for Operation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { verb, kind, namespace, name } = self;
         let verb = verb.label();

@@ -14,7 +14,7 @@ use kube::client::Body;
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, Error as _};
 
-use super::act::{Act, Verb};
+use super::act::{Operation, Verb};
 use super::error::Failure;
 use super::object::Meta;
 use crate::retry::retry_after;
@@ -65,18 +65,18 @@ impl<'de> Deserialize<'de> for Partial {
 
 /// A page of a list of metadata (`PartialObjectMetadataList`).
 #[derive(Debug)]
-pub(super) struct Listed {
+pub(super) struct MetadataList {
     pub(super) items: Vec<Meta>,
     /// The `continue` token of the next page; `None` on the last one.
     pub(super) next: Option<String>,
 }
 
-impl Expect for Listed {
+impl Expect for MetadataList {
     const NAME: &'static str = "list of metadata";
     const KINDS: &'static [&'static str] = &["PartialObjectMetadataList"];
 }
 
-impl<'de> Deserialize<'de> for Listed {
+impl<'de> Deserialize<'de> for MetadataList {
     fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
         struct Raw {
@@ -96,9 +96,9 @@ impl<'de> Deserialize<'de> for Listed {
 
 /// The response to a deletion: the object or a `Status`. Neither is used.
 #[derive(Debug, Deserialize)]
-pub(super) struct Anything {}
+pub(super) struct AnyObject {}
 
-impl Expect for Anything {
+impl Expect for AnyObject {
     const NAME: &'static str = "object or status";
     const KINDS: &'static [&'static str] = &[];
 }
@@ -140,17 +140,17 @@ impl HttpResponse {
     /// Parses a successful response; returns the failure that any other one means.
     pub(super) fn read<T: DeserializeOwned + Expect>(
         self,
-        act: &Act,
+        operation: &Operation,
         longest_pause: Duration,
     ) -> Result<T, Failure> {
         if !self.status.is_success() {
-            return Err(self.failure(act, longest_pause));
+            return Err(self.failure(operation, longest_pause));
         }
         #[derive(Deserialize)]
         struct Named {
             kind: String,
         }
-        let strange = Failure::Strange { expected: T::NAME };
+        let strange = Failure::UnexpectedResponse { expected: T::NAME };
         let kind = match serde_json::from_slice::<Named>(&self.body) {
             Ok(named) => named.kind,
             Err(_) => return Err(strange),
@@ -161,32 +161,32 @@ impl HttpResponse {
         serde_json::from_slice(&self.body).map_err(|_| strange)
     }
 
-    fn failure(&self, act: &Act, longest_pause: Duration) -> Failure {
+    fn failure(&self, operation: &Operation, longest_pause: Duration) -> Failure {
         // A proxy between us and the server may answer without a `Status`; then the HTTP status decides.
         let said: Status = serde_json::from_slice(&self.body).unwrap_or_default();
-        let namespace = act.namespace.clone();
+        let namespace = operation.namespace.clone();
         let text = shown(&said.message);
         let mentions = |words: &str| said.message.contains(words);
         let caused = |reason: &str| said.details.causes.iter().any(|cause| cause.reason == reason);
         match self.status.as_u16() {
             401 => Failure::Unauthorized,
             403 if caused("NamespaceTerminating") => Failure::NamespaceTerminating { namespace },
-            403 if mentions("exceeded quota") => Failure::Quota { said: text },
+            403 if mentions("exceeded quota") => Failure::QuotaExceeded { said: text },
             403 if mentions("User \"") || said.message.is_empty() => Failure::Forbidden {
                 user: user_of(&said.message),
-                verb: act.verb.label(),
-                resource: match act.kind.group() {
-                    "" => act.kind.resource(),
+                verb: operation.verb.label(),
+                resource: match operation.kind.group() {
+                    "" => operation.kind.resource(),
                     _ => "leases.coordination.k8s.io",
                 },
                 namespace,
             },
-            403 => Failure::Refused { said: text },
-            404 if said.details.kind == "namespaces" => Failure::NamespaceAbsent { namespace },
-            404 => Failure::Absent,
-            409 if said.reason == "AlreadyExists" => Failure::Exists,
+            403 => Failure::AdmissionDenied { said: text },
+            404 if said.details.kind == "namespaces" => Failure::NamespaceNotFound { namespace },
+            404 => Failure::NotFound,
+            409 if said.reason == "AlreadyExists" => Failure::AlreadyExists,
             409 => Failure::Conflict,
-            410 if act.verb == Verb::List => Failure::Expired,
+            410 if operation.verb == Verb::List => Failure::Expired,
             413 => Failure::TooLarge { said: text },
             422 if mentions("field is immutable when `immutable` is set") => Failure::Immutable,
             422 if caused("FieldValueTooLong") => Failure::TooLarge { said: said.fields() },
@@ -199,7 +199,7 @@ impl HttpResponse {
                 Failure::TooLarge { said: text }
             }
             status @ 500.. => Failure::Server { status, said: text },
-            _ if mentions("admission webhook") => Failure::Refused { said: text },
+            _ if mentions("admission webhook") => Failure::AdmissionDenied { said: text },
             status => Failure::Status { status, said: text },
         }
     }
@@ -270,10 +270,10 @@ fn shown(text: &str) -> String {
 pub(super) async fn read_body(mut body: Body, most: usize) -> Result<Vec<u8>, Failure> {
     let mut bytes = Vec::new();
     while let Some(frame) = std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
-        let frame = frame.map_err(|error| Failure::Cut { why: deepest(&error) })?;
+        let frame = frame.map_err(|error| Failure::ConnectionLost { why: deepest(&error) })?;
         if let Ok(data) = frame.into_data() {
             if bytes.len() + data.len() > most {
-                return Err(Failure::Cut { why: format!("it is longer than {most} bytes") });
+                return Err(Failure::ConnectionLost { why: format!("it is longer than {most} bytes") });
             }
             bytes.extend_from_slice(&data);
         }
@@ -282,7 +282,7 @@ pub(super) async fn read_body(mut body: Body, most: usize) -> Result<Vec<u8>, Fa
 }
 
 /// Classifies a request without a response: [`Failure::Unreachable`] if there was no connection, so that nothing was
-/// sent, or [`Failure::Cut`] if the connection broke, so that the outcome is unknown.
+/// sent, or [`Failure::ConnectionLost`] if the connection broke, so that the outcome is unknown.
 pub(super) fn connection_failure(error: &kube::Error, server: &str) -> Failure {
     let tls = tls::problem(error);
     let why = tls.as_ref().map_or_else(|| deepest(error), |problem| format!("TLS: {}", problem.text));
@@ -294,7 +294,7 @@ pub(super) fn connection_failure(error: &kube::Error, server: &str) -> Failure {
         }
         cause = error.source();
     }
-    Failure::Cut { why }
+    Failure::ConnectionLost { why }
 }
 
 /// Describes why no client can be made of a configuration.
@@ -329,8 +329,8 @@ mod tests {
         HttpResponse { status, headers: HeaderMap::new(), body: body.to_string().into_bytes() }
     }
 
-    fn put() -> Act {
-        Act::of(Verb::Update, Kind::ConfigMap, "ci", "jobs")
+    fn put() -> Operation {
+        Operation::of(Verb::Update, Kind::ConfigMap, "ci", "jobs")
     }
 
     #[test]
@@ -364,7 +364,7 @@ mod tests {
                        resource \"configmaps\" in API group \"\" in the namespace \"ci\"";
         let of = |message: &str| {
             let why = answered(403, &serde_json::json!({ "message": message })).failure(&put(), LONGEST);
-            let error = super::super::Error { cluster: "c".into(), act: Box::new(put()), why };
+            let error = super::super::Error { cluster: "c".into(), operation: Box::new(put()), why };
             (error.why.to_string(), error.hints().concat())
         };
         let (why, hint) = of(message);
@@ -394,7 +394,7 @@ mod tests {
             let answer =
                 HttpResponse { status: StatusCode::OK, headers: HeaderMap::new(), body: body.into() };
             let failure = answer.read::<Partial>(&put(), LONGEST).unwrap_err();
-            assert!(matches!(failure, Failure::Strange { .. }), "{body}: {failure:?}");
+            assert!(matches!(failure, Failure::UnexpectedResponse { .. }), "{body}: {failure:?}");
         }
     }
 

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::ConfigMap as KubeConfigMap;
 
-use super::act::{Act, Kind, Verb};
-use super::answer::{Listed, Partial};
+use super::act::{Kind, Operation, Verb};
+use super::answer::{MetadataList, Partial};
 use super::connection::{Detail, Request};
 use super::error::{Error, Failure};
 use super::object::{ConfigMap, Draft, Meta};
@@ -20,39 +20,39 @@ impl Cluster {
     /// Returns the metadata of every ConfigMap of a namespace, by name: all of them, or an error. Content is not
     /// transferred.
     pub async fn list(&self, namespace: &str) -> Result<BTreeMap<String, Meta>, Error> {
-        let found = self.listed(&Act::of(Verb::List, Kind::ConfigMap, namespace, "")).await?;
+        let found = self.listed(&Operation::of(Verb::List, Kind::ConfigMap, namespace, "")).await?;
         Ok(found.into_iter().map(|meta| (meta.name.clone(), meta)).collect())
     }
 
     /// Returns the metadata of every ConfigMap of that name in all namespaces: all of them, or an error. Needs the
     /// right to list ConfigMaps in the whole cluster, which a ClusterRole can limit to the name (`resourceNames`).
-    pub async fn everywhere(&self, name: &str) -> Result<Vec<Meta>, Error> {
-        self.listed(&Act::of(Verb::List, Kind::ConfigMap, "", name)).await
+    pub async fn list_everywhere(&self, name: &str) -> Result<Vec<Meta>, Error> {
+        self.listed(&Operation::of(Verb::List, Kind::ConfigMap, "", name)).await
     }
 
-    async fn listed(&self, act: &Act) -> Result<Vec<Meta>, Error> {
+    async fn listed(&self, operation: &Operation) -> Result<Vec<Meta>, Error> {
         let mut restarts = 0;
         loop {
-            match self.list_once(act).await {
+            match self.list_once(operation).await {
                 Err(Error { why: Failure::Expired, .. }) if restarts < RESTARTS => restarts += 1,
                 result => return result,
             }
         }
     }
 
-    async fn list_once(&self, act: &Act) -> Result<Vec<Meta>, Error> {
+    async fn list_once(&self, operation: &Operation) -> Result<Vec<Meta>, Error> {
         let mut found = Vec::new();
         let mut next = String::new();
         loop {
-            let mut request = Request::new(act.clone());
-            if !act.name.is_empty() {
-                request.query("fieldSelector", &format!("metadata.name={}", act.name));
+            let mut request = Request::new(operation.clone());
+            if !operation.name.is_empty() {
+                request.query("fieldSelector", &format!("metadata.name={}", operation.name));
             }
             request.query("limit", &PAGE.to_string());
             if !next.is_empty() {
                 request.query("continue", &next);
             }
-            let page: Listed = self.inner.ask(&request.detail(Detail::MetadataList)).await?;
+            let page: MetadataList = self.inner.call(&request.detail(Detail::MetadataList)).await?;
             found.extend(page.items);
             match page.next {
                 Some(token) => next = token,
@@ -63,7 +63,7 @@ impl Cluster {
 
     /// Returns the metadata of one ConfigMap; `None` if there is no such ConfigMap or namespace.
     pub async fn head(&self, namespace: &str, name: &str) -> Result<Option<Meta>, Error> {
-        let request = Request::new(Act::of(Verb::Get, Kind::ConfigMap, namespace, name));
+        let request = Request::new(Operation::of(Verb::Get, Kind::ConfigMap, namespace, name));
         let found: Option<Partial> = self.inner.find(&request.detail(Detail::Metadata)).await?;
         Ok(found.map(|partial| partial.meta))
     }
@@ -87,30 +87,32 @@ impl Cluster {
 
     /// Returns one ConfigMap with its content; `None` if there is no such ConfigMap or namespace.
     pub async fn get(&self, namespace: &str, name: &str) -> Result<Option<ConfigMap>, Error> {
-        let request = Request::new(Act::of(Verb::Get, Kind::ConfigMap, namespace, name));
+        let request = Request::new(Operation::of(Verb::Get, Kind::ConfigMap, namespace, name));
         let found: Option<KubeConfigMap> = self.inner.find(&request).await?;
         found
             .map(|object| ConfigMap::read(object).ok_or_else(|| self.inner.malformed_response(&request)))
             .transpose()
     }
 
-    /// Creates a ConfigMap and returns its metadata as stored. Fails with [`Failure::Exists`] if there is one of that
-    /// name.
+    /// Creates a ConfigMap and returns its metadata as stored. Fails with [`Failure::AlreadyExists`] if there is one of
+    /// that name.
     pub async fn create(&self, draft: Draft, mode: Mode) -> Result<Meta, Error> {
-        let request = Request::new(Act::of(Verb::Create, Kind::ConfigMap, &draft.namespace, &draft.name));
+        let request =
+            Request::new(Operation::of(Verb::Create, Kind::ConfigMap, &draft.namespace, &draft.name));
         let request = request.mode(mode).detail(Detail::Metadata).body(&draft.into_kube(None));
-        let written: Partial = self.inner.ask(&request).await?;
+        let written: Partial = self.inner.call(&request).await?;
         Ok(written.meta)
     }
 
     /// Replaces the object that was read by `draft`, which also names it, and returns the metadata as stored.
     /// Finalizers and owner references stay. Fails with [`Failure::Conflict`] if the object was written or created anew
-    /// since it was read, with [`Failure::Absent`] if it is gone.
+    /// since it was read, with [`Failure::NotFound`] if it is gone.
     pub async fn replace(&self, read: &Meta, draft: Draft, mode: Mode) -> Result<Meta, Error> {
-        let request = Request::new(Act::of(Verb::Update, Kind::ConfigMap, &draft.namespace, &draft.name));
+        let request =
+            Request::new(Operation::of(Verb::Update, Kind::ConfigMap, &draft.namespace, &draft.name));
         self.proven(&request, read)?;
         let request = request.mode(mode).detail(Detail::Metadata).body(&draft.into_kube(Some(read)));
-        let written: Partial = self.inner.ask(&request).await?;
+        let written: Partial = self.inner.call(&request).await?;
         Ok(written.meta)
     }
 
@@ -118,12 +120,12 @@ impl Cluster {
     /// [`Failure::Conflict`] if it was written or created anew since it was read. An object with finalizers stays until
     /// those are removed.
     pub async fn delete(&self, read: &Meta, mode: Mode) -> Result<bool, Error> {
-        let request = Request::new(Act::of(Verb::Delete, Kind::ConfigMap, &read.namespace, &read.name));
+        let request = Request::new(Operation::of(Verb::Delete, Kind::ConfigMap, &read.namespace, &read.name));
         self.proven(&request, read)?;
         let request = request.deletion(read, mode);
-        match self.inner.ask::<super::answer::Anything>(&request).await {
+        match self.inner.call::<super::answer::AnyObject>(&request).await {
             Ok(_) => Ok(true),
-            Err(Error { why: Failure::Absent, .. }) => Ok(false),
+            Err(Error { why: Failure::NotFound, .. }) => Ok(false),
             Err(error) => Err(error),
         }
     }

@@ -25,7 +25,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::detached_io;
 use crate::secret::{self, Secret};
 
-use super::act::{Act, Kind, Verb};
+use super::act::{Kind, Operation, Verb};
 use super::answer::{self, Expect, HttpResponse};
 use super::error::{Error, Failure};
 use super::object::Meta;
@@ -56,16 +56,16 @@ pub(super) enum Detail {
 /// A request. It can be sent again with new credentials.
 #[derive(Debug)]
 pub(super) struct Request {
-    pub(super) act: Act,
+    pub(super) operation: Operation,
     detail: Detail,
     query: Vec<(&'static str, String)>,
     body: Bytes,
 }
 
 impl Request {
-    pub(super) fn new(act: Act) -> Self {
-        let mut request = Self { act, detail: Detail::Whole, query: Vec::new(), body: Bytes::new() };
-        if matches!(request.act.verb, Verb::Create | Verb::Update) {
+    pub(super) fn new(operation: Operation) -> Self {
+        let mut request = Self { operation, detail: Detail::Whole, query: Vec::new(), body: Bytes::new() };
+        if matches!(request.operation.verb, Verb::Create | Verb::Update) {
             request.query("fieldManager", FIELD_MANAGER);
         }
         request
@@ -105,7 +105,7 @@ impl Request {
 
     #[expect(clippy::expect_used, reason = "the URL is a constant, what is put into it gets encoded")]
     fn to_http(&self, left: Duration) -> http::Request<Body> {
-        let Act { verb, kind, namespace, name } = &self.act;
+        let Operation { verb, kind, namespace, name } = &self.operation;
         let group = match kind {
             Kind::ConfigMap => "api/v1",
             Kind::Lease => "apis/coordination.k8s.io/v1",
@@ -212,10 +212,10 @@ impl Connection {
     }
 
     /// Sends a request and parses its response. After a 401 it is sent again, once, with the credentials read anew.
-    pub(super) async fn ask<T: DeserializeOwned + Expect>(&self, request: &Request) -> Result<T, Error> {
+    pub(super) async fn call<T: DeserializeOwned + Expect>(&self, request: &Request) -> Result<T, Error> {
         let failed = |why| self.failed(request, why);
         // A Lease that is not renewed in time is lost, so Leases do not wait in line with ConfigMaps.
-        let slots = match request.act.kind {
+        let slots = match request.operation.kind {
             Kind::ConfigMap => &self.slots,
             Kind::Lease => &self.lease_slots,
         };
@@ -228,7 +228,7 @@ impl Connection {
             // The request had no effect, and the credentials may have been rotated since they were read.
             answer = self.send(request, deadline).await.map_err(failed)?;
         }
-        answer.read(&request.act, self.longest_pause).map_err(failed)
+        answer.read(&request.operation, self.longest_pause).map_err(failed)
     }
 
     /// Sends a request for one object; `None` if there is no such object or namespace.
@@ -236,25 +236,25 @@ impl Connection {
         &self,
         request: &Request,
     ) -> Result<Option<T>, Error> {
-        match self.ask(request).await {
+        match self.call(request).await {
             Ok(found) => Ok(Some(found)),
-            Err(Error { why: Failure::Absent | Failure::NamespaceAbsent { .. }, .. }) => Ok(None),
+            Err(Error { why: Failure::NotFound | Failure::NamespaceNotFound { .. }, .. }) => Ok(None),
             Err(error) => Err(error),
         }
     }
 
     /// Returns the error for a successful response with another content than the requested.
     pub(super) fn malformed_response(&self, request: &Request) -> Error {
-        self.failed(request, Failure::Strange { expected: request.act.kind.label() })
+        self.failed(request, Failure::UnexpectedResponse { expected: request.operation.kind.label() })
     }
 
     pub(super) fn failed(&self, request: &Request, why: Failure) -> Error {
-        Error { cluster: self.name.clone(), act: Box::new(request.act.clone()), why }
+        Error { cluster: self.name.clone(), operation: Box::new(request.operation.clone()), why }
     }
 
     /// Sends a request once and returns its response, of whatever status.
     async fn send(&self, request: &Request, deadline: Instant) -> Result<HttpResponse, Failure> {
-        let late = |_| Failure::Silent { after: self.limit };
+        let late = |_| Failure::Timeout { after: self.limit };
         let live = timeout_at(deadline, self.live()).await.map_err(late)??;
         let exchange = async {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -268,7 +268,7 @@ impl Connection {
         let stale = match &result {
             Ok(answer) => answer.status == http::StatusCode::UNAUTHORIZED,
             // It may be the credentials: a server that refuses a client certificate just closes the connection.
-            Err(failure) => matches!(failure, Failure::Unreachable { .. } | Failure::Cut { .. }),
+            Err(failure) => matches!(failure, Failure::Unreachable { .. } | Failure::ConnectionLost { .. }),
         };
         if stale {
             self.discard(live.number);
@@ -332,7 +332,7 @@ impl Connection {
             Origin::Context { path, .. } => path,
         };
         let config = detached_io::run(path, move || runtime.block_on(origin.config())).await;
-        Ok(config.ok_or(Failure::Silent { after: self.limit })??)
+        Ok(config.ok_or(Failure::Timeout { after: self.limit })??)
     }
 
     fn unusable(&self, error: &kube::Error) -> ConfigError {
@@ -358,7 +358,7 @@ fn secrets(config: &Config) -> Vec<Secret> {
         secrets.extend([secret::basic(name, &password), Secret::new(name)]);
     }
     if let Some(proxy) = &config.proxy_url {
-        secret::know_urls(&proxy.to_string());
+        secret::register_urls(&proxy.to_string());
     }
     secrets
 }
@@ -427,13 +427,14 @@ mod tests {
         let options = Options { timeout: limit, ..Options::default() };
         let connection = Connection::new("x", Origin::Context { path, name: "x".into() }, &options);
         let (verb, kind) = (Verb::Get, Kind::ConfigMap);
-        let request = Request::new(Act { verb, kind, namespace: "default".to_owned(), name: "x".to_owned() });
+        let request =
+            Request::new(Operation { verb, kind, namespace: "default".to_owned(), name: "x".to_owned() });
         let began = Instant::now();
         let deadline = began + limit;
         let first = connection.send(&request, deadline).await.unwrap();
         assert_eq!(first.status, http::StatusCode::UNAUTHORIZED);
         let second = connection.send(&request, deadline).await;
-        assert!(matches!(second, Err(Failure::Silent { after }) if after == limit));
+        assert!(matches!(second, Err(Failure::Timeout { after }) if after == limit));
         // With the whole limit for each step it takes at least 1.75 of it.
         assert!(began.elapsed() < limit * 3 / 2, "{:?}", began.elapsed());
         let timeouts = timeouts.lock().unwrap().clone();

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use super::act::{Act, Kind, Verb};
+use super::act::{Kind, Operation, Verb};
 
 /// Returns the user to grant a right to.
 fn named(user: &str) -> &str {
@@ -22,12 +22,12 @@ fn of_user(user: &str) -> String {
 
 /// A request failed.
 #[derive(Debug, thiserror::Error)]
-#[error("cluster {cluster}: cannot {act}")]
+#[error("cluster {cluster}: cannot {operation}")]
 pub struct Error {
     /// The cluster's name.
     pub cluster: String,
     /// What was tried.
-    pub act: Box<Act>,
+    pub operation: Box<Operation>,
     /// Why it failed.
     #[source]
     pub why: Failure,
@@ -42,13 +42,13 @@ pub enum Failure {
     Conflict,
     /// 409: there is an object of that name already.
     #[error("it exists already")]
-    Exists,
+    AlreadyExists,
     /// 404: there is no such object.
     #[error("it does not exist")]
-    Absent,
+    NotFound,
     /// 404: there is no such namespace.
     #[error("the namespace {namespace} does not exist")]
-    NamespaceAbsent {
+    NamespaceNotFound {
         /// The namespace.
         namespace: String,
     },
@@ -60,7 +60,7 @@ pub enum Failure {
     },
     /// 403: the quota of the namespace is used up.
     #[error("a quota of the namespace forbids it: {said}")]
-    Quota {
+    QuotaExceeded {
         /// The server's message: which quota, and by how much.
         said: String,
     },
@@ -78,7 +78,7 @@ pub enum Failure {
     },
     /// An admission plugin or webhook refuses it.
     #[error("the cluster's admission refuses it: {said}")]
-    Refused {
+    AdmissionDenied {
         /// Its message.
         said: String,
     },
@@ -113,13 +113,13 @@ pub enum Failure {
     Expired,
     /// No complete answer within [`super::Options::timeout`].
     #[error("no answer within {after:?}")]
-    Silent {
+    Timeout {
         /// The limit.
         after: Duration,
     },
     /// The connection broke before the answer was complete.
     #[error("the connection broke before the answer was complete: {why}")]
-    Cut {
+    ConnectionLost {
         /// The cause.
         why: String,
     },
@@ -133,7 +133,7 @@ pub enum Failure {
     },
     /// A successful response with another content than the requested.
     #[error("the response is not the expected {expected}")]
-    Strange {
+    UnexpectedResponse {
         /// What was expected.
         expected: &'static str,
     },
@@ -166,24 +166,27 @@ impl Error {
     pub fn is_unknown(&self) -> bool {
         let unknown = matches!(
             self.why,
-            Failure::Silent { .. } | Failure::Cut { .. } | Failure::Server { .. } | Failure::Strange { .. }
+            Failure::Timeout { .. }
+                | Failure::ConnectionLost { .. }
+                | Failure::Server { .. }
+                | Failure::UnexpectedResponse { .. }
         );
-        unknown && self.act.verb.is_write()
+        unknown && self.operation.verb.is_write()
     }
 
     /// Returns true if another attempt, after reading again, may succeed without an operator.
     pub fn is_transient(&self) -> bool {
         match &self.why {
             Failure::Conflict
-            | Failure::Exists
+            | Failure::AlreadyExists
             | Failure::Busy { .. }
             | Failure::Expired
-            | Failure::Silent { .. }
-            | Failure::Cut { .. }
+            | Failure::Timeout { .. }
+            | Failure::ConnectionLost { .. }
             | Failure::Server { .. }
-            | Failure::Strange { .. } => true,
+            | Failure::UnexpectedResponse { .. } => true,
             // The object was deleted between the read and the update.
-            Failure::Absent => self.act.verb == Verb::Update,
+            Failure::NotFound => self.operation.verb == Verb::Update,
             Failure::Unreachable { transient, .. } => *transient,
             Failure::Config(config) => config.is_transient(),
             Failure::Status { status, .. } => *status == 408,
@@ -201,9 +204,9 @@ impl Error {
 
     /// What an operator can do, a line each.
     pub fn hints(&self) -> Vec<String> {
-        let Act { kind, name, .. } = &*self.act;
+        let Operation { kind, name, .. } = &*self.operation;
         let hint = match &self.why {
-            Failure::NamespaceAbsent { namespace } => {
+            Failure::NamespaceNotFound { namespace } => {
                 format!(
                     "create the namespace {namespace}, or take it out of the rules; it is never created for you"
                 )
@@ -211,7 +214,9 @@ impl Error {
             Failure::NamespaceTerminating { namespace } => {
                 format!("wait until {namespace} is deleted and created again, or take it out of the rules")
             }
-            Failure::Quota { .. } => "raise the ResourceQuota, or take maps out of the rules".to_owned(),
+            Failure::QuotaExceeded { .. } => {
+                "raise the ResourceQuota, or take maps out of the rules".to_owned()
+            }
             Failure::Forbidden { user, verb, resource, namespace } if namespace.is_empty() => format!(
                 "grant {} {verb} on {resource} of that name with a ClusterRole (resourceNames) and a \
                  ClusterRoleBinding, as deploy/apply/prune.yaml does",
@@ -242,10 +247,10 @@ impl Error {
             Failure::Immutable => {
                 format!("only deleting and recreating {name} can change its content")
             }
-            Failure::Strange { .. } => {
+            Failure::UnexpectedResponse { .. } => {
                 "is something else than an API server answering at that address?".to_owned()
             }
-            Failure::Silent { .. } if kind == &Kind::ConfigMap => {
+            Failure::Timeout { .. } if kind == &Kind::ConfigMap => {
                 "a slow server or line may need a longer timeout".to_owned()
             }
             Failure::Unreachable { transient: false, .. } => {
@@ -257,17 +262,17 @@ impl Error {
                 self.cluster
             ),
             Failure::Config(config) => return config.hints(),
-            Failure::Conflict | Failure::Exists | Failure::Absent => {
+            Failure::Conflict | Failure::AlreadyExists | Failure::NotFound => {
                 format!("nothing, unless it persists: who else writes or deletes {name}?")
             }
-            Failure::Refused { .. } => {
+            Failure::AdmissionDenied { .. } => {
                 "ask who runs that admission policy or webhook, or change what it objects to".to_owned()
             }
             Failure::Invalid { .. } => "correct the rule or the file that gives these fields".to_owned(),
             Failure::Busy { .. }
             | Failure::Expired
-            | Failure::Silent { .. }
-            | Failure::Cut { .. }
+            | Failure::Timeout { .. }
+            | Failure::ConnectionLost { .. }
             | Failure::Server { .. } => "nothing, unless it persists: then check the API server".to_owned(),
             Failure::Status { .. } => "check the API server, and proxies in between".to_owned(),
         };

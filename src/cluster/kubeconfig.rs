@@ -98,13 +98,13 @@ impl Clusters {
 }
 
 fn files_in_time(dir: &Path) -> Result<Vec<PathBuf>, ConfigError> {
-    detached_io::patiently(dir, files).map_err(|source| ConfigError::Read { path: dir.to_owned(), source })
+    detached_io::wait_for_io(dir, files).map_err(|source| ConfigError::Read { path: dir.to_owned(), source })
 }
 
 fn read_in_time(path: &Path) -> Result<Kubeconfig, ConfigError> {
     let own = path.to_owned();
-    let late = || ConfigError::Read { path: path.to_owned(), source: detached_io::late() };
-    detached_io::wait(path, detached_io::PATIENCE, move || read(&own)).unwrap_or_else(|| Err(late()))
+    let late = || ConfigError::Read { path: path.to_owned(), source: detached_io::timeout_error() };
+    detached_io::wait(path, detached_io::DEFAULT_TIMEOUT, move || read(&own)).unwrap_or_else(|| Err(late()))
 }
 
 /// Returns the files of a directory, sorted. Symbolic links are followed: a mounted Secret consists of them.

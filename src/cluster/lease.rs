@@ -3,7 +3,7 @@
 use k8s_openapi::api::coordination::v1::Lease as KubeLease;
 
 use super::Cluster;
-use super::act::{Act, Kind, Verb};
+use super::act::{Kind, Operation, Verb};
 use super::connection::Request;
 use super::error::Error;
 use super::object::{Lease, LeaseDraft, Meta};
@@ -11,24 +11,24 @@ use super::object::{Lease, LeaseDraft, Meta};
 impl Cluster {
     /// Reads a Lease; `None` if there is no such Lease or namespace.
     pub async fn lease(&self, namespace: &str, name: &str) -> Result<Option<Lease>, Error> {
-        let request = Request::new(Act::of(Verb::Get, Kind::Lease, namespace, name));
+        let request = Request::new(Operation::of(Verb::Get, Kind::Lease, namespace, name));
         let found: Option<KubeLease> = self.inner.find(&request).await?;
         found.map(|object| self.lease_of(&request, object)).transpose()
     }
 
-    /// Creates a Lease. Fails with [`super::Failure::Exists`] if there is one of that name.
+    /// Creates a Lease. Fails with [`super::Failure::AlreadyExists`] if there is one of that name.
     pub async fn create_lease(&self, draft: LeaseDraft) -> Result<Lease, Error> {
-        let request = Request::new(Act::of(Verb::Create, Kind::Lease, &draft.namespace, &draft.name));
+        let request = Request::new(Operation::of(Verb::Create, Kind::Lease, &draft.namespace, &draft.name));
         let request = request.body(&draft.into_kube(None));
-        self.lease_of(&request, self.inner.ask(&request).await?)
+        self.lease_of(&request, self.inner.call(&request).await?)
     }
 
     /// Replaces the Lease that was read. Fails with [`super::Failure::Conflict`] if it was written since.
     pub async fn replace_lease(&self, read: &Meta, draft: LeaseDraft) -> Result<Lease, Error> {
-        let request = Request::new(Act::of(Verb::Update, Kind::Lease, &draft.namespace, &draft.name));
+        let request = Request::new(Operation::of(Verb::Update, Kind::Lease, &draft.namespace, &draft.name));
         self.proven(&request, read)?;
         let request = request.body(&draft.into_kube(Some(read)));
-        self.lease_of(&request, self.inner.ask(&request).await?)
+        self.lease_of(&request, self.inner.call(&request).await?)
     }
 
     fn lease_of(&self, request: &Request, object: KubeLease) -> Result<Lease, Error> {

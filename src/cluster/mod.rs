@@ -34,7 +34,7 @@ use std::time::Duration;
 
 use connection::Connection;
 
-pub use act::{Act, Kind, Verb};
+pub use act::{Kind, Operation, Verb};
 pub use error::{ConfigError, Error, Failure};
 pub use kubeconfig::{Clusters, DEFAULT};
 pub use object::{ConfigMap, Draft, Lease, LeaseDraft, Meta};

@@ -64,7 +64,7 @@ impl Check<'_> {
 
     /// An http(s) URL with a host. Registers the secrets in it, so that no output shows them, before it is parsed.
     pub(super) fn http_url(&self, flag: &str, text: &str) -> Result<Url, Error> {
-        secret::know_url(text);
+        secret::register_url(text);
         let url = Url::parse(text).ok();
         url.filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host()).ok_or_else(|| {
             let shown = redact_path(text);

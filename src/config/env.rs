@@ -60,7 +60,7 @@ impl Origins {
     /// The name under which the operator gave a flag, for messages: `--ref`, or `$GITSYNC_REF`.
     pub fn name(&self, flag: &str) -> String {
         let known = of_sync(flag).filter(|_| self.personality == Personality::GitSync);
-        self.get(flag).called(known.map_or(flag, |known| known.name))
+        self.get(flag).display_name(known.map_or(flag, |known| known.name))
     }
 }
 
@@ -97,7 +97,7 @@ fn variables(flag: &str) -> (String, Option<String>) {
 }
 
 /// Flags of git-sync, v3's included, that `sync` does not have, and what to do instead.
-pub const UNSERVED: &[(&str, &str)] = &[
+pub const UNSUPPORTED_FLAGS: &[(&str, &str)] = &[
     ("man", "run `treeswap man`"),
     ("branch", "use --ref"),
     ("rev", "use --ref"),
@@ -132,7 +132,7 @@ pub fn warnings(
                 Some(format!("the variable {name} is unknown and has no effect"))
             } else if let Some(rest) = name.strip_prefix("GITSYNC_") {
                 let flag = rest.to_lowercase().replace('_', "-");
-                let instead = UNSERVED.iter().find(|(unserved, _)| *unserved == flag);
+                let instead = UNSUPPORTED_FLAGS.iter().find(|(unserved, _)| *unserved == flag);
                 let instead = instead.map(|(_, instead)| format!(": {instead}")).unwrap_or_default();
                 Some(format!("the variable {name} is git-sync's and has no effect here{instead}"))
             } else {

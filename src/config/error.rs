@@ -114,7 +114,7 @@ impl Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::human::{one_line, reads_well};
+    use crate::human::{assert_message_style, one_line};
 
     #[test]
     fn every_variant_is_one_line_that_says_what_is_right_or_has_a_hint() {
@@ -149,7 +149,7 @@ mod tests {
                 | Error::Conflict { .. }
                 | Error::Required { .. }
                 | Error::Password { .. }
-                | Error::Unsupported { .. } => reads_well(&error, &error.hints()),
+                | Error::Unsupported { .. } => assert_message_style(&error, &error.hints()),
             }
         }
     }

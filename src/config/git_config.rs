@@ -135,9 +135,9 @@ struct Unused {
 impl Effect {
     /// One line for each setting without effect. With `by_git` (`--git`), git itself lists refs and fetches, and
     /// settings that it then obeys are left out.
-    pub(super) fn remarks(&self, by_git: bool) -> impl Iterator<Item = String> {
+    pub(super) fn warnings(&self, by_git: bool) -> impl Iterator<Item = String> {
         self.unused.values().filter_map(move |Unused { key, reason }| {
-            let why = reason.map_or_else(Some, |entry| table::instead(entry, by_git))?;
+            let why = reason.map_or_else(Some, |entry| table::replacement(entry, by_git))?;
             Some(format!("git's {key} has no effect here: {why}"))
         })
     }
@@ -206,16 +206,16 @@ pub(super) fn apply(entries: &[Entry], remote: &str) -> Result<Effect, Error> {
 /// Registers what may be secret in a setting, so that no output shows it: credentials in URLs, header values, and the
 /// words of a `credential.helper` shell command.
 fn register_secrets(key: &str, value: &str) {
-    secret::know_urls(key);
-    secret::know_urls(value);
+    secret::register_urls(key);
+    secret::register_urls(value);
     if !key.contains("://") {
-        key.split('.').for_each(secret::know_name);
+        key.split('.').for_each(secret::register_name);
     }
     let key = key.to_ascii_lowercase();
     if key.ends_with("extraheader") {
-        secret::know_header(value.split_once(':').map_or(value, |(_, value)| value.trim()));
+        secret::register_header(value.split_once(':').map_or(value, |(_, value)| value.trim()));
     } else if key.starts_with("credential.") && value.starts_with('!') {
-        value.split(['=', ' ', '"', '\'', ';', '\n']).for_each(secret::know);
+        value.split(['=', ' ', '"', '\'', ';', '\n']).for_each(secret::register);
     }
 }
 

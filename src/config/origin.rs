@@ -15,7 +15,7 @@ pub enum Origin {
 
 impl Origin {
     /// The name under which a flag with this origin was given, for messages: `--ref`, or `$GITSYNC_REF`.
-    pub(super) fn called(&self, flag: &str) -> String {
+    pub(super) fn display_name(&self, flag: &str) -> String {
         match self {
             Self::Variable(name) => format!("${name}"),
             Self::Flag | Self::Default => format!("--{flag}"),

@@ -10,35 +10,35 @@ fn alternatives<T>(table: &[(&str, T)]) -> String {
 
 /// The lower bound of a value: none, 0, or greater than 0.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Least {
+pub(crate) enum LowerBound {
     Any,
     Zero,
     MoreThanZero,
 }
 
-pub(crate) fn duration(least: Least) -> String {
+pub(crate) fn duration(least: LowerBound) -> String {
     let units = alternatives(&TIMES);
     let any = format!(r"([0-9]+\.?[0-9]*|\.[0-9]+)({units})");
     let more = format!(r"([0-9]*[1-9][0-9]*\.?[0-9]*|[0-9]*\.[0-9]*[1-9][0-9]*)({units})");
     match least {
-        Least::MoreThanZero => format!(r"^\+?({any})*{more}({any})*$"),
-        Least::Any | Least::Zero => format!(r"^\+?(0|({any})+)$"),
+        LowerBound::MoreThanZero => format!(r"^\+?({any})*{more}({any})*$"),
+        LowerBound::Any | LowerBound::Zero => format!(r"^\+?(0|({any})+)$"),
     }
 }
 
-pub(crate) fn bytes(least: Least) -> String {
-    let digits = if least == Least::MoreThanZero { "[0-9_]*[1-9][0-9_]*" } else { "[0-9][0-9_]*" };
+pub(crate) fn bytes(least: LowerBound) -> String {
+    let digits = if least == LowerBound::MoreThanZero { "[0-9_]*[1-9][0-9_]*" } else { "[0-9][0-9_]*" };
     format!(r"^_*\+?_*{digits}({})?$", alternatives(&SIZES))
 }
 
-pub(crate) fn integer(least: Least) -> String {
+pub(crate) fn integer(least: LowerBound) -> String {
     let any = "0[xX](_?[0-9a-fA-F])+|0[oO](_?[0-7])+|0[bB](_?[01])+|0(_?[0-7])*|[1-9](_?[0-9])*";
     let more = "0[xX](_?0)*_?[1-9a-fA-F](_?[0-9a-fA-F])*|0[oO](_?0)*_?[1-7](_?[0-7])*|0[bB](_?0)*_?1(_?[01])*\
                 |0(_?0)*_?[1-7](_?[0-7])*|[1-9](_?[0-9])*";
     match least {
-        Least::Any => format!("^[-+]?({any})$"),
-        Least::Zero => format!(r"^(\+?({any})|-0([xXoObB]_?0)?(_?0)*)$"),
-        Least::MoreThanZero => format!(r"^\+?({more})$"),
+        LowerBound::Any => format!("^[-+]?({any})$"),
+        LowerBound::Zero => format!(r"^(\+?({any})|-0([xXoObB]_?0)?(_?0)*)$"),
+        LowerBound::MoreThanZero => format!(r"^\+?({more})$"),
     }
 }
 

@@ -94,7 +94,7 @@ impl Settings {
     pub fn new(args: &Args, origins: &Origins, hidden: &Hidden) -> Result<Self, Error> {
         let check = Check { args, origins };
         let root = check.root()?;
-        let asked = check.asked()?;
+        let followed = check.followed_ref()?;
         let depth = check.depth()?;
         let submodules = check.submodules()?;
         let gc = check.gc()?;
@@ -133,7 +133,7 @@ impl Settings {
             gc,
             depth,
             modules: mirror::Access {
-                asked: submodules,
+                submodules,
                 // Users of git-sync name the hosts of submodules in `.gitmodules` and nowhere else.
                 hosts: match origins.personality() {
                     Personality::GitSync => mirror::Hosts::Any,
@@ -148,13 +148,13 @@ impl Settings {
             max_bytes: check.ceiling("max-mirror-bytes", args.limits.max_mirror_bytes)?,
             durable: args.root.durability != "none",
             verify: args.limits.verify,
-            ..mirror::Options::new(mirror_dir, asked.clone(), wire)
+            ..mirror::Options::new(mirror_dir, followed.clone(), wire)
         };
         let set = has_sources.then(|| check.source_set(&mirror, pace, sync_timeout, hidden)).transpose()?;
         Ok(Self {
             mirror,
             sources: set,
-            sync: check.sync(&root, &style, &asked, pace, sync_timeout)?,
+            sync: check.sync(&root, &style, &followed, pace, sync_timeout)?,
             store: check.store(root, style)?,
             lock_wait: args.root.lock_wait,
             hooks,
@@ -166,7 +166,7 @@ impl Settings {
             telemetry: check.telemetry()?,
             termination_log,
             add_user: args.credentials.add_user,
-            remarks: check.remarks(&git, hidden),
+            remarks: check.warnings(&git, hidden),
         })
     }
 }

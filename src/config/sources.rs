@@ -17,7 +17,7 @@ use crate::detached_io;
 use crate::mirror::{self, wire};
 use crate::phase::machine::Timing;
 use crate::secret::Source;
-use crate::sources::{BadFile, List, Listed, SetOptions};
+use crate::sources::{BadFile, List, SetOptions, SourceSpec};
 
 impl Check<'_> {
     /// Whether `--sources` is given. Refuses flags that it excludes: those that the file has for each source, and
@@ -78,7 +78,8 @@ impl Check<'_> {
         let dir = self.dir_of_mirrors(&mirror.dir);
         let mirror = mirror.clone();
         let one_time = self.args.pace.one_time;
-        let wire = Arc::new(move |source: &Listed| settings.of(source).map_err(|error| error.to_string()));
+        let wire =
+            Arc::new(move |source: &SourceSpec| settings.of(source).map_err(|error| error.to_string()));
         let Timing { period, backoff, .. } = pace;
         Ok(SetOptions {
             file,
@@ -103,7 +104,7 @@ impl Check<'_> {
 pub fn listed(sources: &SetOptions) -> Result<List, Error> {
     let sources = sources.clone();
     let file = sources.file.clone();
-    let read = detached_io::patiently(&file, move |path| {
+    let read = detached_io::wait_for_io(&file, move |path| {
         Ok(List::read(path).and_then(|list| sources.check().map(|()| list)))
     });
     let read = read.unwrap_or_else(|error| Err(BadFile { path: file, why: error.to_string() }));
@@ -111,9 +112,9 @@ pub fn listed(sources: &SetOptions) -> Result<List, Error> {
 }
 
 /// Warnings about likely mistakes in the file of sources. They never contain a value, which may be a secret.
-pub fn remarks_on(list: &List) -> Vec<String> {
+pub fn warnings_about(list: &List) -> Vec<String> {
     let mut remarks = Vec::new();
-    for Listed { name, repo, credentials, .. } in &list.sources {
+    for SourceSpec { name, repo, credentials, .. } in &list.sources {
         let mut remark = |text: &str| remarks.push(format!("source {name}: {text}"));
         if holds_password(repo) {
             remark(
@@ -147,7 +148,7 @@ struct WireSettings {
 
 impl WireSettings {
     /// How one source is reached: by the flags for its URL, with its own credentials in place of theirs.
-    fn of(&self, source: &Listed) -> Result<wire::Options, Error> {
+    fn of(&self, source: &SourceSpec) -> Result<wire::Options, Error> {
         let mut args = self.args.clone();
         args.source.repo.clone_from(&source.repo);
         let own = &source.credentials;
@@ -188,7 +189,7 @@ mod tests {
             let text = format!(
                 "version: 1\nunique-base-names: 'jobs/**'\nsources:\n  - {{name: a, {source}}}\nend: true\n"
             );
-            remarks_on(&List::parse(&text).unwrap())
+            warnings_about(&List::parse(&text).unwrap())
         };
         for (source, words) in [
             (

@@ -18,7 +18,7 @@ pub enum Fault {
     Duplicate,
     /// An unquoted word that Prow's YAML 1.1 does not read as text.
     #[error("Prow's YAML 1.1 reads the unquoted {word} as {what}; quote it")]
-    Trap {
+    ImplicitType {
         /// The word.
         word: String,
         /// The type that YAML 1.1 gives it.
@@ -265,7 +265,7 @@ mod tests {
                 | RulesError::DefaultNamespace { .. }
                 | RulesError::Wrong { .. } => {}
             }
-            crate::human::reads_well(&error, &error.hints());
+            crate::human::assert_message_style(&error, &error.hints());
         }
     }
 }

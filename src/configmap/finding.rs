@@ -178,7 +178,7 @@ impl std::fmt::Display for Finding {
             Self::Oversize { name, what, bytes, limit, largest } => {
                 let largest = list(largest, |(key, bytes, path)| match &path[..] {
                     b"" => sized(key, *bytes), // a stamp
-                    path => format!("{} ({})", sized(key, *bytes), human::middle(&escaped(path))),
+                    path => format!("{} ({})", sized(key, *bytes), human::elide_middle(&escaped(path))),
                 });
                 write!(
                     f,
@@ -186,7 +186,7 @@ impl std::fmt::Display for Finding {
                 )
             }
             Self::OversizeKey { name, key, path, what, bytes, limit, .. } => {
-                let (key, path) = (human::middle(key), human::middle(&escaped(path)));
+                let (key, path) = (human::elide_middle(key), human::elide_middle(&escaped(path)));
                 write!(
                     f,
                     "key {key} ({path}) of ConfigMap {name} alone has {bytes} bytes {what}, the limit is {limit}, and a \
@@ -279,7 +279,7 @@ mod tests {
             assert_eq!(hints, !finding.is_harmless());
             let refused = Refused(vec![finding]);
             if hints {
-                crate::human::reads_well(&refused, &refused.hints());
+                crate::human::assert_message_style(&refused, &refused.hints());
             }
         }
     }

@@ -167,7 +167,7 @@ impl Pattern {
 
     /// Describes what in the pattern does not mean what it means in ordinary globs, as a phrase that follows the
     /// pattern in a message. `None` if nothing does.
-    pub fn surprise(&self) -> Option<&'static str> {
+    pub fn unusual_syntax(&self) -> Option<&'static str> {
         let Matcher::Zglob(zglob) = &self.matcher else { return None };
         let text = self.text.as_str();
         let deep_elsewhere = || {

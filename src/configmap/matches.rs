@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use super::finding::Finding;
 use super::payload::{Value, check_key, partition};
-use super::plan::{Contents, FINDINGS_MAX, Findings, Options, Plan, ReadFailed, Source, Unmade};
+use super::plan::{Contents, FINDINGS_MAX, Findings, Options, Plan, ReadFailed, Source, ValueError};
 use super::policies::{IllegalKeys, Links, Overlaps};
 use super::rules::RuleSet;
 use super::tree::{BadLink, Entry, FileRef, Tree};
@@ -39,8 +39,8 @@ pub struct Change {
     pub now: Option<Entry>,
 }
 
-/// Computes the plan for a whole tree. If keys and values exceed [`Options::most_bytes`], reading stops and the plan is
-/// refused with [`Finding::TooMuch`].
+/// Computes the plan for a whole tree. If keys and values exceed [`Options::memory_limit`], reading stops and the plan
+/// is refused with [`Finding::TooMuch`].
 pub fn plan(
     rules: &RuleSet,
     tree: &Tree,
@@ -162,7 +162,7 @@ impl Matches {
     }
 
     fn max_bytes(&self) -> u64 {
-        self.options.most_bytes.unwrap_or(u64::MAX)
+        self.options.memory_limit.unwrap_or(u64::MAX)
     }
 
     fn is_full(&self) -> bool {
@@ -219,7 +219,7 @@ impl Matches {
         let repository = self.options.repository.as_deref();
         candidates.retain(|&rule| repository.is_none_or(|name| rules[rule].permits(name)));
         let (&first, others) = candidates.split_first()?;
-        if others.iter().all(|&other| rules[other].same_fate(&rules[first])) {
+        if others.iter().all(|&other| rules[other].has_same_effect(&rules[first])) {
             return Some(first);
         }
         let named = |&rule: &usize| (rules[rule].pattern.clone(), rules[rule].names.all().join(", "));
@@ -348,8 +348,10 @@ impl Matches {
             .unzip();
         match contents.values(&wanted, room) {
             Ok(values) => Ok(Some(wanted.into_iter().zip(values).collect())),
-            Err(Unmade::TooMuch) => Ok(None),
-            Err(Unmade::Unread { at, error }) => Err(ReadFailed { path: paths[at].to_vec(), source: error }),
+            Err(ValueError::OverMemoryLimit) => Ok(None),
+            Err(ValueError::UnreadableFile { at, error }) => {
+                Err(ReadFailed { path: paths[at].to_vec(), source: error })
+            }
         }
     }
 

@@ -41,7 +41,7 @@ pub use glob::{BadPattern, Dialect, Pattern, Patterns};
 pub use manifest::manifest;
 pub use matches::{Change, Matches, plan};
 pub use payload::{KeyFault, Payload, Value, ValueEncoding, check_key, partition};
-pub use plan::{Contents, Options, Plan, Planned, ReadFailed, Source, Unmade};
+pub use plan::{Contents, Options, Plan, Planned, ReadFailed, Source, ValueError};
 pub use policies::{Collisions, IllegalKeys, Links, Overlaps, Oversize, Policies};
 pub use rules::{ClusterNamespace, Names, Rule, RuleSet, Setting};
 pub use tree::{BadLink, Entry, FileRef, Tree};

@@ -292,5 +292,5 @@ impl Payload {
 
 /// A key and the size of its value, for messages. The key is abbreviated: it may have up to 253 bytes.
 pub(super) fn sized(key: &str, bytes: usize) -> String {
-    format!("{} {}", human::middle(key), human::bytes(bytes as u64))
+    format!("{} {}", human::elide_middle(key), human::bytes(bytes as u64))
 }

@@ -20,14 +20,14 @@ pub trait Contents {
     /// Reads the whole content of a file.
     fn read(&mut self, file: FileRef) -> Result<Vec<u8>, Box<dyn std::error::Error + Send + Sync>>;
 
-    /// Makes the values of files, in the order of `wanted`. Fails with [`Unmade::TooMuch`] if they take more than
-    /// `room` bytes together.
-    fn values(&mut self, wanted: &[Source], room: u64) -> Result<Vec<Arc<Value>>, Unmade> {
+    /// Makes the values of files, in the order of `wanted`. Fails with [`ValueError::OverMemoryLimit`] if they take
+    /// more than `room` bytes together.
+    fn values(&mut self, wanted: &[Source], room: u64) -> Result<Vec<Arc<Value>>, ValueError> {
         let mut left = room;
         let make = |(at, source): (usize, &Source)| {
-            let content = self.read(source.file).map_err(|error| Unmade::Unread { at, error })?;
+            let content = self.read(source.file).map_err(|error| ValueError::UnreadableFile { at, error })?;
             let value = Arc::new(Value::new(content, source.compress));
-            left = left.checked_sub(value.bytes().len() as u64).ok_or(Unmade::TooMuch)?;
+            left = left.checked_sub(value.bytes().len() as u64).ok_or(ValueError::OverMemoryLimit)?;
             Ok(value)
         };
         wanted.iter().enumerate().map(make).collect()
@@ -49,11 +49,11 @@ pub struct Source {
 
 /// Why values could not be made.
 #[derive(Debug)]
-pub enum Unmade {
+pub enum ValueError {
     /// They exceed the memory limit.
-    TooMuch,
+    OverMemoryLimit,
     /// A file could not be read.
-    Unread {
+    UnreadableFile {
         /// The file's index in the request. If several fail, the first one.
         at: usize,
         /// The cause.
@@ -71,7 +71,7 @@ pub struct Options {
     /// What to do with ambiguous or oversized content.
     pub policies: Policies,
     /// Limit on the memory that keys and values take together, in bytes; `None` for no limit.
-    pub most_bytes: Option<u64>,
+    pub memory_limit: Option<u64>,
 }
 
 /// One planned ConfigMap, with all the places where it is identical.

@@ -75,7 +75,7 @@ macro_rules! words {
     ($($policy:ident { $($value:ident = $word:literal),* })*) => {
         $(impl $policy {
             /// The policy as a word.
-            pub fn word(self) -> &'static str {
+            pub fn label(self) -> &'static str {
                 match self { $(Self::$value => $word),* }
             }
 

@@ -157,7 +157,7 @@ impl RulesParser<'_> {
             match Pattern::new(dialect, &text, variable) {
                 Err(error) => self.fault(&field, key, error.into()),
                 Ok(pattern) => {
-                    if let Some(surprise) = pattern.surprise() {
+                    if let Some(surprise) = pattern.unusual_syntax() {
                         self.fault(&field, key, Fault::Surprise(surprise));
                     }
                     let rule = self.rule(&field, text, key, node, gzip.unwrap_or(false), &groups);

@@ -104,7 +104,7 @@ impl Rule {
     }
 
     /// Returns true if both rules do the same with a file that both match.
-    pub(super) fn same_fate(&self, other: &Self) -> bool {
+    pub(super) fn has_same_effect(&self, other: &Self) -> bool {
         Self { pattern: String::new(), gzip: None, ..self.clone() }
             == Self { pattern: String::new(), gzip: None, ..other.clone() }
     }

@@ -99,7 +99,8 @@ fn no_pattern_takes_long() {
 
 #[test]
 fn patterns_that_surprise_are_told() {
-    let surprise = |text: &str| Pattern::new(Dialect::Zglob, text, &|_| None).unwrap().surprise().is_some();
+    let surprise =
+        |text: &str| Pattern::new(Dialect::Zglob, text, &|_| None).unwrap().unusual_syntax().is_some();
     for odd in [
         "a/{b,c}.yaml",
         "a/?.yaml",

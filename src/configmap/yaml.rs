@@ -49,21 +49,21 @@ impl Node<'_> {
     }
 
     /// The type that YAML 1.1 reads this unquoted text as; `None` if that is text.
-    pub(super) fn trap(&self, source: &str) -> Option<Trap> {
+    pub(super) fn implicit_type(&self, source: &str) -> Option<ImplicitType> {
         let (Self::Text(text), Some(offset)) = (self, self.offset(source)) else { return None };
         let quoted = offset > 0 && matches!(source.as_bytes()[offset - 1], b'"' | b'\'');
-        if quoted { None } else { Trap::of(text) }
+        if quoted { None } else { ImplicitType::of(text) }
     }
 }
 
 /// The type other than text that YAML 1.1 reads an unquoted word as.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Trap {
+pub(super) enum ImplicitType {
     Bool(bool),
     Number,
 }
 
-impl Trap {
+impl ImplicitType {
     fn of(text: &str) -> Option<Self> {
         match text {
             "y" | "Y" | "yes" | "Yes" | "YES" | "on" | "On" | "ON" => return Some(Self::Bool(true)),
@@ -82,7 +82,7 @@ impl Trap {
     }
 }
 
-impl fmt::Display for Trap {
+impl fmt::Display for ImplicitType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Bool(_) => "a boolean",

@@ -27,7 +27,7 @@ impl Aliases {
     }
 
     /// Returns the clusters that a revision has ConfigMaps for and, if `prune`, all other clusters, each by one name.
-    pub(super) fn concerned(&self, desired: &Desired, prune: bool) -> BTreeSet<String> {
+    pub(super) fn affected_clusters(&self, desired: &Desired, prune: bool) -> BTreeSet<String> {
         let mut names: BTreeSet<String> = desired.clusters().map(str::to_owned).collect();
         if prune {
             let mut seen: BTreeSet<&String> = names.iter().filter_map(|name| self.0.get(name)).collect();

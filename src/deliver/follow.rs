@@ -24,7 +24,7 @@ const SPREAD: f64 = 0.2;
 
 /// The intervals and limits of the loop.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Rhythm {
+pub struct LoopTiming {
     /// The polling period; `None` if another loop polls and triggers this one.
     pub period: Option<Duration>,
     /// The least time between the starts of two deliveries; the newest revision wins.
@@ -91,7 +91,7 @@ pub async fn follow<S: Source>(
     source: Arc<S>,
     clusters: &impl Directory,
     options: &Options,
-    rhythm: &Rhythm,
+    loop_timing: &LoopTiming,
     triggers: &mut mpsc::Receiver<Trigger>,
     draining: &CancellationToken,
     mut on_event: impl FnMut(LoopEvent<'_>),
@@ -103,7 +103,7 @@ pub async fn follow<S: Source>(
     while !draining.is_cancelled() {
         pending = false;
         on_event(LoopEvent::Begins(trigger));
-        let done = attempt(&source, clusters, options, rhythm, draining, &mut state).await;
+        let done = attempt(&source, clusters, options, loop_timing, draining, &mut state).await;
         match &done {
             None => break,
             Some(Attempt::Unchanged(success)) => on_event(LoopEvent::Unchanged { success: *success }),
@@ -111,21 +111,21 @@ pub async fn follow<S: Source>(
             Some(Attempt::Tried(Err(error))) => on_event(LoopEvent::Failed(error)),
         }
         if let Some(Attempt::Tried(done)) = done
-            && rhythm.once
+            && loop_timing.once
         {
             return Some(done);
         }
         let until_resync =
-            state.next_resync.map_or(rhythm.resync, |at| at.saturating_duration_since(Instant::now()));
-        let wait = match (state.failures, rhythm.period) {
-            (0, Some(period)) => jittered(period, rhythm.jitter, random_fraction()).min(until_resync),
+            state.next_resync.map_or(loop_timing.resync, |at| at.saturating_duration_since(Instant::now()));
+        let wait = match (state.failures, loop_timing.period) {
+            (0, Some(period)) => jittered(period, loop_timing.jitter, random_fraction()).min(until_resync),
             (0, None) => until_resync,
             (failures, _) => {
-                let delay = rhythm.backoff.delay(failures);
+                let delay = loop_timing.backoff.delay(failures);
                 // The remote answered, so the failure may be a missing right, and nothing notifies us when it is
                 // granted: the wait is capped.
-                let delay = if state.failed_in_delivery { delay.min(rhythm.denied) } else { delay };
-                jittered(delay, rhythm.jitter, random_fraction())
+                let delay = if state.failed_in_delivery { delay.min(loop_timing.denied) } else { delay };
+                jittered(delay, loop_timing.jitter, random_fraction())
             }
         };
         on_event(LoopEvent::Waits(wait));
@@ -138,7 +138,7 @@ pub async fn follow<S: Source>(
         if let Some(begun) = state.last_start {
             tokio::select! {
                 () = draining.cancelled() => {}
-                () = sleep_until(begun + rhythm.min_interval) => {}
+                () = sleep_until(begun + loop_timing.min_interval) => {}
             }
         }
     }
@@ -161,13 +161,13 @@ async fn attempt<S: Source>(
     source: &Arc<S>,
     clusters: &impl Directory,
     options: &Options,
-    rhythm: &Rhythm,
+    loop_timing: &LoopTiming,
     draining: &CancellationToken,
     state: &mut LoopState,
 ) -> Option<Attempt> {
     let named = tokio::select! {
         () = draining.cancelled() => return None,
-        named = source.ask() => named,
+        named = source.resolve() => named,
     };
     let now = Instant::now();
     match named {
@@ -188,7 +188,7 @@ async fn attempt<S: Source>(
     let mut delivery = std::pin::pin!(deliver(Arc::clone(source), clusters, options, &cancel));
     let done = tokio::select! {
         done = &mut delivery => done,
-        () = sleep(rhythm.limit) => {
+        () = sleep(loop_timing.limit) => {
             cancel.cancel();
             delivery.await
         }
@@ -197,7 +197,11 @@ async fn attempt<S: Source>(
         Ok(report) if !report.is_to_be_repeated() => {
             state.failures = 0;
             state.settled = Some((report.revision, report.is_success()));
-            let next = if report.is_success() { rhythm.resync } else { rhythm.denied.min(rhythm.resync) };
+            let next = if report.is_success() {
+                loop_timing.resync
+            } else {
+                loop_timing.denied.min(loop_timing.resync)
+            };
             state.next_resync = Some(Instant::now() + jittered(next, SPREAD, random_fraction()));
         }
         _ => {
@@ -221,7 +225,7 @@ mod tests {
     struct Nothing;
 
     impl Source for Nothing {
-        async fn ask(&self) -> Result<Named, SourceError> {
+        async fn resolve(&self) -> Result<Named, SourceError> {
             Ok(Revision(ObjectId([1; 20])).into())
         }
 
@@ -241,7 +245,7 @@ mod tests {
     async fn a_trigger_that_is_pending_at_shutdown_is_reported_unanswered() {
         let hour = Duration::from_secs(3_600);
         let ending = CancellationToken::new();
-        let rhythm = Rhythm {
+        let loop_timing = LoopTiming {
             period: Some(hour * 2),
             min_interval: hour,
             resync: hour * 2,
@@ -265,7 +269,7 @@ mod tests {
         });
         let options = Options::new(Owner::new("team").unwrap());
         let clusters = Clusters::default();
-        follow(Arc::new(Nothing), &clusters, &options, &rhythm, &mut asked, &ending, tell).await;
+        follow(Arc::new(Nothing), &clusters, &options, &loop_timing, &mut asked, &ending, tell).await;
         assert_eq!(unanswered, 1);
     }
 }

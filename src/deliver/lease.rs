@@ -33,7 +33,7 @@ impl Leases {
 
     /// Caps the total wait for other holders, even if they keep renewing.
     #[must_use]
-    pub fn patient_for(self, most: Duration) -> Self {
+    pub fn with_max_wait(self, most: Duration) -> Self {
         Self { max_wait: self.max_wait.min(most), ..self }
     }
 

@@ -59,9 +59,9 @@ use jiff::Timestamp;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-pub use follow::{LoopEvent, Rhythm, follow};
+pub use follow::{LoopEvent, LoopTiming, follow};
 pub use lease::Leases;
-pub use ledgers::noted;
+pub use ledgers::updated_ledgers;
 pub use places::{BadPlaces, PoolSpec};
 pub use report::{Outcome, Report, Target};
 
@@ -150,7 +150,7 @@ impl Options {
     /// Sets the remote that written objects are annotated with. `remote` has no userinfo; its query and fragment, which
     /// may hold a token, are cut off here. `None` with several sources: then no single remote is named.
     #[must_use]
-    pub fn naming(self, remote: Option<&str>) -> Self {
+    pub fn with_remote(self, remote: Option<&str>) -> Self {
         let repository = remote.and_then(|remote| remote.split(['?', '#']).next().map(str::to_owned));
         Self { repository, ..self }
     }
@@ -167,7 +167,7 @@ impl Options {
             shape: desired.shape.clone(),
             pace: self.pace,
             now: Timestamp::now(),
-            deletions_held: desired.sources.held(),
+            deletions_held: desired.sources.hold_reason(),
         }
     }
 }
@@ -202,7 +202,7 @@ pub async fn deliver<S: Source>(
     options: &Options,
     cancel: &CancellationToken,
 ) -> Result<Report, SourceError> {
-    let newest = async || source.desired(source.ask().await?).await;
+    let newest = async || source.desired(source.resolve().await?).await;
     let mut desired = or_cancelled(cancel, newest()).await?;
     let mut outcomes: BTreeMap<String, ClusterOutcome> = BTreeMap::new();
     let mut failures = Vec::new();
@@ -211,7 +211,7 @@ pub async fn deliver<S: Source>(
     for round in 1.. {
         let is_behind =
             |name: &&str| outcomes.get(*name).is_none_or(|outcome| outcome.revision != desired.revision);
-        let all = aliases.concerned(&desired, options.prune);
+        let all = aliases.affected_clusters(&desired, options.prune);
         let names: BTreeSet<String> = all.iter().filter(|name| is_behind(&name.as_str())).cloned().collect();
         let context = WorkerContext {
             source: &source,

@@ -26,7 +26,7 @@ pub(super) async fn find(
     // No retries for a cluster that no rule names: an unreachable one must not hold up the delivery.
     let tries = if desired.namespaces(cluster).next().is_some() { reader.options.tries } else { 1 };
     let options = Options { tries, ..reader.options.clone() };
-    let found = retried(&options, reader.cancel, || reader.cluster.everywhere(&marker)).await?;
+    let found = retried(&options, reader.cancel, || reader.cluster.list_everywhere(&marker)).await?;
     let forgotten = found.into_iter().filter(|meta| {
         owner.claim(&meta.labels, &meta.annotations) == Claim::Ours
             && meta.annotations.get(names::CLUSTER).is_some_and(|name| name == reader.cluster.name())
@@ -91,7 +91,7 @@ pub(super) async fn foreign_namespaces<S: Source>(
         // If no rule names any namespace of the cluster there is nothing to compare with; then only `PruneLimit`
         // protects.
         let kin = served.is_empty()
-            || survey.marker.is_kin(&desired.rules, served.iter().map(|survey| &survey.marker));
+            || survey.marker.shares_history_with(&desired.rules, served.iter().map(|survey| &survey.marker));
         let (why, hint) = if let Some(gone) = gone {
             let why = format!("its recorded revision {} does not exist at the remote", gone.revision.short());
             let hint = "each repository needs an --owner of its own; leftovers have to be deleted by hand";

@@ -21,7 +21,7 @@ use super::places::PoolSpec;
 use super::renewal::{LeaseAcquirer, LeaseRef, ObservedLease, RenewedLease};
 use super::write::StopReason;
 use crate::cluster::{Cluster, DEFAULT};
-use crate::configmap::apply::{SlotChoice, Standing, choose, names};
+use crate::configmap::apply::{LeaseAvailability, SlotChoice, choose, names};
 use crate::human;
 use crate::retry::random_fraction;
 
@@ -113,15 +113,15 @@ impl Pool {
             }
             // A Lease that turns out to be unusable is excluded, and the choice repeated among the others.
             loop {
-                let standings: Vec<Option<&Standing>> = (0..count)
+                let availabilities: Vec<Option<&LeaseAvailability>> = (0..count)
                     .map(|at| {
                         observations[at]
                             .as_ref()
                             .filter(|_| !unusable.contains_key(&at))
-                            .map(|observed| &observed.standing)
+                            .map(|observed| &observed.availability)
                     })
                     .collect();
-                let at = match choose(&standings, first) {
+                let at = match choose(&availabilities, first) {
                     SlotChoice::Take(at) => at,
                     SlotChoice::Wait => break,
                     SlotChoice::Nowhere => return Err(unusable.into_values().next().unwrap_or_default()),

@@ -52,8 +52,8 @@ async fn record_namespace<S: Source>(
 ) -> Recording {
     let mut failures = Vec::new();
     let marker = set::marker(survey, writer.desired, written);
-    let owns_nothing = set::owns_nothing(survey, &marker);
-    let recorded = if owns_nothing {
+    let is_abandoned = set::is_abandoned(survey, &marker);
+    let recorded = if is_abandoned {
         delete_records(writer, survey).await
     } else if marker == survey.marker {
         Ok(())
@@ -68,7 +68,7 @@ async fn record_namespace<S: Source>(
         }
         Err(error) => failures.push(human::one_line(&error)),
     }
-    if !owns_nothing && let Err(error) = write_ledger(writer, survey, targets).await {
+    if !is_abandoned && let Err(error) = write_ledger(writer, survey, targets).await {
         failures.push(human::one_line(&error));
     }
     Recording::Done(failures)
@@ -154,5 +154,5 @@ async fn write_ledger<S: Source>(
 }
 
 fn is_conflict(why: &Failure) -> bool {
-    matches!(why, Failure::Conflict | Failure::Exists | Failure::Absent)
+    matches!(why, Failure::Conflict | Failure::AlreadyExists | Failure::NotFound)
 }

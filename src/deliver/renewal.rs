@@ -12,7 +12,7 @@ use tracing::debug;
 use super::pauses::{LAST_ANSWER_TIMEOUT, after_shutdown};
 use super::write::StopReason;
 use crate::cluster::{Cluster, Error, Failure, Lease, LeaseDraft, Verb};
-use crate::configmap::apply::{Holding, Standing, Watch};
+use crate::configmap::apply::{Holding, LeaseAvailability, Watch};
 use crate::human;
 use crate::retry::random_fraction;
 
@@ -49,7 +49,7 @@ pub(super) struct LeaseRef<'a> {
 pub(super) struct ObservedLease {
     watch: Watch,
     lease: Option<Box<Lease>>,
-    pub(super) standing: Standing,
+    pub(super) availability: LeaseAvailability,
 }
 
 /// A Lease that we hold. A task renews it until it is released.
@@ -87,8 +87,9 @@ impl LeaseAcquirer {
             duration: lease.duration.and_then(|seconds| u64::try_from(seconds).ok()).map(Duration::from_secs),
             version: format!("{} {}", lease.meta.uid, lease.meta.resource_version),
         });
-        let standing = watch.observe(holding.as_ref(), &self.identity, self.duration, self.epoch.elapsed());
-        Ok(ObservedLease { watch, lease: found.map(Box::new), standing })
+        let availability =
+            watch.observe(holding.as_ref(), &self.identity, self.duration, self.epoch.elapsed());
+        Ok(ObservedLease { watch, lease: found.map(Box::new), availability })
     }
 
     /// Acquires a Lease under the version that was read. `None` if another process wrote it meanwhile.
@@ -208,8 +209,8 @@ async fn renew_until_stopped(
 /// Returns true if the Lease was written or deleted since it was read.
 fn is_conflict(error: &Error) -> bool {
     match error.why {
-        Failure::Conflict | Failure::Exists => true,
-        Failure::Absent => error.act.verb == Verb::Update,
+        Failure::Conflict | Failure::AlreadyExists => true,
+        Failure::NotFound => error.operation.verb == Verb::Update,
         _ => false,
     }
 }

@@ -57,7 +57,7 @@ impl Outcome {
     ];
 
     /// Returns the outcome in one word, as in the JSON report and in metric labels.
-    pub fn word(self) -> &'static str {
+    pub fn label(self) -> &'static str {
         match self {
             Self::Right => "right",
             Self::Created => "created",
@@ -207,7 +207,7 @@ impl Target {
             transient,
             attempts: 0,
             digest: String::new(),
-            counted: decision.is_counted(),
+            counted: decision.counts_toward_limit(),
             over: decision.over.clone(),
         }
     }
@@ -281,7 +281,7 @@ impl Report {
     /// Returns the number of targets by the word of their outcome.
     pub fn counts(&self) -> BTreeMap<&'static str, u64> {
         let mut counts = BTreeMap::new();
-        self.targets.iter().for_each(|target| *counts.entry(target.outcome.word()).or_default() += 1);
+        self.targets.iter().for_each(|target| *counts.entry(target.outcome.label()).or_default() += 1);
         counts
     }
 

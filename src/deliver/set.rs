@@ -36,7 +36,7 @@ pub(super) fn marker(
     // A held target keeps what other rules or options may have written: until it is written, the inventory must not say
     // that everything was made by the current rules.
     if !survey.items.iter().any(|item| matches!(item.decision.action, Action::Hold(_))) {
-        marker.turn_to(&desired.rules);
+        marker.set_rules(&desired.rules);
     }
     marker.damaged.retain(|name, _| !marker.entries.contains_key(name));
     if marker != survey.marker {
@@ -79,11 +79,11 @@ fn entry(item: &Item, digest: &str, old: Option<&Entry>, written: Option<&Writte
 /// Returns true if the records have to be written even if no ConfigMap is.
 pub(super) fn needs_recording(survey: &NamespaceSurvey, desired: &Desired) -> bool {
     let marker = marker(survey, desired, &BTreeMap::new());
-    marker != survey.marker || owns_nothing(survey, &marker)
+    marker != survey.marker || is_abandoned(survey, &marker)
 }
 
 /// Returns true if no rule names the namespace any more and we own nothing in it.
-pub(super) fn owns_nothing(survey: &NamespaceSurvey, marker: &Marker) -> bool {
+pub(super) fn is_abandoned(survey: &NamespaceSurvey, marker: &Marker) -> bool {
     survey.forgotten && marker.entries.is_empty() && marker.damaged.is_empty()
 }
 
@@ -118,7 +118,7 @@ pub(super) fn ledger<'t>(
             continue;
         }
         let counted = target.counted && target.outcome.is_write();
-        ledger.note(&target.name, record(target, revision, now), counted);
+        ledger.record_attempt(&target.name, record(target, revision, now), counted);
     }
     ledger
 }
@@ -129,7 +129,7 @@ pub(super) fn record(target: &Target, revision: &str, now: Timestamp) -> LastAtt
         revision: revision.to_owned(),
         digest: target.digest.clone(),
         at: now,
-        outcome: target.outcome.word().to_owned(),
+        outcome: target.outcome.label().to_owned(),
         attempts: target.attempts,
         error: (!target.outcome.is_success()).then(|| target.why.clone()),
         repairs: Vec::new(),

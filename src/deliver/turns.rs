@@ -22,11 +22,11 @@ use super::pool::Pool;
 use super::renewal::{LeaseAcquirer, LeaseRef, ObservedLease, RenewedLease};
 use super::report::Notes;
 use crate::cluster::Cluster;
-use crate::configmap::apply::{Owner, Standing, names};
+use crate::configmap::apply::{LeaseAvailability, Owner, names};
 
 /// The Leases of one worker, which delivers to one cluster.
 #[derive(Debug)]
-pub(super) struct Turns {
+pub(super) struct LeaseTurns {
     /// The cluster's name in the rules.
     cluster_name: String,
     cluster: Cluster,
@@ -56,7 +56,7 @@ enum LeaseState {
     Without,
 }
 
-impl Turns {
+impl LeaseTurns {
     /// Holds no Lease yet.
     pub(super) fn new(
         cluster_name: String,
@@ -153,7 +153,7 @@ impl Turns {
         let mut observations = Vec::new();
         for namespace in namespaces {
             match self.states.get(*namespace) {
-                Some(LeaseState::Observed(observed)) if observed.standing.is_open() => {
+                Some(LeaseState::Observed(observed)) if observed.availability.is_open() => {
                     observations.push((*namespace, observed.clone()));
                 }
                 _ => return false,
@@ -167,7 +167,7 @@ impl Turns {
         for ((namespace, observed), acquired) in observations.into_iter().zip(acquired) {
             match acquired {
                 Ok(Some(lease)) => {
-                    if let Standing::Silent(holder) = observed.standing {
+                    if let LeaseAvailability::Expired(holder) = observed.availability {
                         notes.add(format!(
                             "{holder} stopped renewing its Lease on {namespace}: taking it over"
                         ));
@@ -232,7 +232,7 @@ impl Turns {
         for (namespace, seen) in undecided.into_iter().zip(seen) {
             match seen {
                 Ok(observed) => {
-                    if let Standing::Taken(holder) = &observed.standing {
+                    if let LeaseAvailability::Taken(holder) = &observed.availability {
                         holders.push((namespace, holder.clone()));
                     }
                     self.states.insert(namespace.to_owned(), LeaseState::Observed(observed));

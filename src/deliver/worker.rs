@@ -17,7 +17,7 @@ use super::report::{ClusterOutcome, Notes, Outcome, Target, all_failed};
 use super::rewind::check_rewind;
 use super::set;
 use super::survey::{Item, NamespaceSurvey, SurveyContext, UnreadableNamespace};
-use super::turns::Turns;
+use super::turns::LeaseTurns;
 use super::write::{StopReason, Writer, Written};
 use super::{Options, or_cancelled, short};
 use crate::cluster::Cluster;
@@ -38,7 +38,7 @@ pub(super) struct Worker<S> {
     pub(super) source: Arc<S>,
     pub(super) options: Options,
     pub(super) cancel: CancellationToken,
-    turns: Turns,
+    turns: LeaseTurns,
     pub(super) notes: Notes,
     /// True if something was written and the remote has not been asked since.
     unconfirmed: bool,
@@ -80,7 +80,7 @@ impl<S: Source> Worker<S> {
     ) -> Self {
         let leases = options.leases.clone();
         let owner = &options.owner;
-        let turns = Turns::new(name.clone(), cluster.clone(), (leases, pool), owner, cancel.clone());
+        let turns = LeaseTurns::new(name.clone(), cluster.clone(), (leases, pool), owner, cancel.clone());
         let notes = Notes::new(&name);
         Self {
             name,

@@ -72,13 +72,13 @@ impl<S: Source> Writer<'_, S> {
     pub(super) async fn check_ref(&self) -> Result<(), StopReason> {
         let answer = tokio::select! {
             biased;
-            answer = self.source.ask() => answer,
+            answer = self.source.resolve() => answer,
             () = self.reader.cancel.cancelled() => return Err(StopReason::Cancelled),
         };
         let stop = match answer {
             Ok(named)
                 if named.revision == self.desired.revision
-                    && named.sources.answers_like(&self.desired.sources) =>
+                    && named.sources.has_same_answers(&self.desired.sources) =>
             {
                 return Ok(());
             }
@@ -120,8 +120,8 @@ impl<S: Source> Writer<'_, S> {
             };
             sent += 1;
             failures += 1;
-            let stale = matches!(error.why, Failure::Conflict | Failure::Exists | Failure::Absent);
-            let read_first = (stale || error.is_unknown()) && error.act.verb.is_write();
+            let stale = matches!(error.why, Failure::Conflict | Failure::AlreadyExists | Failure::NotFound);
+            let read_first = (stale || error.is_unknown()) && error.operation.verb.is_write();
             let failed = |error: &Error| {
                 let failed = before.clone().ended(Outcome::Failed, error_line(error, &item), error.hints());
                 written(Target { transient: error.is_transient(), ..failed }, &item)
@@ -291,7 +291,7 @@ fn written(target: Target, item: &Item) -> Written {
 impl std::fmt::Display for StopReason {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Moved(named) => match named.sources.held() {
+            Self::Moved(named) => match named.sources.hold_reason() {
                 Some(why) => f.write_str(&why),
                 None => write!(f, "the ref names {} now", named.revision.short()),
             },
@@ -305,7 +305,7 @@ impl std::fmt::Display for StopReason {
 mod tests {
     use super::*;
     use crate::configmap::apply::Refusal;
-    use crate::human::reads_well;
+    use crate::human::assert_message_style;
 
     #[test]
     fn refusals_and_missing_answers_have_a_hint() {
@@ -327,10 +327,10 @@ mod tests {
                 | Refusal::Contested(_)
                 | Refusal::TurnedBack(_) => &refusal,
             };
-            reads_well(known, &[known.hint().to_owned()]);
+            assert_message_style(known, &[known.hint().to_owned()]);
         }
         let (what, hint) = NOT_ANSWERED;
         let error = SourceError { what: what.to_owned(), hints: vec![hint.to_owned()], transient: true };
-        reads_well(&error, &error.hints);
+        assert_message_style(&error, &error.hints);
     }
 }

@@ -72,7 +72,7 @@ impl KnownValues {
     }
 
     /// Adds a value that was made. It stays known while anybody holds it.
-    pub(super) fn made(&self, key: Key, value: &Arc<Value>) {
+    pub(super) fn insert(&self, key: Key, value: &Arc<Value>) {
         self.unwritten.fetch_add(value.bytes().len() as u64, Ordering::Relaxed);
         self.held().insert(key, Arc::downgrade(value));
     }
@@ -255,7 +255,7 @@ mod tests {
         let path = dir.join("values");
         let known = KnownValues::with_file(path.clone());
         let all = values();
-        all.iter().for_each(|(key, value)| known.made(*key, value));
+        all.iter().for_each(|(key, value)| known.insert(*key, value));
         known.write_file(100, all.iter().map(|(key, value)| (*key, &**value)));
         path
     }
@@ -310,7 +310,7 @@ mod tests {
         let all = || std::iter::once((key, &*value));
         known.write_file(0, all());
         assert!(!path.exists(), "nothing is new");
-        known.made(key, &value);
+        known.insert(key, &value);
         known.write_file(7 * STALE_PART + STALE_PART, all());
         assert!(!path.exists(), "too little is new");
         known.write_file(FILE_MAX + 1, all());
@@ -318,11 +318,11 @@ mod tests {
         known.write_file(7, all());
         assert!(path.exists());
         let large = Arc::new(Value::new(vec![7; VALUE_MAX + 1], false));
-        known.made(key, &large);
+        known.insert(key, &large);
         known.write_file(7, std::iter::once((key, &*large)));
         assert_eq!(std::fs::read(&path).unwrap(), FORMAT.as_bytes(), "no ConfigMap holds it");
         std::fs::write(dir.path().join("values.lock"), "").unwrap();
-        known.made(key, &value);
+        known.insert(key, &value);
         known.write_file(7, all());
         assert_eq!(std::fs::read(&path).unwrap(), FORMAT.as_bytes(), "another process writes it");
     }

@@ -45,7 +45,7 @@ pub struct Options {
     /// What to do with ambiguous or oversized content.
     pub policies: Policies,
     /// Limit on the memory that a plan's keys and values take together, in bytes; `None` for no limit.
-    pub most_bytes: Option<u64>,
+    pub memory_limit: Option<u64>,
     /// The keys that are written besides payloads.
     pub shape: ExtraKeys,
     /// Prints a warning: to the log of a daemon, or to standard error.
@@ -94,7 +94,7 @@ impl Planner {
         last: Option<LastPlan>,
     ) -> Result<(Desired, LastPlan), Error> {
         if let Rules::InTree(path) = &self.rules
-            && let Some(why) = sources.held_below([path.as_bytes()])
+            && let Some(why) = sources.hold_reason_below([path.as_bytes()])
         {
             return Err(Error::RulesHeld(why));
         }
@@ -144,7 +144,7 @@ impl Planner {
     /// system in memory, where the file would count against the same limit.
     pub fn known_values(&self, objects: &Objects) -> KnownValues {
         let file = objects.values_file();
-        if self.options.most_bytes.is_some() && fsx::is_in_memory(&file) {
+        if self.options.memory_limit.is_some() && fsx::is_in_memory(&file) {
             KnownValues::default()
         } else {
             KnownValues::with_file(file)
@@ -152,12 +152,12 @@ impl Planner {
     }
 
     fn plan_options(&self, stamp: Option<String>) -> configmap::Options {
-        let Options { repository, policies, most_bytes, .. } = &self.options;
+        let Options { repository, policies, memory_limit, .. } = &self.options;
         configmap::Options {
             repository: repository.clone(),
             stamp,
             policies: *policies,
-            most_bytes: *most_bytes,
+            memory_limit: *memory_limit,
         }
     }
 

@@ -23,14 +23,14 @@ impl Tree for Counted<'_> {
     }
 }
 
-fn planner(most_bytes: Option<u64>) -> Planner {
+fn planner(memory_limit: Option<u64>) -> Planner {
     let options = Options {
         default_namespace: "default".into(),
         dialect: Dialect::default(),
         ignore_unknown: false,
         repository: None,
         policies: Policies::default(),
-        most_bytes,
+        memory_limit,
         shape: ExtraKeys { version_key: VersionKey::Every, stamp_key: Some("{name}.stamp".into()) },
         warn: |_| {},
     };

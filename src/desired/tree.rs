@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::Error;
 use super::known::{Key, KnownValues};
-use crate::configmap::{self, Change, Contents, Entry, FileRef, Patterns, Source, Unmade, Value};
-use crate::mirror::{Differing, Listed, Objects};
+use crate::configmap::{self, Change, Contents, Entry, FileRef, Patterns, Source, Value, ValueError};
+use crate::mirror::{ChangedPath, ListedEntry, Objects};
 use crate::payload::{BlobError, BlobReader, BlobSource};
 use crate::revision::{ObjectId, Revision};
 use crate::threads::on_threads;
@@ -145,17 +145,19 @@ impl Tree for Commit<'_> {
     }
 
     fn changes(&self, since: Revision, enter: &dyn Fn(&[u8]) -> bool) -> Result<Option<Changes<'_>>, Error> {
-        let Some(differing) = self.objects.differing(since, self.revision, enter)? else { return Ok(None) };
-        let change = |Differing { path, before, now }| Change { path, before, now: now.map(entry) };
+        let Some(differing) = self.objects.changed_paths(since, self.revision, enter)? else {
+            return Ok(None);
+        };
+        let change = |ChangedPath { path, before, now }| Change { path, before, now: now.map(entry) };
         Ok(Some((differing.into_iter().map(change).collect(), Box::new(self.contents()))))
     }
 }
 
-fn entry(listed: Listed) -> Entry {
+fn entry(listed: ListedEntry) -> Entry {
     match listed {
-        Listed::File(id) => Entry::File(id.into()),
-        Listed::Link(target) => Entry::Link(target),
-        Listed::Other => Entry::Other,
+        ListedEntry::File(id) => Entry::File(id.into()),
+        ListedEntry::Link(target) => Entry::Link(target),
+        ListedEntry::Other => Entry::Other,
     }
 }
 
@@ -188,10 +190,10 @@ impl Contents for Blobs<'_> {
     }
 
     /// Makes the values on several threads, because inflating and compressing is CPU-bound.
-    fn values(&mut self, wanted: &[Source], room: u64) -> Result<Vec<Arc<Value>>, Unmade> {
+    fn values(&mut self, wanted: &[Source], room: u64) -> Result<Vec<Arc<Value>>, ValueError> {
         let key = |(at, source): (usize, &Source)| match blob_id(source.file) {
             Ok(id) => Ok((id, source.compress)),
-            Err(error) => Err(Unmade::Unread { at, error }),
+            Err(error) => Err(ValueError::UnreadableFile { at, error }),
         };
         let keys = wanted.iter().enumerate().map(key).collect::<Result<Vec<Key>, _>>()?;
         let _found = self.known.read_file(keys.iter().copied(), room); // keeps the values in `known`
@@ -211,10 +213,10 @@ impl Contents for Blobs<'_> {
         let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
         on_threads(processors.clamp(1, 8).min(wanted.len() / VALUES_PER_THREAD + 1), || work.run());
         if work.held.into_inner() > room {
-            return Err(Unmade::TooMuch);
+            return Err(ValueError::OverMemoryLimit);
         }
         if let Some((at, error)) = work.failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
-            return Err(Unmade::Unread { at, error });
+            return Err(ValueError::UnreadableFile { at, error });
         }
         #[expect(clippy::expect_used, reason = "threads stop early only after a failure or without room")]
         let made = work.made.into_iter().map(|value| value.into_inner().expect("it was made")).collect();
@@ -295,7 +297,7 @@ impl Work<'_> {
             return Ok(()); // another thread's large value used the room up
         }
         let value = Arc::new(Value::new(read(&mut **reader, &id, size)?, compress));
-        self.blobs.known.made(key, &value);
+        self.blobs.known.insert(key, &value);
         self.keep(at, value);
         Ok(())
     }
@@ -413,11 +415,11 @@ mod tests {
         let made = contents.values(&all, 40_000).unwrap();
         assert!(made.iter().zip(&ids).all(|(value, id)| value.bytes() == id.0));
         assert!(
-            matches!(contents.values(&all, 39_999), Err(Unmade::TooMuch)),
+            matches!(contents.values(&all, 39_999), Err(ValueError::OverMemoryLimit)),
             "what is held counts, read again or not"
         );
         [1_999, 1_300, 700].into_iter().for_each(|at| all[at].file = ObjectId([0; 20]).into());
-        let Err(Unmade::Unread { at, error }) = contents.values(&all, u64::MAX) else {
+        let Err(ValueError::UnreadableFile { at, error }) = contents.values(&all, u64::MAX) else {
             panic!("it was read")
         };
         assert_eq!((at, error.source().unwrap().to_string().as_str()), (700, "it is damaged"));

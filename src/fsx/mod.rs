@@ -254,14 +254,14 @@ pub fn exchange(
 
 /// A directory entry.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Listed {
+pub struct DirEntry {
     /// The name.
     pub name: CString,
     /// Its type. `Unknown` on file systems that do not store types in directories.
     pub kind: FileType,
 }
 
-impl Listed {
+impl DirEntry {
     /// The name as an `OsStr`.
     pub fn os(&self) -> &OsStr {
         OsStr::from_bytes(self.name.to_bytes())
@@ -270,10 +270,10 @@ impl Listed {
 
 /// Lists a directory, without `.` and `..`, in no particular order. All names are in memory at once; [`each`] is for
 /// directories that may be huge.
-pub fn list(dir: impl AsFd) -> io::Result<Vec<Listed>> {
+pub fn list(dir: impl AsFd) -> io::Result<Vec<DirEntry>> {
     let mut all = Vec::new();
     each(dir, |name, kind| {
-        all.push(Listed { name: name.to_owned(), kind });
+        all.push(DirEntry { name: name.to_owned(), kind });
         Ok(())
     })?;
     Ok(all)

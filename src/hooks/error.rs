@@ -184,7 +184,7 @@ mod tests {
             }
             let revision = Revision(crate::revision::ObjectId([0xab; 20]));
             let error = Error { kind: Kind::Exec, revision, why };
-            crate::human::reads_well(&error, &error.hints());
+            crate::human::assert_message_style(&error, &error.hints());
         }
     }
 }

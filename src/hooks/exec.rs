@@ -19,7 +19,7 @@ use crate::descendants::Descendants;
 use crate::{detached_io, secret};
 
 /// How long a hook may go on after shutdown began. Then a program gets SIGTERM, and a request is dropped.
-pub const PATIENCE: Duration = Duration::from_millis(1_500);
+pub const SHUTDOWN_GRACE: Duration = Duration::from_millis(1_500);
 
 /// The time between that SIGTERM and SIGKILL.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -79,7 +79,7 @@ impl Exec {
             biased;
             status = child.wait() => Ok(status),
             () = tokio::time::sleep(self.timeout) => Err(self.timeout),
-            () = stop.cancelled() => match ended_within(PATIENCE, &mut child).await {
+            () = stop.cancelled() => match ended_within(SHUTDOWN_GRACE, &mut child).await {
                 Some(status) => Ok(status),
                 None => {
                     all.signal(Signal::TERM);

@@ -14,7 +14,7 @@
 //!
 //! A generation is pinned from the moment it enters a slot until its hook has ended, so it exists while the hook reads
 //! it, within the ceilings on pins. A program runs in a process group of its own and is killed with its descendants.
-//! The process waits for its hooks to end before it does, for [`exec::PATIENCE`] and the second until SIGKILL.
+//! The process waits for its hooks to end before it does, for [`exec::SHUTDOWN_GRACE`] and the second until SIGKILL.
 //!
 //! Files: `runner` has the slot and the task; `exec` runs programs; `web` sends requests; `error` has the failures.
 
@@ -35,7 +35,7 @@ use crate::repeats::Repeats;
 use crate::revision::Revision;
 
 pub use error::{Error, Failure};
-pub use exec::{Exec, PATIENCE};
+pub use exec::{Exec, SHUTDOWN_GRACE};
 pub use web::Web;
 
 use runner::{Job, Runner};
@@ -108,7 +108,7 @@ pub struct Notice {
 
 /// A run that ended.
 #[derive(Clone, Copy, Debug)]
-pub struct Ran<'a> {
+pub struct FinishedRun<'a> {
     /// The hook.
     pub kind: Kind,
     /// The revision that it ran for.
@@ -122,7 +122,7 @@ pub struct Ran<'a> {
 }
 
 /// Is called with the result of each run.
-pub type Observer = Arc<dyn Fn(&Ran<'_>) + Send + Sync>;
+pub type Observer = Arc<dyn Fn(&FinishedRun<'_>) + Send + Sync>;
 
 /// The hooks of a process.
 pub struct Hooks {
@@ -143,7 +143,7 @@ impl Hooks {
         let web = web.map(|web| run(Kind::Web, Job::Web(web)));
         let (gate, before) = match pre_publish {
             Some(exec) if gate => {
-                (Some(Gate { exec, again: gate_retry, observer: Arc::clone(observer) }), None)
+                (Some(Gate { exec, retry_refused: gate_retry, observer: Arc::clone(observer) }), None)
             }
             other => (None, other.map(|exec| run(Kind::PrePublish, Job::Exec(exec)))),
         };
@@ -190,14 +190,14 @@ impl Hooks {
 /// The pre-publish hook as a gate: a publication needs its success.
 pub struct Gate {
     exec: Exec,
-    again: bool,
+    retry_refused: bool,
     observer: Observer,
 }
 
 impl Gate {
     /// Returns true if the gate is to run again for a revision that it has refused.
-    pub fn again(&self) -> bool {
-        self.again
+    pub fn retries_refusals(&self) -> bool {
+        self.retry_refused
     }
 
     /// Runs the hook in the staged generation. Cancelling `stop`, or dropping the future, ends the program.

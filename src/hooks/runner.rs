@@ -12,7 +12,7 @@ use tracing::{debug, info, warn};
 use crate::human::go_duration;
 use crate::repeats::{Repeats, suppressed};
 
-use super::{Error, Exec, Failure, Kind, Notice, Observer, PinnedGeneration, Ran, Web};
+use super::{Error, Exec, Failure, FinishedRun, Kind, Notice, Observer, PinnedGeneration, Web};
 
 /// What a hook does.
 #[derive(Clone, Debug)]
@@ -214,7 +214,7 @@ pub(super) async fn attempt(
     let revision = notice.revision;
     match result {
         Ok(output) => {
-            observer(&Ran { kind, revision, took, error: None, hints: &[] });
+            observer(&FinishedRun { kind, revision, took, error: None, hints: &[] });
             failing.forget();
             job.log_success(kind, notice, &output);
             info!(hook, %revision, duration_ms, "{hook} done for {}", revision.short());
@@ -227,7 +227,7 @@ pub(super) async fn attempt(
             let error = Error { kind, revision, why };
             let cause = chain(&error);
             let hints = error.hints();
-            observer(&Ran { kind, revision, took, error: Some(&cause), hints: &hints });
+            observer(&FinishedRun { kind, revision, took, error: Some(&cause), hints: &hints });
             let hints = Some(hints.join("; ")).filter(|hints| !hints.is_empty());
             match failing.should_log(&cause) {
                 Some(times) => {

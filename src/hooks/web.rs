@@ -9,7 +9,7 @@ use reqwest::header::CONTENT_LENGTH;
 use tokio_util::sync::CancellationToken;
 use url::Url;
 
-use super::{Failure, Notice, PATIENCE};
+use super::{Failure, Notice, SHUTDOWN_GRACE};
 use crate::secret::redact_path;
 use crate::tls;
 
@@ -99,8 +99,8 @@ impl Web {
     }
 }
 
-/// Completes [`PATIENCE`] after `stop`.
+/// Completes [`SHUTDOWN_GRACE`] after `stop`.
 async fn after_patience(stop: &CancellationToken) {
     stop.cancelled().await;
-    tokio::time::sleep(PATIENCE).await;
+    tokio::time::sleep(SHUTDOWN_GRACE).await;
 }

@@ -151,7 +151,7 @@ impl Marker {
     /// Records that the set is written under `rules` from now on. If the stored digest is of the same rules in the form
     /// of another release, it stays: two releases that run side by side then do not rewrite the marker because of the
     /// form.
-    pub fn turn_to(&mut self, rules: &RulesDigest) {
+    pub fn set_rules(&mut self, rules: &RulesDigest) {
         if rules.is(&self.rules) {
             return;
         }
@@ -166,7 +166,11 @@ impl Marker {
     /// Returns true if this set was written under `rules` or under predecessors of them. The predecessors are the
     /// digests in `served`, the markers of the namespaces that the rules are for. A set that was never completed counts
     /// as our own.
-    pub fn is_kin<'m>(&self, rules: &RulesDigest, served: impl IntoIterator<Item = &'m Self>) -> bool {
+    pub fn shares_history_with<'m>(
+        &self,
+        rules: &RulesDigest,
+        served: impl IntoIterator<Item = &'m Self>,
+    ) -> bool {
         let has_digest = |marker: &Self| marker.rules == self.rules || marker.before.contains(&self.rules);
         self.rules.is_empty() || rules.is(&self.rules) || served.into_iter().any(has_digest)
     }
@@ -239,14 +243,14 @@ mod tests {
         let mut ours = Marker::default();
         let by = |rules: &str| Marker { rules: rules.into(), ..Marker::default() };
         for rules in ["a", "b", "b", "c", "a"] {
-            ours.turn_to(&rules.into());
+            ours.set_rules(&rules.into());
         }
         assert_eq!((ours.rules.as_str(), ours.before.join(" ").as_str()), ("a", "c b"));
         for (theirs, kin) in [("a", true), ("b", true), ("new", true), ("", true), ("d", false)] {
-            assert_eq!(by(theirs).is_kin(&"new".into(), [&ours]), kin, "{theirs:?}");
+            assert_eq!(by(theirs).shares_history_with(&"new".into(), [&ours]), kin, "{theirs:?}");
         }
-        assert!(!by("a").is_kin(&"new".into(), []), "a rule set that has nothing there yet");
-        (0..100).for_each(|number| ours.turn_to(&number.to_string().as_str().into()));
+        assert!(!by("a").shares_history_with(&"new".into(), []), "a rule set that has nothing there yet");
+        (0..100).for_each(|number| ours.set_rules(&number.to_string().as_str().into()));
         assert_eq!(ours.before.len(), EARLIER_MAX);
     }
 
@@ -254,12 +258,12 @@ mod tests {
     fn rules_that_another_release_stored_stay_as_they_stand_until_the_rules_change() {
         let mut marker = Marker { rules: "a, formerly".into(), ..Marker::default() };
         let before = marker.clone();
-        marker.turn_to(&"a".into());
+        marker.set_rules(&"a".into());
         assert_eq!(marker, before);
-        assert!(marker.is_kin(&"a".into(), []));
-        marker.turn_to(&"b".into());
+        assert!(marker.shares_history_with(&"a".into(), []));
+        marker.set_rules(&"b".into());
         assert_eq!((marker.rules.as_str(), marker.before.join(" ").as_str()), ("b", "a, formerly"));
-        marker.turn_to(&"a".into());
+        marker.set_rules(&"a".into());
         assert_eq!((marker.rules.as_str(), marker.before.join(" ").as_str()), ("a", "b"));
     }
 }

@@ -49,7 +49,7 @@ impl BlobSource for Blobs {
         for (pack, index) in (0..).zip(self.shared.pack_indexes()) {
             let mut rest = order.iter().map(|at| *at as usize).peekable();
             // `rest` and the index are both sorted by id.
-            let _unreadable = pack_index::each_place(&index, |id, offset| {
+            let _unreadable = pack_index::each_offset(&index, |id, offset| {
                 while rest.next_if(|at| ids[*at] < id).is_some() {}
                 while let Some(at) = rest.next_if(|at| ids[*at] == id) {
                     places[at] = pack << 48 | offset;

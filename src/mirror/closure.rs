@@ -8,7 +8,7 @@
 use std::collections::{HashSet, VecDeque};
 
 use super::Depth;
-use super::lack::Lack;
+use super::object_error::ObjectError;
 use super::odb::{Object, ObjectReader};
 use super::tree::{self, Sorted};
 use crate::payload::escaped;
@@ -22,7 +22,7 @@ pub(super) fn tree_closure(
     tree: ObjectId,
     base: Option<ObjectId>,
     partial: bool,
-) -> Result<(), Lack> {
+) -> Result<(), ObjectError> {
     closure_beside(reader, tree, base, partial, |_| false)
 }
 
@@ -34,7 +34,7 @@ pub(super) fn closure_beside(
     base: Option<ObjectId>,
     partial: bool,
     is_blob: impl Fn(&ObjectId) -> bool,
-) -> Result<(), Lack> {
+) -> Result<(), ObjectError> {
     // Checked before reading, because libgit2 lists all packs again after a read that finds nothing.
     let may_lack = |id: &ObjectId| partial && !reader.has(id);
     if base == Some(tree) {
@@ -139,7 +139,7 @@ pub(super) fn history(
     tip: ObjectId,
     depth: Depth,
     ends: &HashSet<ObjectId>,
-) -> Result<History, Lack> {
+) -> Result<History, ObjectError> {
     let limit = match depth {
         Depth::Commits(n) => n.max(1),
         Depth::Full => u32::MAX,

@@ -35,7 +35,7 @@ fn describe(reader: &ObjectReader<'_>, shared: &Shared, id: &ObjectId) -> Option
     let sources = composed::read_parts(reader, shared, id).into_iter().map(|part| SourceRevision {
         name: part.name,
         repo: part.repo,
-        asked: part.asked,
+        ref_name: part.ref_name,
         revision: part.revision,
         path: part.path,
         to: part.to,
@@ -70,7 +70,7 @@ mod tests {
         let commit = read(text.as_bytes());
         assert_eq!((commit.subject.as_str(), commit.author.as_str()), ("Raise the quota", "Ada Lovelace"));
         assert_eq!(commit.date, Timestamp::from_second(1_700_000_000).ok());
-        crate::secret::know("canary-of-a-commit");
+        crate::secret::register("canary-of-a-commit");
         let commit = read(b"author canary-of-a-c <c> 5 +0000\n\nLog in with y-of-a-commit");
         assert_eq!(
             (commit.subject.as_str(), commit.author.as_str()),

@@ -27,13 +27,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::error::{Error, Libgit2};
 use super::files::{ignore_absent, local, remove_matching};
-use super::lack::Lack;
+use super::index_limiter::IndexLimiter;
 use super::layout::Layout;
+use super::object_error::ObjectError;
 use super::odb::{ObjectReader, Settings, Store};
 use super::repo_kind::RepoKind;
 use super::shared::Shared;
 use super::tree::lines;
-use super::turns::Turns;
 use super::{Mirror, Objects, Options, Submodules};
 use crate::payload::{Limits, Parts};
 use crate::revision::{ObjectId, Revision};
@@ -57,7 +57,7 @@ pub struct Part {
     pub repo: String,
     /// The ref that is followed.
     #[serde(rename = "ref")]
-    pub asked: String,
+    pub ref_name: String,
     /// The commit.
     pub revision: Revision,
     /// The directory or file of the repository that is placed; empty for the whole tree.
@@ -79,7 +79,7 @@ pub struct Composer {
     limits: Limits,
     /// The last tree that passed the check of base names, and the globs that it was checked with.
     checked: Mutex<Option<(ObjectId, UniqueBaseNames)>>,
-    turns: Arc<Turns>,
+    index_limiter: Arc<IndexLimiter>,
 }
 
 impl Composer {
@@ -90,12 +90,18 @@ impl Composer {
         let layout = Layout::open(dir, RepoKind::Bare, durable)?;
         let dir = layout.dir().to_owned();
         let shared = Arc::new(Shared::new(dir, Submodules::Off, durable, false).composed());
-        Ok(Self { shared, _lock: layout, limits, turns: Arc::new(Turns::new()), checked: Mutex::default() })
+        Ok(Self {
+            shared,
+            _lock: layout,
+            limits,
+            index_limiter: Arc::new(IndexLimiter::new()),
+            checked: Mutex::default(),
+        })
     }
 
     /// Opens the mirror of a source. Blocking, without network.
     pub fn mirror(&self, options: Options) -> Result<Mirror, Error> {
-        Mirror::open_source(options, &self.shared, Arc::clone(&self.turns))
+        Mirror::open_source(options, &self.shared, Arc::clone(&self.index_limiter))
     }
 
     /// Sets the directories of the mirrors whose objects are read from now on.
@@ -233,7 +239,7 @@ const AUTHOR: &str = "treeswap <>";
 fn commit(reader: &ObjectReader<'_>, tree: ObjectId, parts: &[Part]) -> Result<Vec<u8>, Error> {
     let date = |part: &Part| -> Result<i64, Error> {
         let read = reader.structure(&part.revision.0, ObjectType::Commit, super::odb::COMMIT_MAX);
-        let object = read.map_err(|lack| Error::damaged(part.revision, lack))?;
+        let object = read.map_err(|error| Error::damaged(part.revision, error))?;
         let text = String::from_utf8_lossy(object.data());
         let line =
             text.lines().take_while(|line| !line.is_empty()).find(|line| line.starts_with("committer "));
@@ -268,7 +274,7 @@ fn needed(store: &Store, held: &[Revision]) -> Result<HashSet<ObjectId>, Error> 
     }
     while let Some(id) = trees.pop() {
         let Ok(tree) = reader.tree(&id) else { continue };
-        let read: Result<_, Lack> = lines(&id, tree.data());
+        let read: Result<_, ObjectError> = lines(&id, tree.data());
         if needed.insert(id)
             && let Ok(lines) = read
         {

@@ -6,8 +6,8 @@
 
 use tokio_util::sync::CancellationToken;
 
-use super::lack::Lack;
 use super::modules::Modules;
+use super::object_error::ObjectError;
 use super::odb::{ObjectReader, Peeled};
 use super::sparse::Patterns;
 use super::tree::{Budget, Line, Lines, Sorted, lines};
@@ -194,26 +194,27 @@ impl Comparison<'_> {
         let mut size = 0;
         for (id, is_old) in [(old, true), (new, false)] {
             let found = id.map_or(Ok(0), |id| reader.tree_size(&id));
-            size += found.map_err(|lack| if is_old { self.base_lost(lack) } else { self.damaged(lack) })?;
+            size +=
+                found.map_err(|error| if is_old { self.base_lost(error) } else { self.damaged(error) })?;
         }
         if size > TREES_MAX {
             return Err(self.give_up());
         }
         let old_tree = match old {
-            Some(id) => Some((id, reader.sized_tree(&id).map_err(|lack| self.base_lost(lack))?)),
+            Some(id) => Some((id, reader.sized_tree(&id).map_err(|error| self.base_lost(error))?)),
             None => None,
         };
         let new_tree = match new {
-            Some(id) => Some((id, reader.sized_tree(&id).map_err(|lack| self.damaged(lack))?)),
+            Some(id) => Some((id, reader.sized_tree(&id).map_err(|error| self.damaged(error))?)),
             None => None,
         };
         let mut before = Lines::default();
         let mut after = Lines::default();
         if let Some((id, tree)) = &old_tree {
-            before = lines(id, tree.data()).map_err(|lack| self.base_lost(lack))?;
+            before = lines(id, tree.data()).map_err(|error| self.base_lost(error))?;
         }
         if let Some((id, tree)) = &new_tree {
-            after = lines(id, tree.data()).map_err(|lack| self.damaged(lack))?;
+            after = lines(id, tree.data()).map_err(|error| self.damaged(error))?;
             let modules = self.modules.1;
             let mode = |line: Line<'_>| modules.checked_out(&join(path, line.name), line).mode;
             self.builder.listing(path, || after.clone().map(|line| (line.name, mode(line))))?;
@@ -232,7 +233,7 @@ impl Comparison<'_> {
             match pair.unchanged() {
                 Some(line) if line.is_dir() => {} // read by `any_unchanged`, if at all
                 Some(line) => {
-                    let wanted = self.wants(&full, &line, inherited);
+                    let wanted = self.selects(&full, &line, inherited);
                     presence.merge(Presence { old: wanted, new: wanted });
                 }
                 None => presence.merge(self.changed(path, full, pair, inherited, &mut subtrees)?),
@@ -264,13 +265,13 @@ impl Comparison<'_> {
     ) -> Result<Presence, Error> {
         let mut presence = Presence::default();
         if let Some(line) = pair.old.filter(|line| !line.is_dir())
-            && self.wants(&full, &line, inherited)
+            && self.selects(&full, &line, inherited)
         {
             self.removed(dir, &line)?;
             presence.old = true;
         }
         if let Some(line) = pair.new.filter(|line| !line.is_dir())
-            && self.wants(&full, &line, inherited)
+            && self.selects(&full, &line, inherited)
         {
             self.written(dir, &line)?;
             presence.new = true;
@@ -279,8 +280,8 @@ impl Comparison<'_> {
         let old = tree(pair.old);
         let new = tree(pair.new);
         if old.is_some() || new.is_some() {
-            let wanted = self.patterns.is_none_or(|patterns| patterns.wants(&full, true, inherited));
-            if self.may_want_below(&full, wanted) {
+            let wanted = self.patterns.is_none_or(|patterns| patterns.selects(&full, true, inherited));
+            if self.may_select_below(&full, wanted) {
                 self.queued += full.len() + QUEUED_OVERHEAD;
                 subtrees.push(Subtree { path: full, old, new, wanted });
             }
@@ -299,16 +300,16 @@ impl Comparison<'_> {
         let subtrees = {
             let reader = self.reader;
             let Some(old) = old else { return Ok(false) };
-            let old_tree = reader.tree(&old).map_err(|lack| self.base_lost(lack))?;
-            let new_tree = reader.tree(&new).map_err(|lack| self.damaged(lack))?;
-            let before = lines(&old, old_tree.data()).map_err(|lack| self.base_lost(lack))?;
-            let after = lines(&new, new_tree.data()).map_err(|lack| self.damaged(lack))?;
+            let old_tree = reader.tree(&old).map_err(|error| self.base_lost(error))?;
+            let new_tree = reader.tree(&new).map_err(|error| self.damaged(error))?;
+            let before = lines(&old, old_tree.data()).map_err(|error| self.base_lost(error))?;
+            let after = lines(&new, new_tree.data()).map_err(|error| self.damaged(error))?;
             let mut subtrees = Vec::new();
             for (name, pair) in pairs(&Sorted::by_name(before), &Sorted::by_name(after)) {
                 let full = join(path, name);
                 if let Some(line) = self.checked_out(&full, pair).unchanged().filter(Line::is_dir) {
-                    let wanted = self.wants(&full, &line, inherited);
-                    if !self.may_want_below(&full, wanted) {
+                    let wanted = self.selects(&full, &line, inherited);
+                    if !self.may_select_below(&full, wanted) {
                         continue;
                     }
                     self.queued += full.len() + QUEUED_OVERHEAD;
@@ -332,7 +333,7 @@ impl Comparison<'_> {
     fn removed(&mut self, dir: &[u8], line: &Line<'_>) -> Result<(), Error> {
         let size = match Node::of(line.mode) {
             Some(Node::Entry(Kind::Submodule)) => 0,
-            _ => self.reader.blob_size(&line.id).map_err(|lack| self.base_lost(lack))?,
+            _ => self.reader.blob_size(&line.id).map_err(|error| self.base_lost(error))?,
         };
         self.builder.remove(dir, line.name, size);
         Ok(())
@@ -347,13 +348,13 @@ impl Comparison<'_> {
                 None => self.builder.submodule(dir, line.name, line.id)?,
             },
             Node::Entry(Kind::Symlink) => {
-                match target(reader, &line.id).map_err(|lack| self.damaged(lack))? {
+                match target(reader, &line.id).map_err(|error| self.damaged(error))? {
                     Ok(target) => self.builder.symlink(dir, line.name, line.id, &target)?,
                     Err(rule) => return Err(self.builder.refuse(dir, line.name, rule).into()),
                 }
             }
             Node::Entry(kind) => {
-                let size = reader.blob_size(&line.id).map_err(|lack| self.damaged(lack))?;
+                let size = reader.blob_size(&line.id).map_err(|error| self.damaged(error))?;
                 self.builder.file(dir, line.name, kind == Kind::Executable, line.id, size)?;
             }
         }
@@ -367,13 +368,13 @@ impl Comparison<'_> {
         }
         let reader = self.reader;
         let (tree, held) = self.budget.hold(reader, &id, path)?;
-        let lines = lines(&id, tree.data()).map_err(|lack| self.damaged(lack))?;
+        let lines = lines(&id, tree.data()).map_err(|error| self.damaged(error))?;
         self.budget.enter(reader, &id, path, lines.len())?;
         for line in lines {
             let full = join(path, line.name);
-            let wanted = self.wants(&full, &line, inherited);
+            let wanted = self.selects(&full, &line, inherited);
             let has_wanted = if line.is_dir() {
-                self.may_want_below(&full, wanted) && self.any_wanted(&full, line.id, wanted)?
+                self.may_select_below(&full, wanted) && self.any_wanted(&full, line.id, wanted)?
             } else {
                 wanted
             };
@@ -398,23 +399,23 @@ impl Comparison<'_> {
         Error::Cancelled
     }
 
-    fn wants(&self, full: &[u8], line: &Line<'_>, inherited: bool) -> bool {
-        self.patterns.is_none_or(|patterns| patterns.wants(full, line.matches_as_dir(), inherited))
+    fn selects(&self, full: &[u8], line: &Line<'_>, inherited: bool) -> bool {
+        self.patterns.is_none_or(|patterns| patterns.selects(full, line.matches_as_dir(), inherited))
     }
 
     /// Whether anything below the directory `full` can be wanted.
-    fn may_want_below(&self, full: &[u8], wanted: bool) -> bool {
-        self.patterns.is_none_or(|patterns| patterns.may_want_below(full, wanted))
+    fn may_select_below(&self, full: &[u8], wanted: bool) -> bool {
+        self.patterns.is_none_or(|patterns| patterns.may_select_below(full, wanted))
     }
 
-    fn damaged(&self, lack: Lack) -> Error {
-        Error::damaged(self.revision, lack)
+    fn damaged(&self, error: ObjectError) -> Error {
+        Error::damaged(self.revision, error)
     }
 
     /// Ends the comparison because an object of the base cannot be read, which is no damage: the base may be garbage.
-    fn base_lost(&mut self, lack: Lack) -> Error {
+    fn base_lost(&mut self, error: ObjectError) -> Error {
         self.needs_payload = true;
-        self.damaged(lack)
+        self.damaged(error)
     }
 }
 

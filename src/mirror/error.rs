@@ -58,7 +58,7 @@ pub enum Error {
         revision: Revision,
         /// The object, and why it could not be read.
         #[source]
-        lack: Lack,
+        source: ObjectError,
     },
     /// The communication with the remote failed.
     #[error(transparent)]
@@ -73,21 +73,21 @@ pub enum Error {
         source: Box<wire::Error>,
     },
     /// The remote sent a pack that does not contain everything that was asked for.
-    #[error("the remote's answer for {asked} is incomplete{}", because_of(at.as_deref()))]
+    #[error("the remote's answer for {requested} is incomplete{}", because_of(at.as_deref()))]
     Incomplete {
         /// The tip that was asked for.
-        asked: ObjectId,
+        requested: ObjectId,
         /// A path that leads to the missing object, if there is one.
         at: Option<Box<str>>,
         /// The first missing object.
         #[source]
-        lack: Lack,
+        source: ObjectError,
     },
     /// The ref does not name a commit.
-    #[error("{asked} names a {kind}, not a commit")]
+    #[error("{requested} names a {kind}, not a commit")]
     NotACommit {
         /// The ref or id.
-        asked: String,
+        requested: String,
         /// The type of the object.
         kind: String,
     },
@@ -239,7 +239,7 @@ fn because_of(path: Option<&str>) -> String {
 /// Why an object could not be read. It is the source of other errors.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
-pub struct Lack(#[from] pub(super) super::lack::Lack);
+pub struct ObjectError(#[from] pub(super) super::object_error::ObjectError);
 
 impl Error {
     /// Returns true if the same attempt may succeed later without an operator.
@@ -361,11 +361,11 @@ impl Error {
     }
 
     /// The error for an object that `revision` needs and that could not be read.
-    pub(super) fn damaged(revision: Revision, lack: super::lack::Lack) -> Self {
-        if let super::lack::Lack::TooLarge { id, expected, bytes, limit } = lack {
+    pub(super) fn damaged(revision: Revision, source: super::object_error::ObjectError) -> Self {
+        if let super::object_error::ObjectError::TooLarge { id, expected, bytes, limit } = source {
             return Self::too_large(revision, format!("{expected} {id}"), bytes, limit);
         }
-        Self::Damaged { revision, lack: Lack(lack) }
+        Self::Damaged { revision, source: ObjectError(source) }
     }
 
     /// The error for an object that exceeds the size limit of its type. It is a refusal, because fetching the object
@@ -388,7 +388,7 @@ impl Error {
     }
 
     /// Returns true if the connection to the remote failed, as opposed to an error that the remote reported.
-    pub fn is_cut(&self) -> bool {
+    pub fn is_connection_loss(&self) -> bool {
         let is_connection =
             |error: &wire::Error| error.is_transient() && !matches!(error, wire::Error::Remote { .. });
         match self {

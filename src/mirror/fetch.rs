@@ -16,6 +16,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use super::blocking::blocking;
 use super::closure::closure_beside;
 use super::error::Error;
+use super::index_limiter::IndexLimiter;
 use super::indexer::{Indexer, Job, Report, Task};
 use super::layout::Layout;
 use super::modules::Allowance;
@@ -23,7 +24,6 @@ use super::packed_blobs::PackedBlobs;
 use super::plan::{RequestReason, Situation, plan, without_haves};
 use super::repo_kind::{self, RepoKind};
 use super::shared::Shared;
-use super::turns::Turns;
 use super::wire::{self, PackResponse, Request};
 use super::{Mirror, Tip};
 use crate::revision::{ObjectId, Revision};
@@ -73,9 +73,9 @@ pub(super) fn repair(layout: &Layout, shared: &Shared, adopted: Option<ObjectId>
     let check = |tip: &ObjectId| -> Result<(), String> {
         let store = shared.store().map_err(|error| error.to_string())?;
         let reader = store.reader().map_err(|error| error.message().to_owned())?;
-        let commit = reader.commit(tip).map_err(|lack| lack.to_string())?;
+        let commit = reader.commit(tip).map_err(|error| error.to_string())?;
         let closure = closure_beside(&reader, commit.tree, None, shared.partial, |id| blobs.has(id));
-        closure.map_err(|lack| lack.to_string())
+        closure.map_err(|error| error.to_string())
     };
     let mut broken = None;
     for tip in tips {
@@ -236,7 +236,7 @@ impl Mirror {
             tracing::warn!("the remote does not support --filter: it sends everything");
         }
         self.received += answer.bytes;
-        tracing::debug!(reason = reason.word(), bytes = answer.bytes, pack, "received a pack");
+        tracing::debug!(reason = reason.label(), bytes = answer.bytes, pack, "received a pack");
         let ends: HashSet<_> = answer.shallow.iter().copied().collect();
         let known = self.inspect(want, held, Some(ends)).await?;
         match known.complete {
@@ -264,8 +264,11 @@ impl Mirror {
                 Ok(revision)
             }
             None => {
-                let lack = super::lack::Lack::Missing { id: want, expected: "all of the history of".into() };
-                Err(Error::Incomplete { asked: want, at: None, lack: lack.into() })
+                let error = super::object_error::ObjectError::Missing {
+                    id: want,
+                    expected: "all of the history of".into(),
+                };
+                Err(Error::Incomplete { requested: want, at: None, source: error.into() })
             }
         }
     }
@@ -287,8 +290,8 @@ impl Mirror {
             durable: self.options.durable,
             sandbox: self.options.sandbox,
         };
-        if let Some(turns) = self.turns.clone() {
-            return self.receive_in_turn(&turns, request, job).await;
+        if let Some(index_limiter) = self.index_limiter.clone() {
+            return self.receive_in_turn(&index_limiter, request, job).await;
         }
         let (mut indexer, stdin) = Indexer::start(self.options.indexer.clone(), job, &request.wants).await?;
         let mut stdin = self.options.received.counting(stdin);
@@ -307,31 +310,31 @@ impl Mirror {
         received_pack(&indexer, request, answer, report)
     }
 
-    /// Receives one pack while other mirrors may be fetching: the child process is started only when [`Turns`] admits
-    /// it.
+    /// Receives one pack while other mirrors may be fetching: the child process is started only when [`IndexLimiter`]
+    /// admits it.
     async fn receive_in_turn(
         &mut self,
-        turns: &Turns,
+        index_limiter: &IndexLimiter,
         request: &Request,
         job: Job,
     ) -> Result<(PackResponse, String), Error> {
         // A request without haves asks for the whole repository, which is likely a large pack. Its turn is taken before
         // the request is sent, because otherwise the server would have to wait in the middle of the pack.
         let is_whole = request.haves.is_empty();
-        let early_turn = if is_whole { Some(turns.large().await) } else { None };
+        let early_permit = if is_whole { Some(index_limiter.large().await) } else { None };
         let (pack, mut incoming) = tokio::io::duplex(CHUNK);
         let mut pack = self.options.received.counting(pack);
         let client = &mut self.client;
         // Dropping `pack` at the end of the fetch signals end of file to the reader.
         let mut fetch = Box::pin(async move { client.fetch(request, &mut pack).await });
         let mut beginning = Vec::new();
-        let mut buffered = (&mut incoming).take(Turns::BUFFERED as u64);
+        let mut buffered = (&mut incoming).take(IndexLimiter::BUFFERED as u64);
         let (answer, _) = run_alongside(&mut fetch, buffered.read_to_end(&mut beginning)).await;
-        let _turn = match (early_turn, &answer) {
+        let _turn = match (early_permit, &answer) {
             (_, Some(Err(_))) => None,
-            (None, Some(Ok(_))) => Some(turns.small().await),
-            (None, None) => Some(turns.large().await),
-            (early_turn, _) => early_turn,
+            (None, Some(Ok(_))) => Some(index_limiter.small().await),
+            (None, None) => Some(index_limiter.large().await),
+            (early_permit, _) => early_permit,
         };
         let answer = match answer {
             Some(Err(error)) => return Err(with_wanted(request.wants[0], error)),

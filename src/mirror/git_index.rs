@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 use super::Selection;
 use super::error::Error;
 use super::files::local;
-use super::lack::Lack;
+use super::object_error::ObjectError;
 use super::odb::{ObjectReader, Peeled};
 use super::sparse::Patterns;
 use super::tree::{Budget, DIRECTORY, FORMAT, Line, Sorted, lines};
@@ -122,7 +122,7 @@ impl Walk<'_> {
     fn tree(&mut self, id: ObjectId, inherited: bool, name: &[u8]) -> Result<(), Error> {
         let reader = self.reader;
         let (object, held) = self.budget.hold(reader, &id, &self.path)?;
-        let lines = lines(&id, object.data()).map_err(|lack| self.damaged(lack))?;
+        let lines = lines(&id, object.data()).map_err(|error| self.damaged(error))?;
         self.budget.enter(reader, &id, &self.path, lines.len())?;
         // The index is sorted by whole paths, which is the order of trees that git writes.
         let order = |one: &Line<'_>, other: &Line<'_>| sort_key(one).cmp(sort_key(other));
@@ -139,7 +139,7 @@ impl Walk<'_> {
             self.name(line)?;
             let wanted = self
                 .patterns
-                .is_none_or(|patterns| patterns.wants(&self.path, line.matches_as_dir(), inherited));
+                .is_none_or(|patterns| patterns.selects(&self.path, line.matches_as_dir(), inherited));
             if line.is_dir() {
                 let start = self.cached();
                 self.levels.push(None);
@@ -315,8 +315,8 @@ impl Walk<'_> {
         Refusal { revision: self.revision, path: escaped(&self.path), rule }.into()
     }
 
-    fn damaged(&self, lack: Lack) -> Error {
-        Error::damaged(self.revision, lack)
+    fn damaged(&self, error: ObjectError) -> Error {
+        Error::damaged(self.revision, error)
     }
 }
 

@@ -5,8 +5,8 @@
 use tokio_util::sync::CancellationToken;
 
 use super::delta::{TREES_MAX, pairs};
-use super::lack::Lack;
 use super::modules::Modules;
+use super::object_error::ObjectError;
 use super::odb::{ObjectReader, Peeled};
 use super::tree::{Budget, FORMAT, LINK, Line, Lines, REGULAR, Sorted, lines, push_name};
 use super::tree_to_payload::target;
@@ -16,7 +16,7 @@ use crate::revision::{ObjectId, Revision};
 
 /// The kind and content of a path that is not a directory.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Listed {
+pub enum ListedEntry {
     /// A regular file.
     File(ObjectId),
     /// A symbolic link, with its target.
@@ -32,9 +32,9 @@ impl Objects {
         &self,
         revision: Revision,
         enter: &dyn Fn(&[u8]) -> bool,
-    ) -> Result<Vec<(Vec<u8>, Listed)>, Error> {
+    ) -> Result<Vec<(Vec<u8>, ListedEntry)>, Error> {
         self.read(revision, |reader, at| {
-            let modules = Modules::of(reader, at.tree, self.shared.asked);
+            let modules = Modules::of(reader, at.tree, self.shared.submodules);
             let modules = modules.map_err(|error| error.into_error(revision))?;
             list(reader, at, &modules, enter, &self.cancel)
         })
@@ -43,20 +43,20 @@ impl Objects {
     /// Lists the paths at which `newer` differs from `older`, in the directories for which `enter` returns true. `None`
     /// means that `newer` must be listed as a whole: `older` is no longer in the mirror, either has submodules, or too
     /// much differs.
-    pub fn differing(
+    pub fn changed_paths(
         &self,
         older: Revision,
         newer: Revision,
         enter: &dyn Fn(&[u8]) -> bool,
-    ) -> Result<Option<Vec<Differing>>, Error> {
+    ) -> Result<Option<Vec<ChangedPath>>, Error> {
         self.read(newer, |reader, at| {
             let Ok(old) = reader.commit(&older.0) else { return Ok(None) };
-            let modules = |tree| Modules::of(reader, tree, self.shared.asked);
+            let modules = |tree| Modules::of(reader, tree, self.shared.submodules);
             let (Ok(before), Ok(after)) = (modules(old.tree), modules(at.tree)) else { return Ok(None) };
             if !(before.is_empty() && after.is_empty()) {
                 return Ok(None);
             }
-            differing(reader, old.tree, at, enter, &self.cancel)
+            changed_paths(reader, old.tree, at, enter, &self.cancel)
         })
     }
 }
@@ -70,7 +70,7 @@ struct Walk<'a> {
     limits: Limits,
     depth: u32,
     path: Vec<u8>,
-    found: Vec<(Vec<u8>, Listed)>,
+    found: Vec<(Vec<u8>, ListedEntry)>,
 }
 
 /// Lists a revision, in the order of its tree entries.
@@ -80,7 +80,7 @@ fn list(
     modules: &Modules,
     enter: &dyn Fn(&[u8]) -> bool,
     cancel: &CancellationToken,
-) -> Result<Vec<(Vec<u8>, Listed)>, Error> {
+) -> Result<Vec<(Vec<u8>, ListedEntry)>, Error> {
     let revision = Revision(at.commit);
     let limits = Limits::default();
     let budget = Budget::new(revision, at.tree, limits.entries, true, cancel);
@@ -94,7 +94,7 @@ fn list(
 impl Walk<'_> {
     fn tree(&mut self, id: ObjectId) -> Result<(), Error> {
         let reader = self.reader;
-        let damaged = |lack| Error::damaged(self.revision, lack);
+        let damaged = |error| Error::damaged(self.revision, error);
         let (object, held) = self.budget.hold(reader, &id, &self.path)?;
         let lines = lines(&id, object.data()).map_err(damaged)?;
         self.budget.enter(reader, &id, &self.path, lines.len())?;
@@ -121,7 +121,7 @@ impl Walk<'_> {
             self.depth -= 1;
             return Ok(());
         }
-        let listed = listed(self.reader, line).map_err(|lack| Error::damaged(self.revision, lack))?;
+        let listed = listed(self.reader, line).map_err(|error| Error::damaged(self.revision, error))?;
         if self.found.len() as u64 == self.limits.entries {
             return Err(self.refused(Rule::Entries { limit: self.limits.entries }));
         }
@@ -135,26 +135,26 @@ impl Walk<'_> {
 }
 
 /// Converts a tree entry that is not a directory.
-fn listed(reader: &ObjectReader<'_>, line: &Line<'_>) -> Result<Listed, Lack> {
+fn listed(reader: &ObjectReader<'_>, line: &Line<'_>) -> Result<ListedEntry, ObjectError> {
     Ok(match line.mode & FORMAT {
-        REGULAR => Listed::File(line.id),
+        REGULAR => ListedEntry::File(line.id),
         LINK => match target(reader, &line.id)? {
-            Ok(target) => Listed::Link(target),
-            Err(_too_long) => Listed::Other,
+            Ok(target) => ListedEntry::Link(target),
+            Err(_too_long) => ListedEntry::Other,
         },
-        _ => Listed::Other,
+        _ => ListedEntry::Other,
     })
 }
 
 /// A path at which two revisions differ. Directories count as absent.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Differing {
+pub struct ChangedPath {
     /// The path from the top of the repository.
     pub path: Vec<u8>,
     /// True if the older revision has an entry there.
     pub before: bool,
     /// The newer revision's entry there.
-    pub now: Option<Listed>,
+    pub now: Option<ListedEntry>,
 }
 
 /// The most bytes of memory that differing paths may take: some 20,000 paths. Beyond it the newer revision is listed as
@@ -184,18 +184,18 @@ struct Differ<'a> {
     lines: usize,
     /// Bytes of memory that further differing paths may take.
     room: usize,
-    found: Vec<Differing>,
+    found: Vec<ChangedPath>,
 }
 
 /// Lists the paths at which two trees without submodules differ, in the directories for which `enter` returns true.
 /// `None` means that the newer one must be listed as a whole.
-fn differing(
+fn changed_paths(
     reader: &ObjectReader<'_>,
     old: ObjectId,
     new: Peeled,
     enter: &dyn Fn(&[u8]) -> bool,
     cancel: &CancellationToken,
-) -> Result<Option<Vec<Differing>>, Error> {
+) -> Result<Option<Vec<ChangedPath>>, Error> {
     let mut differ = Differ {
         reader,
         enter,
@@ -249,8 +249,8 @@ impl Differ<'_> {
         new: Option<ObjectId>,
     ) -> Result<Vec<Subtree>, Undecided> {
         let reader = self.reader;
-        let lost = |_: Lack| Undecided::ListAll;
-        let damaged = |lack| Undecided::Failed(Error::damaged(self.revision, lack));
+        let lost = |_: ObjectError| Undecided::ListAll;
+        let damaged = |error| Undecided::Failed(Error::damaged(self.revision, error));
         let old_size = old.map_or(Ok(0), |id| reader.tree_size(&id)).map_err(lost)?;
         let new_size = new.map_or(Ok(0), |id| reader.tree_size(&id)).map_err(damaged)?;
         if old_size + new_size > TREES_MAX {
@@ -288,7 +288,7 @@ impl Differ<'_> {
                 subtrees.push((path.clone(), old, new));
             }
             if before || now.is_some() {
-                self.found.push(Differing { path, before, now });
+                self.found.push(ChangedPath { path, before, now });
             }
         }
         Ok(subtrees)

@@ -24,8 +24,8 @@
 //! | `tree`, `tree_to_payload`, `delta`, `sparse`, `listing` | turning trees into payloads, deltas and path lists |
 //! | `history` | the ancestry relation of two revisions |
 //! | `gc`, `gc_plan` | garbage collection: the work, and the rules that plan it |
-//! | `error`, `lack` | errors |
-//! | `commit_info`, `received`, `turns` | commit metadata; bytes received; taking turns at indexing packs |
+//! | `error`, `object_error` | errors |
+//! | `commit_info`, `received`, `index_limiter` | commit metadata; bytes received; limits how many mirrors index packs at once |
 //! | `author` | creates the repository of `treeswap demo` |
 
 mod adopt;
@@ -50,12 +50,13 @@ mod gc;
 mod gc_plan;
 mod git_index;
 mod history;
+mod index_limiter;
 mod indexer;
-mod lack;
 mod layout;
 mod listing;
 mod loose;
 mod modules;
+mod object_error;
 mod odb;
 mod pack_index;
 mod packed_blobs;
@@ -70,7 +71,6 @@ mod subdirectory;
 mod tests;
 mod tree;
 mod tree_to_payload;
-mod turns;
 pub mod wire;
 mod worktrees;
 
@@ -80,12 +80,12 @@ use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
 pub use composed::{Composer, Part, UniqueBaseNames};
-pub use error::{Error, Lack, Libgit2};
+pub use error::{Error, Libgit2, ObjectError};
 
 pub use indexer::child::{child_limits, child_main};
 #[cfg(any(test, fuzzing))]
 pub(crate) use indexer::pack_fuzz;
-pub use listing::{Differing, Listed};
+pub use listing::{ChangedPath, ListedEntry};
 #[cfg(any(test, fuzzing))]
 pub(crate) use modules::fuzz as modules_fuzz;
 pub use modules::{Access, Hosts, Submodules};
@@ -97,13 +97,13 @@ pub use wire::Tip;
 use crate::payload::{BlobSource, Delta, Payload, Rules};
 use crate::revision::{ObjectId, Ref, Revision};
 use crate::sandbox::Sandbox;
+use index_limiter::IndexLimiter;
 use layout::Layout;
 use modules::{Modules, ModulesError};
 use odb::{ObjectReader, Peeled, Settings};
 use repo_kind::RepoKind;
 use shared::Shared;
 use sparse::Patterns;
-use turns::Turns;
 
 /// How much history to fetch and keep.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -141,7 +141,7 @@ pub struct Options {
     /// When unneeded objects are garbage collected.
     pub gc: Gc,
     /// The ref to follow.
-    pub asked: Ref,
+    pub followed: Ref,
     /// How much history to fetch and keep.
     pub depth: Depth,
     /// The remote, credentials, and transport settings.
@@ -170,13 +170,13 @@ pub struct Options {
 
 impl Options {
     /// The defaults: depth 1, durable, and the running program as the indexer.
-    pub fn new(dir: impl Into<PathBuf>, asked: Ref, wire: wire::Options) -> Self {
+    pub fn new(dir: impl Into<PathBuf>, followed: Ref, wire: wire::Options) -> Self {
         Self {
             dir: dir.into(),
             others: Vec::new(),
             worktrees: false,
             gc: Gc::Auto,
-            asked,
+            followed,
             depth: Depth::Commits(1),
             wire,
             index_memory: 64 << 20,
@@ -245,7 +245,7 @@ pub struct Mirror {
     /// fetch brings all of them.
     is_source: bool,
     /// Limits how many mirrors index packs at the same time; `None` without other mirrors.
-    turns: Option<Arc<Turns>>,
+    index_limiter: Option<Arc<IndexLimiter>>,
     /// The mirrors of submodules.
     children: modules::Children,
 }
@@ -256,17 +256,22 @@ impl Mirror {
     pub fn open(options: Options) -> Result<Self, Error> {
         Settings { verify: options.verify, durable: options.durable, max_objects: None }.apply()?;
         Self::begin(options, false, |dir, options| {
-            Shared::new(dir, options.modules.asked, options.durable, options.worktrees)
+            Shared::new(dir, options.modules.submodules, options.durable, options.worktrees)
                 .partial(options.filter.is_some())
         })
     }
 
     /// Opens the mirror of one source of composed revisions. It shares its read lock with `composed`, whose readers
     /// read this mirror's objects, too.
-    fn open_source(options: Options, composed: &Shared, turns: Arc<Turns>) -> Result<Self, Error> {
+    fn open_source(
+        options: Options,
+        composed: &Shared,
+        index_limiter: Arc<IndexLimiter>,
+    ) -> Result<Self, Error> {
         Settings { verify: options.verify, durable: options.durable, max_objects: None }.apply()?;
-        let mirror = Self::begin(options, false, |dir, options| composed.below(dir, options.modules.asked))?;
-        Ok(Self { is_source: true, turns: Some(turns), ..mirror })
+        let mirror =
+            Self::begin(options, false, |dir, options| composed.below(dir, options.modules.submodules))?;
+        Ok(Self { is_source: true, index_limiter: Some(index_limiter), ..mirror })
     }
 
     /// Makes the next fetch recreate the mirror, because an object could not be read.
@@ -277,7 +282,7 @@ impl Mirror {
     /// Opens the mirror of a submodule. It shares its read lock with the mirror of the enclosing repository, whose
     /// readers read this mirror's objects, too.
     fn open_submodule(options: Options, parent: &Shared) -> Result<Self, Error> {
-        Self::begin(options, true, |dir, options| parent.below(dir, options.modules.asked))
+        Self::begin(options, true, |dir, options| parent.below(dir, options.modules.submodules))
     }
 
     fn begin(
@@ -312,7 +317,7 @@ impl Mirror {
             received: 0,
             is_submodule,
             is_source: false,
-            turns: None,
+            index_limiter: None,
             children: modules::Children::new(),
         })
     }
@@ -326,13 +331,13 @@ impl Mirror {
     /// Asks the remote what the followed ref names now: one round trip on a persistent connection, without a process
     /// and without disk access.
     pub async fn resolve(&mut self) -> Result<Tip, Error> {
-        let asked = &self.options.asked;
-        Ok(self.client.resolve(std::slice::from_ref(asked)).await?.tip(asked)?)
+        let followed = &self.options.followed;
+        Ok(self.client.resolve(std::slice::from_ref(followed)).await?.tip(followed)?)
     }
 
     /// Asks the remote what several refs name now, in one round trip.
-    pub async fn resolve_refs(&mut self, asked: &[Ref]) -> Result<wire::FoundRefs, Error> {
-        Ok(self.client.resolve(asked).await?)
+    pub async fn resolve_refs(&mut self, refs: &[Ref]) -> Result<wire::FoundRefs, Error> {
+        Ok(self.client.resolve(refs).await?)
     }
 
     /// Returns a handle for reading objects, for blocking threads.
@@ -355,7 +360,7 @@ impl Mirror {
 
     /// Which submodules are part of a payload.
     pub fn submodules(&self) -> Submodules {
-        self.options.modules.asked
+        self.options.modules.submodules
     }
 
     /// Bytes of packs that were received completely since the mirror was opened.
@@ -403,9 +408,10 @@ impl Objects {
     pub fn payload(&self, revision: Revision, selection: &Selection) -> Result<Payload, Error> {
         let patterns = selection.sparse.as_deref().map(Patterns::parse).transpose()?;
         let cancel = &self.cancel;
-        let asked = self.shared.asked;
+        let submodules = self.shared.submodules;
         self.read_top(revision, selection.path.as_ref(), |reader, at| {
-            let modules = Modules::of(reader, at.tree, asked).map_err(|error| error.into_error(revision))?;
+            let modules =
+                Modules::of(reader, at.tree, submodules).map_err(|error| error.into_error(revision))?;
             let parts = composed::places(reader, &self.shared, revision);
             tree_to_payload::payload(reader, at, selection, patterns.as_ref(), (&modules, parts), cancel)
         })
@@ -416,10 +422,10 @@ impl Objects {
     pub fn delta(&self, base: Base, to: Revision, selection: &Selection) -> Result<Option<Delta>, Error> {
         let patterns = selection.sparse.as_deref().map(Patterns::parse).transpose()?;
         let cancel = &self.cancel;
-        let asked = self.shared.asked;
+        let submodules = self.shared.submodules;
         self.read_top(to, selection.path.as_ref(), |reader, at| {
-            let Ok(old) = Modules::of(reader, base.tree, asked) else { return Ok(None) };
-            let new = Modules::of(reader, at.tree, asked).map_err(|error| error.into_error(to))?;
+            let Ok(old) = Modules::of(reader, base.tree, submodules) else { return Ok(None) };
+            let new = Modules::of(reader, at.tree, submodules).map_err(|error| error.into_error(to))?;
             // Patterns select files of the repository itself, but submodules only as a whole, so an entry that changed
             // between a file and a submodule has no comparable selection. In git-sync's layout (`linked`), each
             // submodule has a `.git` file that belongs to its own generation.
@@ -437,10 +443,10 @@ impl Objects {
         let _lease = self.shared.lease();
         let Ok(store) = self.shared.all() else { return false };
         let Ok(reader) = store.reader() else { return false };
-        let asked = self.shared.asked;
+        let submodules = self.shared.submodules;
         reader.commit(&revision.0).is_ok_and(|commit| {
             reader.has(&commit.tree)
-                && !matches!(Modules::of(&reader, commit.tree, asked), Err(ModulesError::Absent { .. }))
+                && !matches!(Modules::of(&reader, commit.tree, submodules), Err(ModulesError::Absent { .. }))
         })
     }
 
@@ -484,7 +490,7 @@ impl Objects {
         let reader = store.objects()?;
         let result = match reader.commit(&revision.0) {
             Ok(commit) => act(&reader, Peeled { commit: revision.0, tree: commit.tree }),
-            Err(lack) => Err(Error::damaged(revision, lack)),
+            Err(error) => Err(Error::damaged(revision, error)),
         };
         if result.as_ref().is_err_and(Error::is_damage) {
             self.shared.note_damage();

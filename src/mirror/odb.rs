@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use git2::{ErrorClass, ErrorCode, ObjectType, Oid};
 
 use super::error::{Error, Libgit2};
-use super::lack::Lack;
 use super::loose::{Damaged, Loose, LooseObject};
+use super::object_error::ObjectError;
 use crate::revision::ObjectId;
 
 /// The largest tree that is read, in bytes; also the limit for all trees that a walk holds at the same time. A tree of
@@ -41,7 +41,7 @@ pub(super) struct Commit {
     pub(super) parents: Vec<ObjectId>,
 }
 
-impl Lack {
+impl ObjectError {
     /// The id of the object.
     pub(super) fn id(&self) -> ObjectId {
         match self {
@@ -223,28 +223,28 @@ impl ObjectReader<'_> {
     }
 
     /// The size of a blob in bytes, from its header. Deltas are not applied.
-    pub(super) fn blob_size(&self, id: &ObjectId) -> Result<u64, Lack> {
+    pub(super) fn blob_size(&self, id: &ObjectId) -> Result<u64, ObjectError> {
         Ok(self.header(id, ObjectType::Blob)? as u64)
     }
 
     /// Checks that a blob is present and intact, as far as that is possible without applying deltas.
-    pub(super) fn check_blob(&self, id: &ObjectId) -> Result<(), Lack> {
-        self.check_loose(id).map_err(|error| lack(id, ObjectType::Blob, &error))?;
+    pub(super) fn check_blob(&self, id: &ObjectId) -> Result<(), ObjectError> {
+        self.check_loose(id).map_err(|error| object_error(id, ObjectType::Blob, &error))?;
         self.blob_size(id).map(drop)
     }
 
     /// Reads a whole blob. The caller has checked its size.
-    pub(super) fn small_blob(&self, id: &ObjectId) -> Result<Vec<u8>, Lack> {
-        let object = self.read(id).map_err(|error| lack(id, ObjectType::Blob, &error))?;
+    pub(super) fn small_blob(&self, id: &ObjectId) -> Result<Vec<u8>, ObjectError> {
+        let object = self.read(id).map_err(|error| object_error(id, ObjectType::Blob, &error))?;
         Ok(object.data().to_vec())
     }
 
     /// The size of an object of type `expected`, from its header.
-    fn header(&self, id: &ObjectId, expected: ObjectType) -> Result<usize, Lack> {
-        let (size, found) = self.read_header(id).map_err(|error| lack(id, expected, &error))?;
+    fn header(&self, id: &ObjectId, expected: ObjectType) -> Result<usize, ObjectError> {
+        let (size, found) = self.read_header(id).map_err(|error| object_error(id, expected, &error))?;
         if found != expected {
             let found = found.str().to_owned();
-            return Err(Lack::OtherKind { id: *id, expected: expected.str().to_owned(), found });
+            return Err(ObjectError::OtherKind { id: *id, expected: expected.str().to_owned(), found });
         }
         Ok(size)
     }
@@ -255,55 +255,56 @@ impl ObjectReader<'_> {
         id: &ObjectId,
         kind: ObjectType,
         limit: usize,
-    ) -> Result<Object<'_>, Lack> {
+    ) -> Result<Object<'_>, ObjectError> {
         let size = self.header(id, kind)?;
         if size > limit {
             let bytes = size as u64;
             let limit = limit as u64;
-            return Err(Lack::TooLarge { id: *id, expected: kind.str().to_owned(), bytes, limit });
+            return Err(ObjectError::TooLarge { id: *id, expected: kind.str().to_owned(), bytes, limit });
         }
-        self.read(id).map_err(|error| lack(id, kind, &error))
+        self.read(id).map_err(|error| object_error(id, kind, &error))
     }
 
     /// The raw content of a tree of at most [`TREE_MAX`] bytes.
-    pub(super) fn tree(&self, id: &ObjectId) -> Result<Object<'_>, Lack> {
+    pub(super) fn tree(&self, id: &ObjectId) -> Result<Object<'_>, ObjectError> {
         self.structure(id, ObjectType::Tree, TREE_MAX)
     }
 
     /// The raw content of a tree. The caller has checked its size.
-    pub(super) fn sized_tree(&self, id: &ObjectId) -> Result<Object<'_>, Lack> {
-        self.read(id).map_err(|error| lack(id, ObjectType::Tree, &error))
+    pub(super) fn sized_tree(&self, id: &ObjectId) -> Result<Object<'_>, ObjectError> {
+        self.read(id).map_err(|error| object_error(id, ObjectType::Tree, &error))
     }
 
     /// The size of a tree in bytes, from its header.
-    pub(super) fn tree_size(&self, id: &ObjectId) -> Result<usize, Lack> {
+    pub(super) fn tree_size(&self, id: &ObjectId) -> Result<usize, ObjectError> {
         self.header(id, ObjectType::Tree)
     }
 
     /// A commit's tree and parents.
-    pub(super) fn commit(&self, id: &ObjectId) -> Result<Commit, Lack> {
+    pub(super) fn commit(&self, id: &ObjectId) -> Result<Commit, ObjectError> {
         let object = self.structure(id, ObjectType::Commit, COMMIT_MAX)?;
         parse_commit(object.data())
             .ok_or_else(|| unreadable(id, ObjectType::Commit, "its header is malformed".into()))
     }
 
     /// The type of an object.
-    pub(super) fn kind(&self, id: &ObjectId) -> Result<ObjectType, Lack> {
-        Ok(self.read_header(id).map_err(|error| lack(id, ObjectType::Any, &error))?.1)
+    pub(super) fn kind(&self, id: &ObjectId) -> Result<ObjectType, ObjectError> {
+        Ok(self.read_header(id).map_err(|error| object_error(id, ObjectType::Any, &error))?.1)
     }
 
     /// The object that a tag names.
-    pub(super) fn target(&self, id: &ObjectId) -> Result<ObjectId, Lack> {
+    pub(super) fn target(&self, id: &ObjectId) -> Result<ObjectId, ObjectError> {
         let object = self.structure(id, ObjectType::Tag, COMMIT_MAX)?;
         parse_tag(object.data())
             .ok_or_else(|| unreadable(id, ObjectType::Tag, "its header is malformed".into()))
     }
 
     /// Follows tags to a commit. Returns `Ok(Err(kind))` if they end at an object of another kind.
-    pub(super) fn peel(&self, id: &ObjectId) -> Result<Result<Peeled, &'static str>, Lack> {
+    pub(super) fn peel(&self, id: &ObjectId) -> Result<Result<Peeled, &'static str>, ObjectError> {
         let mut at = *id;
         for _ in 0..PEEL_MAX {
-            let (_, kind) = self.read_header(&at).map_err(|error| lack(&at, ObjectType::Commit, &error))?;
+            let (_, kind) =
+                self.read_header(&at).map_err(|error| object_error(&at, ObjectType::Commit, &error))?;
             match kind {
                 ObjectType::Commit => {
                     let tree = self.commit(&at)?.tree;
@@ -317,13 +318,13 @@ impl ObjectReader<'_> {
     }
 }
 
-fn unreadable(id: &ObjectId, expected: ObjectType, why: String) -> Lack {
-    Lack::Unreadable { id: *id, expected: expected.str().to_owned(), why }
+fn unreadable(id: &ObjectId, expected: ObjectType, why: String) -> ObjectError {
+    ObjectError::Unreadable { id: *id, expected: expected.str().to_owned(), why }
 }
 
-fn lack(id: &ObjectId, expected: ObjectType, error: &git2::Error) -> Lack {
+fn object_error(id: &ObjectId, expected: ObjectType, error: &git2::Error) -> ObjectError {
     if error.code() == ErrorCode::NotFound {
-        Lack::Missing { id: *id, expected: expected.str().to_owned() }
+        ObjectError::Missing { id: *id, expected: expected.str().to_owned() }
     } else {
         unreadable(id, expected, error.message().to_owned())
     }

@@ -95,7 +95,7 @@ const HEADER: usize = 8 + 256 * 4;
 /// Reads the ids in an index, in sorted order.
 pub(super) fn ids(path: &Path) -> io::Result<Vec<ObjectId>> {
     let mut found = Vec::new();
-    each_place(path, |id, _| found.push(id))?;
+    each_offset(path, |id, _| found.push(id))?;
     Ok(found)
 }
 
@@ -103,7 +103,7 @@ pub(super) fn ids(path: &Path) -> io::Result<Vec<ObjectId>> {
 pub(super) fn entries(path: &Path) -> io::Result<Vec<Entry>> {
     let end = fs_err::metadata(path.with_extension("pack"))?.len().saturating_sub(AROUND.1);
     let mut found = Vec::new();
-    each_place(path, |id, offset| found.push(Entry { id, bytes: offset }))?;
+    each_offset(path, |id, offset| found.push(Entry { id, bytes: offset }))?;
     // `bytes` holds the offset so far. Each entry reaches to the offset of the next one.
     found.sort_unstable_by_key(|entry| entry.bytes);
     let mut next = end.max(AROUND.0);
@@ -117,7 +117,7 @@ pub(super) fn entries(path: &Path) -> io::Result<Vec<Entry>> {
 /// Returns true if an index names an object and the pack beside it has the checksum that the index records.
 pub(super) fn holds(path: &Path, wanted: &ObjectId) -> io::Result<bool> {
     let mut found = false;
-    each_place(path, |id, _| found |= id == *wanted)?;
+    each_offset(path, |id, _| found |= id == *wanted)?;
     let last = |path: &Path, from_end: u64| -> io::Result<[u8; 20]> {
         let file = fs_err::File::open(path)?;
         let end = file.metadata()?.len().checked_sub(from_end).ok_or(io::ErrorKind::UnexpectedEof)?;
@@ -130,7 +130,7 @@ pub(super) fn holds(path: &Path, wanted: &ObjectId) -> io::Result<bool> {
 
 /// Calls `see` with each object in an index and its offset in the pack, in the order of ids. Reads in pieces: the index
 /// of a million objects has 32 MB.
-pub(super) fn each_place(path: &Path, mut see: impl FnMut(ObjectId, u64)) -> io::Result<()> {
+pub(super) fn each_offset(path: &Path, mut see: impl FnMut(ObjectId, u64)) -> io::Result<()> {
     let file = fs_err::File::open(path)?;
     let mut header = [0; HEADER];
     file.file().read_exact_at(&mut header, 0)?;

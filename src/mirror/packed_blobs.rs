@@ -54,7 +54,7 @@ impl PackedBlobs {
 /// Finds the blobs of one pack, which may have at most `most` objects.
 fn blobs(index: &Path, most: usize) -> io::Result<Vec<ObjectId>> {
     let mut entries = Vec::new();
-    pack_index::each_place(index, |id, offset| {
+    pack_index::each_offset(index, |id, offset| {
         if entries.len() <= most {
             entries.push((offset, id));
         }

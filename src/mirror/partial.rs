@@ -16,8 +16,8 @@ use tokio_util::sync::CancellationToken;
 use super::blocking::blocking;
 use super::error::Error;
 use super::indexer::Task;
-use super::lack::Lack;
 use super::modules;
+use super::object_error::ObjectError;
 use super::odb::ObjectReader;
 use super::repo_kind;
 use super::sparse::Patterns;
@@ -72,8 +72,8 @@ impl Mirror {
             }
         }
         let id = revision.0;
-        let lack = Lack::Missing { id, expected: "all of what is selected of".into() };
-        Err(Error::Incomplete { asked: id, at: None, lack: lack.into() })
+        let error = ObjectError::Missing { id, expected: "all of what is selected of".into() };
+        Err(Error::Incomplete { requested: id, at: None, source: error.into() })
     }
 
     /// Fetches the objects that list a revision's submodules, if `--filter` left them out: `.gitmodules`, and the trees
@@ -84,7 +84,8 @@ impl Mirror {
         }
         for _ in 0..LIST_OBJECTS_MAX {
             let shared = Arc::clone(&self.shared);
-            let absent = blocking(move || modules::absent_of_links(&shared.store()?, revision)).await?;
+            let absent =
+                blocking(move || modules::missing_object_of_links(&shared.store()?, revision)).await?;
             let Some(id) = absent else { return Ok(()) };
             let request = Request { wants: vec![id], ..Request::default() };
             self.received += self.receive_wanted(&request, self.options.wire.max_fetch_bytes).await?;
@@ -122,7 +123,7 @@ fn absent(
     needs_all_trees: bool,
 ) -> Result<Vec<ObjectId>, Error> {
     let limits = selection.rules.limits;
-    let top = reader.commit(&revision.0).map_err(|lack| Error::damaged(revision, lack))?.tree;
+    let top = reader.commit(&revision.0).map_err(|error| Error::damaged(revision, error))?.tree;
     let top = match selection.path.as_ref().map_or(Ok(Ok(top)), |path| path.find(reader, revision, top))? {
         Ok(top) => top,
         Err(tree) => return Ok(vec![tree]), // what is absent below it is found in the next round
@@ -155,7 +156,7 @@ impl Walk<'_> {
     fn tree(&mut self, id: ObjectId, inherited: bool) -> Result<(), Error> {
         let reader = self.reader;
         let revision = self.revision;
-        let damaged = |lack| Error::damaged(revision, lack);
+        let damaged = |error| Error::damaged(revision, error);
         if !reader.has(&id) {
             return self.add_absent(id);
         }
@@ -166,7 +167,7 @@ impl Walk<'_> {
             let end = push_name(&mut self.path, line.name);
             let wanted = self
                 .patterns
-                .is_none_or(|patterns| patterns.wants(&self.path, line.matches_as_dir(), inherited));
+                .is_none_or(|patterns| patterns.selects(&self.path, line.matches_as_dir(), inherited));
             match line.mode & FORMAT {
                 DIRECTORY if self.needs_below(wanted) => self.below(line.id, wanted)?,
                 REGULAR | LINK if wanted && !reader.has(&line.id) => self.add_absent(line.id)?,
@@ -181,7 +182,7 @@ impl Walk<'_> {
     /// Whether the tree of the directory at the walk's path is needed.
     fn needs_below(&self, wanted: bool) -> bool {
         self.needs_all_trees
-            || self.patterns.is_none_or(|patterns| patterns.may_want_below(&self.path, wanted))
+            || self.patterns.is_none_or(|patterns| patterns.may_select_below(&self.path, wanted))
     }
 
     fn below(&mut self, id: ObjectId, inherited: bool) -> Result<(), Error> {

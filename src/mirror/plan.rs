@@ -56,7 +56,7 @@ pub(super) enum RequestReason {
 
 impl RequestReason {
     /// The name in the log.
-    pub(super) fn word(self) -> &'static str {
+    pub(super) fn label(self) -> &'static str {
         match self {
             Self::First => "first",
             Self::DeclareShallow => "beside",

@@ -23,7 +23,7 @@ pub(super) struct Shared {
     /// Set when an object that should be present could not be read. The next fetch then recreates the mirror.
     damaged: AtomicBool,
     /// Which submodules' mirrors are read together with this one.
-    pub(super) asked: Submodules,
+    pub(super) submodules: Submodules,
     /// The repository holds composed revisions.
     pub(super) composed: bool,
     /// The object directories of the mirrors whose trees the composed revisions refer to.
@@ -47,14 +47,14 @@ struct ReadLock {
 pub(super) struct ReadGuard(#[expect(dead_code, reason = "only its count matters")] Arc<()>);
 
 impl Shared {
-    pub(super) fn new(dir: PathBuf, asked: Submodules, durable: bool, linked: bool) -> Self {
+    pub(super) fn new(dir: PathBuf, submodules: Submodules, durable: bool, linked: bool) -> Self {
         Self {
             dir,
             durable,
             linked,
             partial: false,
             damaged: AtomicBool::new(false),
-            asked,
+            submodules,
             composed: false,
             parts: Mutex::default(),
             read_lock: Arc::default(),
@@ -72,9 +72,9 @@ impl Shared {
     }
 
     /// The shared state of a submodule's or source's mirror. It has the same read lock.
-    pub(super) fn below(&self, dir: PathBuf, asked: Submodules) -> Self {
+    pub(super) fn below(&self, dir: PathBuf, submodules: Submodules) -> Self {
         let read_lock = Arc::clone(&self.read_lock);
-        Self { read_lock, ..Self::new(dir, asked, self.durable, self.linked) }
+        Self { read_lock, ..Self::new(dir, submodules, self.durable, self.linked) }
     }
 
     /// Sets the mirrors whose objects are read together with this repository's.
@@ -96,7 +96,7 @@ impl Shared {
 
     /// Opens the repository together with the mirrors of its submodules or sources.
     pub(super) fn all(&self) -> Result<Store, Error> {
-        let more = match self.asked {
+        let more = match self.submodules {
             Submodules::Off => Vec::new(),
             Submodules::First | Submodules::Recursive => modules::object_dirs(&self.dir)?,
         };
@@ -107,7 +107,7 @@ impl Shared {
     pub(super) fn pack_indexes(&self) -> Vec<PathBuf> {
         let mut dirs = vec![self.dir.join("objects")];
         dirs.extend_from_slice(&self.parts());
-        if self.asked != Submodules::Off {
+        if self.submodules != Submodules::Off {
             dirs.extend(modules::object_dirs(&self.dir).unwrap_or_default());
         }
         let listed =

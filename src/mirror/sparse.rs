@@ -48,7 +48,7 @@ impl Patterns {
     }
 
     /// Returns true if `path` is selected. `inherited` is the decision for its directory.
-    pub(super) fn wants(&self, path: &[u8], is_dir: bool, inherited: bool) -> bool {
+    pub(super) fn selects(&self, path: &[u8], is_dir: bool, inherited: bool) -> bool {
         match self.rules.matched(Path::new(OsStr::from_bytes(path)), is_dir) {
             Match::None => inherited,
             Match::Ignore(_) => true,
@@ -56,9 +56,9 @@ impl Patterns {
         }
     }
 
-    /// Whether anything below the directory `path` can be wanted, where [`Self::wants`] answered `wanted` for it. `false`
-    /// saves reading its tree, and with `--filter=tree:0` fetching it.
-    pub(super) fn may_want_below(&self, path: &[u8], wanted: bool) -> bool {
+    /// Whether anything below the directory `path` can be wanted, where [`Self::selects`] answered `wanted` for it.
+    /// `false` saves reading its tree, and with `--filter=tree:0` fetching it.
+    pub(super) fn may_select_below(&self, path: &[u8], wanted: bool) -> bool {
         let leads_to_a_match =
             |ancestors: &Gitignore| ancestors.matched(Path::new(OsStr::from_bytes(path)), true).is_ignore();
         wanted || self.ancestors.as_ref().is_none_or(leads_to_a_match)
@@ -121,12 +121,12 @@ mod tests {
             let mut inherited = false;
             for (at, _) in path.match_indices('/') {
                 let dir = &path.as_bytes()[..at];
-                inherited = patterns.wants(dir, true, inherited);
-                if !patterns.may_want_below(dir, inherited) {
+                inherited = patterns.selects(dir, true, inherited);
+                if !patterns.may_select_below(dir, inherited) {
                     return false; // a walk does not enter it
                 }
             }
-            patterns.wants(path.as_bytes(), false, inherited)
+            patterns.selects(path.as_bytes(), false, inherited)
         };
         PATHS.iter().filter(wanted).map(|path| (**path).to_owned()).collect()
     }
@@ -233,7 +233,7 @@ mod tests {
     fn directories_that_no_pattern_reaches_need_no_tree() {
         let enters = |patterns: &str, dir: &str| {
             let patterns = Patterns::parse(patterns).unwrap();
-            patterns.may_want_below(dir.as_bytes(), false)
+            patterns.may_select_below(dir.as_bytes(), false)
         };
         for (patterns, dir, expected) in [
             ("/a/b/c/\n", "a", true),

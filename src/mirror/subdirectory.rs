@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::Error;
-use super::lack::Lack;
+use super::object_error::ObjectError;
 use super::odb::ObjectReader;
 use super::tree::lines;
 use crate::payload::{Node, Refusal, Rule, escaped};
@@ -47,7 +47,7 @@ impl Subdirectory {
         revision: Revision,
         top: ObjectId,
     ) -> Result<ObjectId, Error> {
-        let absent = |id| Error::damaged(revision, Lack::Missing { id, expected: "tree".to_owned() });
+        let absent = |id| Error::damaged(revision, ObjectError::Missing { id, expected: "tree".to_owned() });
         self.find(reader, revision, top)?.map_err(absent)
     }
 
@@ -59,7 +59,7 @@ impl Subdirectory {
         revision: Revision,
         top: ObjectId,
     ) -> Result<Result<ObjectId, ObjectId>, Error> {
-        let damaged = |lack: Lack| Error::damaged(revision, lack);
+        let damaged = |error: ObjectError| Error::damaged(revision, error);
         let mut tree = top;
         for (end, name) in self.components() {
             if !reader.has(&tree) {

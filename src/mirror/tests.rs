@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::fixture::{Fixture, Model, Plain, everything};
-use super::{Base, Differing, Error, Selection};
+use super::{Base, ChangedPath, Error, Selection};
 use crate::payload::{Kind, Payload, Rule};
 use crate::revision::{ObjectId, Revision};
 
@@ -296,7 +296,7 @@ proptest! {
         let listed = |revision| objects.list(revision, &enter).unwrap().into_iter().collect::<BTreeMap<_, _>>();
         let mut followed = listed(from);
         let after = listed(to);
-        for Differing { path, before, now } in objects.differing(from, to, &enter).unwrap().unwrap() {
+        for ChangedPath { path, before, now } in objects.changed_paths(from, to, &enter).unwrap().unwrap() {
             let was = match now {
                 Some(now) => followed.insert(path, now),
                 None => followed.remove(&path),
@@ -323,11 +323,11 @@ fn what_differs_is_not_told_where_a_path_leads_to_two_things() {
         assert_eq!(objects.list(odd, &|_| true).unwrap().len(), 2);
     }
     for (old, new) in [twice, slash, unnamed].into_iter().flat_map(|odd| [(once, odd), (odd, once)]) {
-        assert_eq!(objects.differing(old, new, &|_| true).unwrap(), None);
+        assert_eq!(objects.changed_paths(old, new, &|_| true).unwrap(), None);
     }
     let gone = Revision(ObjectId([7; 20]));
-    assert_eq!(objects.differing(gone, once, &|_| true).unwrap(), None);
-    assert!(objects.differing(once, gone, &|_| true).is_err());
+    assert_eq!(objects.changed_paths(gone, once, &|_| true).unwrap(), None);
+    assert!(objects.changed_paths(once, gone, &|_| true).is_err());
 }
 
 #[test]
@@ -345,7 +345,7 @@ fn what_differs_is_not_told_of_trees_that_name_each_other_again_and_again_or_of_
     let empty = fixture.tree(&[]);
     let (one, other) = (chain(empty), chain(fixture.tree(&[("40000", b"x", empty)])));
     let objects = fixture.objects();
-    assert_eq!(objects.differing(one, other, &|_| true).unwrap(), None);
+    assert_eq!(objects.changed_paths(one, other, &|_| true).unwrap(), None);
 
     let flat = |count: usize| {
         let names: Vec<String> = (0..count).map(|name| format!("{name:06}")).collect();
@@ -354,7 +354,7 @@ fn what_differs_is_not_told_of_trees_that_name_each_other_again_and_again_or_of_
         fixture.commit(fixture.tree(&lines), &[])
     };
     let nothing = fixture.commit(empty, &[]);
-    let told = |count| objects.differing(nothing, flat(count), &|_| true).unwrap();
+    let told = |count| objects.changed_paths(nothing, flat(count), &|_| true).unwrap();
     assert_eq!(told(20_000).unwrap().len(), 20_000);
     assert_eq!(told(100_000), None);
 }
@@ -451,8 +451,8 @@ fn what_a_partial_clone_lacks_is_not_looked_for_in_packs_that_came_since() {
     [file, dir].into_iter().for_each(|id| fixture.lose(id));
     assert_eq!(check(&early), Ok(()), "each look would list all packs anew");
     let late = fixture.shared.store().unwrap();
-    let lack = check(&late.reader().unwrap()).unwrap_err().to_string();
-    assert!(lack.contains("where a"), "what is here has to be what it should be: {lack}");
+    let error = check(&late.reader().unwrap()).unwrap_err().to_string();
+    assert!(error.contains("where a"), "what is here has to be what it should be: {error}");
 }
 
 #[test]
@@ -482,7 +482,7 @@ fn blobs_are_read_as_they_lie_in_their_pack() {
     builder.write(&packs, 0o444).unwrap();
     let index = packs.join(format!("pack-{}.idx", builder.name().unwrap().unwrap()));
     let mut places = std::collections::HashMap::new();
-    super::pack_index::each_place(&index, |id, offset| _ = places.insert(id, offset)).unwrap();
+    super::pack_index::each_offset(&index, |id, offset| _ = places.insert(id, offset)).unwrap();
     assert_eq!(places.len(), 15);
     let found = order("a pack").into_iter().map(|at| {
         let place = places.get(&payload.entries[at as usize].id);

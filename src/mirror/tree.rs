@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet};
 use tokio_util::sync::CancellationToken;
 
 use super::error::Error;
-use super::lack::Lack;
+use super::object_error::ObjectError;
 use super::odb::{Object, ObjectReader, TREE_MAX};
 use crate::payload::{Refusal, Rule, escaped};
 use crate::revision::{ObjectId, Revision};
@@ -111,10 +111,13 @@ pub(super) fn push_name(path: &mut Vec<u8>, name: &[u8]) -> usize {
 
 /// Checks that all entries of a tree are well-formed and returns an iterator over them. It parses the raw bytes each
 /// time instead of keeping parsed entries, because a tree may have a million of them.
-pub(super) fn lines<'a>(id: &ObjectId, raw: &'a [u8]) -> Result<Lines<'a>, Lack> {
+pub(super) fn lines<'a>(id: &ObjectId, raw: &'a [u8]) -> Result<Lines<'a>, ObjectError> {
     let count = entries(raw).try_fold(0, |count, line| line.map(|_| count + 1));
-    let left =
-        count.map_err(|why| Lack::Unreadable { id: *id, expected: "tree".into(), why: why.to_string() })?;
+    let left = count.map_err(|why| ObjectError::Unreadable {
+        id: *id,
+        expected: "tree".into(),
+        why: why.to_string(),
+    })?;
     Ok(Lines { rest: raw, left })
 }
 
@@ -274,7 +277,7 @@ impl Budget {
         id: &ObjectId,
         path: &[u8],
     ) -> Result<(Object<'r>, usize), Error> {
-        let damaged = |lack| Error::damaged(self.revision, lack);
+        let damaged = |error| Error::damaged(self.revision, error);
         let size = reader.tree_size(id).map_err(damaged)?;
         let held = self.held.saturating_add(size);
         if held > TREE_MAX {
@@ -292,7 +295,7 @@ impl Budget {
     }
 
     fn size(&self, reader: &ObjectReader<'_>) -> Result<Option<u64>, Error> {
-        count(reader, &self.top).map_err(|lack| Error::damaged(self.revision, lack))
+        count(reader, &self.top).map_err(|error| Error::damaged(self.revision, error))
     }
 
     fn too_many(&self, path: &[u8]) -> Error {
@@ -303,7 +306,7 @@ impl Budget {
 
 /// Counts the entries below a tree, directories included, reading each tree once. Saturates at `u64::MAX`. `None` means
 /// that there are too many distinct trees to count.
-pub(super) fn count(reader: &ObjectReader<'_>, top: &ObjectId) -> Result<Option<u64>, Lack> {
+pub(super) fn count(reader: &ObjectReader<'_>, top: &ObjectId) -> Result<Option<u64>, ObjectError> {
     let mut known: HashMap<ObjectId, u64> = HashMap::new();
     let mut stack = vec![*top];
     while let Some(at) = stack.last().copied() {

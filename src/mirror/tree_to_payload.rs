@@ -2,8 +2,8 @@
 
 use tokio_util::sync::CancellationToken;
 
-use super::lack::Lack;
 use super::modules::Modules;
+use super::object_error::ObjectError;
 use super::odb::{ObjectReader, Peeled};
 use super::sparse::Patterns;
 use super::tree::{Budget, Line, lines, push_name};
@@ -63,18 +63,18 @@ impl Walk<'_> {
     fn tree(&mut self, id: ObjectId, inherited: bool) -> Result<(), Error> {
         let reader = self.reader;
         let (object, held) = self.budget.hold(reader, &id, &self.path)?;
-        let lines = lines(&id, object.data()).map_err(|lack| self.damaged(lack))?;
+        let lines = lines(&id, object.data()).map_err(|error| self.damaged(error))?;
         self.budget.enter(reader, &id, &self.path, lines.len())?;
         for line in lines {
             let end = push_name(&mut self.path, line.name);
             let line = self.modules.checked_out(&self.path, line);
             let wanted = self
                 .patterns
-                .is_none_or(|patterns| patterns.wants(&self.path, line.matches_as_dir(), inherited));
+                .is_none_or(|patterns| patterns.selects(&self.path, line.matches_as_dir(), inherited));
             if line.is_dir() && self.modules.has_root(&self.path) {
                 self.module(&line, wanted)?;
             } else if line.is_dir() {
-                if self.patterns.is_none_or(|patterns| patterns.may_want_below(&self.path, wanted)) {
+                if self.patterns.is_none_or(|patterns| patterns.may_select_below(&self.path, wanted)) {
                     self.enter(&line, wanted)?;
                 }
             } else if wanted {
@@ -132,26 +132,26 @@ impl Walk<'_> {
                 None => self.builder.submodule(dir, line.name, line.id)?,
             },
             Node::Entry(Kind::Symlink) => {
-                match target(self.reader, &line.id).map_err(|lack| self.damaged(lack))? {
+                match target(self.reader, &line.id).map_err(|error| self.damaged(error))? {
                     Ok(target) => self.builder.symlink(dir, line.name, line.id, &target)?,
                     Err(rule) => return Err(self.builder.refuse(dir, line.name, rule).into()),
                 }
             }
             Node::Entry(kind) => {
-                let size = self.reader.blob_size(&line.id).map_err(|lack| self.damaged(lack))?;
+                let size = self.reader.blob_size(&line.id).map_err(|error| self.damaged(error))?;
                 self.builder.file(dir, line.name, kind == Kind::Executable, line.id, size)?;
             }
         }
         Ok(())
     }
 
-    fn damaged(&self, lack: Lack) -> Error {
-        Error::damaged(self.revision, lack)
+    fn damaged(&self, error: ObjectError) -> Error {
+        Error::damaged(self.revision, error)
     }
 }
 
 /// Reads a symbolic link's target. The inner error is the rule that refuses a target that is too long.
-pub(super) fn target(reader: &ObjectReader<'_>, id: &ObjectId) -> Result<Result<Vec<u8>, Rule>, Lack> {
+pub(super) fn target(reader: &ObjectReader<'_>, id: &ObjectId) -> Result<Result<Vec<u8>, Rule>, ObjectError> {
     let bytes = reader.blob_size(id)?;
     if bytes > LINK_MAX {
         return Ok(Err(Rule::LinkLong { bytes }));

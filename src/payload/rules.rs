@@ -163,7 +163,7 @@ pub enum Rule {
         why: String,
     },
     /// A blob is too large.
-    #[error("it has {}, the limit for one file is {}", human::bytes_beside(*bytes, *limit), human::bytes(*limit))]
+    #[error("it has {}, the limit for one file is {}", human::bytes_compared(*bytes, *limit), human::bytes(*limit))]
     FileBytes {
         /// Its size.
         bytes: u64,

@@ -39,7 +39,7 @@ pub struct Patience {
 pub const RETRY_AFTER_CEILING: Duration = Duration::from_secs(15 * 60);
 
 /// The least time between a failure and the next attempt, whatever the trigger: webhooks may come in by the hundred.
-pub const BREATH: Duration = Duration::from_secs(1);
+pub const MIN_RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// The state of a sync.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -191,7 +191,7 @@ impl Machine {
 
     /// Ends the attempt: it found a new revision that has to wait for the minimum interval. The attempt at `until`
     /// serves a pending trigger as well.
-    pub fn tip_held(&mut self, until: Duration) {
+    pub fn hold_tip(&mut self, until: Duration) {
         self.debug_assert_syncing();
         self.failures = 0;
         self.succeeded = true;
@@ -219,7 +219,7 @@ impl Machine {
             }
         };
         let due = now + retry::jittered(wait, self.pace.jitter, random).max(asked);
-        self.phase = Phase::BackingOff { due, earliest: (now + asked.max(BREATH)).min(due) };
+        self.phase = Phase::BackingOff { due, earliest: (now + asked.max(MIN_RETRY_DELAY)).min(due) };
     }
 
     /// Parks the machine: what is followed is published and cannot change.
@@ -295,7 +295,7 @@ mod tests {
         let mut syncing = waiting.clone();
         syncing.start(S(0));
         let mut holding = syncing.clone();
-        holding.tip_held(S(5));
+        holding.hold_tip(S(5));
         let mut backing_off = syncing.clone();
         backing_off.fail(S(0), TROUBLE, MIDDLE);
         let mut parked = syncing.clone();
@@ -320,7 +320,7 @@ mod tests {
             if let Phase::Syncing { .. } = machine.phase {
                 note(&machine, "publish", &step(&|m| m.publish(S(1), MIDDLE)));
                 note(&machine, "unchanged", &step(&|m| m.unchanged(S(1), MIDDLE)));
-                note(&machine, "held", &step(&|m| m.tip_held(S(5))));
+                note(&machine, "held", &step(&|m| m.hold_tip(S(5))));
                 note(&machine, "fail", &step(&|m| m.fail(S(1), TROUBLE, MIDDLE)));
                 let impatient = Patience { failures: Some(1), init_failures: Some(1) };
                 let mut last = Machine { patience: impatient, ..machine.clone() };
@@ -387,7 +387,7 @@ mod tests {
         };
         assert_eq!(wait(60), S(60), "a trigger does not shorten it");
         assert_eq!(wait(1_000_000), RETRY_AFTER_CEILING);
-        assert_eq!(wait(0), BREATH);
+        assert_eq!(wait(0), MIN_RETRY_DELAY);
     }
 
     #[test]
@@ -425,7 +425,7 @@ mod tests {
         machine.trigger(Trigger::Webhook);
         machine.start(S(2));
         assert_eq!(machine.held_until(S(2)), Some(S(6)));
-        machine.tip_held(S(6));
+        machine.hold_tip(S(6));
         machine.trigger(Trigger::Webhook);
         assert_eq!(machine.due(), Some(S(6)), "asking does not shorten it");
         assert_eq!(machine.start(S(6)), Trigger::Webhook);

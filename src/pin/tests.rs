@@ -25,7 +25,7 @@ fn every_variant_is_one_line_and_says_what_to_do() {
             | Error::Restless { .. }
             | Error::Io { .. } => {}
         }
-        crate::human::reads_well(&error, &error.hints());
+        crate::human::assert_message_style(&error, &error.hints());
     }
 }
 

@@ -54,7 +54,7 @@ fn a_retired_generation_stays_for_its_grace_period_and_not_longer() {
     let last = decision_at(1029, false, &generous());
     assert!(last.keep);
     assert_eq!(last.reason, "in its grace period for another 1s");
-    assert_eq!(last.again_in, Some(Duration::from_secs(1)));
+    assert_eq!(last.next_change_in, Some(Duration::from_secs(1)));
     assert!(!decision_at(1030, false, &generous()).keep);
 }
 
@@ -186,7 +186,7 @@ fn check(records: &[(GenerationRecord, bool, bool)], options: &Options, reserved
         assert!(decision.keep || !candidate.current, "the current generation was to be reaped");
         assert!(!decision.keep || stays(candidate), "kept without a reason: {decision:?}");
         assert_eq!(decision.evicts, !decision.keep && candidate.pinned);
-        assert_eq!(decision.again_in.is_some(), decision.keep && !candidate.current);
+        assert_eq!(decision.next_change_in.is_some(), decision.keep && !candidate.current);
     }
     if over(None) {
         assert!(all().all(|(c, v)| c.current || !v.keep), "over a ceiling, yet something retired stays");

@@ -79,7 +79,7 @@ pub(super) fn add_for_process(text: &str) {
 }
 
 /// Registers a text for as long as the result is held, and for some time after.
-pub(super) fn held(text: &str) -> Arc<SecretString> {
+pub(super) fn add_while_held(text: &str) -> Arc<SecretString> {
     let mut known = KNOWN.write().unwrap_or_else(PoisonError::into_inner);
     known.add(text, false)
 }

@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 
 use super::readings::SHORTEST;
 use super::registry::{REDACTED, is_public, percent_decoded};
-use super::{PREFIXES, in_variable, know, know_user};
+use super::{PREFIXES, in_variable, register, register_user};
 
 /// Redacts a remote for display. Returns only a placeholder if it is uncertain which part is a credential.
 ///
@@ -79,19 +79,19 @@ pub fn redact_path(url: &str) -> String {
 
 /// Registers everything in the URLs of a text that may be a credential. Whatever is before any `@` may be user name and
 /// password.
-pub fn know_urls(text: &str) {
+pub fn register_urls(text: &str) {
     for (start, end) in urls(text) {
         let url = &text[start..end];
         for (at, _) in url.match_indices('@') {
-            know_pair(&url[..at]);
+            register_pair(&url[..at]);
         }
         // We never show the query and the like, but a server may repeat them.
         let more = url.find(AFTER_PATH).map_or("", |at| &url[at..]);
         let is_query = url.contains('?');
         for pair in more.split(['&', ';', '#', '?']) {
             match pair.split_once('=') {
-                Some((_, value)) => know(value),
-                None if is_query || !is_word(pair) => know(pair),
+                Some((_, value)) => register(value),
+                None if is_query || !is_word(pair) => register(pair),
                 None => {}
             }
         }
@@ -99,26 +99,26 @@ pub fn know_urls(text: &str) {
 }
 
 /// Registers the secrets of a remote, which may be mistyped.
-pub fn know_remote(text: &str) {
-    know_urls(text);
-    know_mistyped(text);
+pub fn register_remote(text: &str) {
+    register_urls(text);
+    register_mistyped(text);
 }
 
 /// Registers the credentials of a mistyped remote, in which it is uncertain which part is a credential: everything
 /// before any `@` may be one.
-fn know_mistyped(text: &str) {
+fn register_mistyped(text: &str) {
     if redact(text) == REDACTED {
-        text.match_indices('@').for_each(|(at, _)| know_pair(&text[..at]));
+        text.match_indices('@').for_each(|(at, _)| register_pair(&text[..at]));
     }
 }
 
 /// Registers the user name, the password and the HTTP Basic credentials of a userinfo `user:password`.
-fn know_pair(userinfo: &str) {
+fn register_pair(userinfo: &str) {
     let (username, password) = userinfo.split_once(':').unwrap_or((userinfo, ""));
-    know_user(username);
-    know(password);
+    register_user(username);
+    register(password);
     let plain = |text: &str| String::from_utf8_lossy(&percent_decoded(text.as_bytes())).into_owned();
-    know(&STANDARD.encode(format!("{}:{}", plain(username), plain(password))));
+    register(&STANDARD.encode(format!("{}:{}", plain(username), plain(password))));
 }
 
 /// The byte ranges of URLs in a text, from behind `://` to a blank, a quote or the end.
@@ -131,14 +131,14 @@ fn urls(text: &str) -> impl Iterator<Item = (usize, usize)> {
 }
 
 /// Registers a URL that is secret as a whole: userinfo, path and query.
-pub fn know_url(url: &str) {
-    know_urls(url);
-    know_mistyped(url);
+pub fn register_url(url: &str) {
+    register_urls(url);
+    register_mistyped(url);
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
     if let Some(at) = rest.find(['/', '?', '#', ';']).filter(|at| rest.len() > at + SHORTEST) {
         let path = &rest[at..];
         if !path.split(['/', '?', '&', '=', '#', ';']).all(is_word) {
-            know(path);
+            register(path);
         }
     }
 }
@@ -155,7 +155,7 @@ fn is_word(piece: &str) -> bool {
 const PROXIES: [&str; 4] = ["http_proxy", "https_proxy", "all_proxy", "ftp_proxy"];
 
 /// Registers the secrets in the command line and the environment. To be called before any of these can be in a message.
-pub fn learn(
+pub fn register_arguments_and_environment(
     arguments: impl IntoIterator<Item = OsString>,
     variables: impl IntoIterator<Item = (OsString, OsString)>,
 ) {
@@ -166,10 +166,10 @@ pub fn learn(
             Some((flag, value)) => (flag.to_owned(), value),
             None => (before, argument.as_str()),
         };
-        know_urls(value);
+        register_urls(value);
         // These have several parts; the code that parses them registers their secrets.
         if !flag.contains("config") && !flag.contains("credential") {
-            know_mistyped(value);
+            register_mistyped(value);
         }
         before = argument;
     }
@@ -179,14 +179,14 @@ pub fn learn(
         let name = name.to_string_lossy();
         let flag = PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix));
         match flag {
-            Some("PASSWORD" | "GITHUB_APP_PRIVATE_KEY") => know(&text),
-            Some("WEBHOOK_URL" | "ASKPASS_URL") => know_url(&text),
-            Some("REPO") => know_mistyped(&text),
+            Some("PASSWORD" | "GITHUB_APP_PRIVATE_KEY") => register(&text),
+            Some("WEBHOOK_URL" | "ASKPASS_URL") => register_url(&text),
+            Some("REPO") => register_mistyped(&text),
             _ => {}
         }
         let may_hold_urls = is_secret || flag.is_some() || name.starts_with("GIT_");
         if may_hold_urls || PROXIES.iter().any(|proxy| name.eq_ignore_ascii_case(proxy)) {
-            know_urls(&text);
+            register_urls(&text);
         }
     }
 }
@@ -270,10 +270,10 @@ mod tests {
         for url in
             ["http://127.0.0.1:9090/-/rereadrules", "http://h/api/v1/rereadrules", "http://h/rereadrules"]
         {
-            know_url(url);
+            register_url(url);
         }
         assert_eq!(quoted("rereadrules: connection refused"), "rereadrules: connection refused");
-        know_url("https://hooks.example.com/services/T0AB12/B9xYz81kQ");
+        register_url("https://hooks.example.com/services/T0AB12/B9xYz81kQ");
         assert_eq!(quoted("no B9xYz81kQ here"), "no [redacted] here");
         assert_eq!(redact_path("http://127.0.0.1:9090/-/rereadrules"), "http://127.0.0.1:9090/[redacted]");
     }

@@ -61,7 +61,7 @@ pub fn supervise() -> io::Result<Option<u8>> {
 /// If this process is PID 1, installs handlers that exit at the first signal that would end any other process. The
 /// kernel does not deliver a signal to PID 1 that has no handler, so that otherwise only SIGKILL could end a process
 /// that waits. exec(2) resets the handlers.
-pub fn heed_signals() -> io::Result<()> {
+pub fn install_signal_handlers() -> io::Result<()> {
     if rustix::process::getpid() != Pid::INIT {
         return Ok(());
     }

@@ -31,7 +31,7 @@ struct AttemptHistory {
 pub struct AttemptResults {
     attempts: watch::Sender<AttemptHistory>,
     /// The number of questions without an answer.
-    askers: Arc<AtomicUsize>,
+    waiting_deliveries: Arc<AtomicUsize>,
 }
 
 impl AttemptResults {
@@ -56,12 +56,17 @@ impl AttemptResults {
     /// Returns a handle for questions. `trigger` requests an attempt.
     pub fn newest(&self, trigger: impl Fn() + Send + Sync + 'static) -> Newest {
         let attempts = self.attempts.subscribe();
-        Newest { trigger: Arc::new(trigger), attempts, askers: self.askers(), last: None }
+        Newest {
+            trigger: Arc::new(trigger),
+            attempts,
+            waiting_deliveries: self.waiting_deliveries(),
+            last: None,
+        }
     }
 
     /// The number of questions that wait for an answer.
-    pub fn askers(&self) -> Arc<AtomicUsize> {
-        Arc::clone(&self.askers)
+    pub fn waiting_deliveries(&self) -> Arc<AtomicUsize> {
+        Arc::clone(&self.waiting_deliveries)
     }
 }
 
@@ -70,7 +75,7 @@ impl AttemptResults {
 pub struct Newest {
     trigger: Arc<dyn Fn() + Send + Sync>,
     attempts: watch::Receiver<AttemptHistory>,
-    askers: Arc<AtomicUsize>,
+    waiting_deliveries: Arc<AtomicUsize>,
     last: Option<Revision>,
 }
 
@@ -80,10 +85,10 @@ impl Newest {
     ///
     /// # Errors
     /// When the attempt fails for any reason, or the sync has ended.
-    pub async fn ask(&self) -> Answer {
+    pub async fn resolve(&self) -> Answer {
         let mut attempts = self.attempts.clone();
         let begun = attempts.borrow().begun;
-        let _pending = PendingQuestion::begin(&self.askers);
+        let _pending = WaitingDelivery::begin(&self.waiting_deliveries);
         (self.trigger)();
         let answer_in = |attempts: &AttemptHistory| {
             let is_newer = |(number, _): &&(u64, Answer)| attempts.parked || *number > begun;
@@ -115,16 +120,16 @@ impl Newest {
 }
 
 /// Counts a question as waiting for an answer until it is dropped.
-struct PendingQuestion(Arc<AtomicUsize>);
+struct WaitingDelivery(Arc<AtomicUsize>);
 
-impl PendingQuestion {
-    fn begin(askers: &Arc<AtomicUsize>) -> Self {
-        askers.fetch_add(1, Ordering::Relaxed);
-        Self(Arc::clone(askers))
+impl WaitingDelivery {
+    fn begin(waiting_deliveries: &Arc<AtomicUsize>) -> Self {
+        waiting_deliveries.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(waiting_deliveries))
     }
 }
 
-impl Drop for PendingQuestion {
+impl Drop for WaitingDelivery {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -205,7 +210,7 @@ mod tests {
     async fn only_an_attempt_that_began_after_the_question_answers_it() {
         let (results, newest, mut asked) = begin();
         results.begun();
-        let mut question = std::pin::pin!(newest.ask());
+        let mut question = std::pin::pin!(newest.resolve());
         assert!(answer(&mut question).await.is_none());
         results.ended(Ok(Some(A.into())));
         assert!(answer(&mut question).await.is_none(), "it had begun before");
@@ -221,7 +226,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_failure_an_end_and_a_ref_that_cannot_change_answer_too() {
         let (results, newest, _asked) = begin();
-        let mut question = std::pin::pin!(newest.ask());
+        let mut question = std::pin::pin!(newest.resolve());
         assert!(answer(&mut question).await.is_none());
         results.begun();
         results.ended(failed());
@@ -229,10 +234,10 @@ mod tests {
         results.begun();
         results.ended(Ok(Some(A.into())));
         results.parked();
-        assert_eq!(answer(newest.ask()).await, Some(Ok(A.into())));
+        assert_eq!(answer(newest.resolve()).await, Some(Ok(A.into())));
         let (results, newest, _asked) = begin();
         drop(results);
-        assert!(answer(newest.ask()).await.unwrap().unwrap_err().what.contains("has ended"));
+        assert!(answer(newest.resolve()).await.unwrap().unwrap_err().what.contains("has ended"));
     }
 
     #[tokio::test(start_paused = true)]

@@ -48,18 +48,18 @@ pub struct List {
     /// The files of the root that must not share a base name.
     pub unique: UniqueBaseNames,
     /// The sources, in the file's order.
-    pub sources: Vec<Listed>,
+    pub sources: Vec<SourceSpec>,
 }
 
 /// One source, as listed.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Listed {
+pub struct SourceSpec {
     /// Its name in status, metrics and errors.
     pub name: String,
     /// Its repository, as in `--repo`. It may contain a secret.
     pub repo: String,
     /// The ref that is followed.
-    pub asked: String,
+    pub ref_name: String,
     /// The directory or file of the repository that is placed; empty for the whole tree.
     pub path: String,
     /// Where it is placed; empty for the top of the root.
@@ -72,10 +72,10 @@ pub struct Listed {
     pub credentials: Credentials,
 }
 
-impl Listed {
+impl SourceSpec {
     /// The parsed ref.
-    pub fn wanted(&self) -> Ref {
-        self.asked.parse().unwrap_or(Ref::Head) // it was checked when the file was parsed
+    pub fn parsed_ref(&self) -> Ref {
+        self.ref_name.parse().unwrap_or(Ref::Head) // it was checked when the file was parsed
     }
 }
 
@@ -145,7 +145,7 @@ impl List {
     pub fn parse(text: &str) -> Result<Self, String> {
         const END: &str = "its last line must be `end: true`, with a line break and nothing else: a file that was cut \
                            short would mean something else";
-        secret::know_urls(text); // so that no message shows a secret of the file
+        secret::register_urls(text); // so that no message shows a secret of the file
         // Lines without content may follow `end: true`: a file that is truncated within them still has the same
         // meaning.
         let is_blank = |line: &&str| matches!(line.trim(), "" | "...") || line.trim_start().starts_with('#');
@@ -183,14 +183,15 @@ impl List {
                 Some(name) => format!("source {name:?}"),
                 None => format!("source {} of the list", place + 1),
             };
-            let source = Listed::read(source).map_err(|why| format!("{called}: {why}"))?;
+            let source = SourceSpec::read(source).map_err(|why| format!("{called}: {why}"))?;
             if !names.insert(source.name.clone()) {
                 return Err(format!("two sources are called {:?}", source.name));
             }
             sources.push(source);
         }
-        let bytes =
-            |source: &Listed| source.repo.len() + source.asked.len() + source.path.len() + source.to.len();
+        let bytes = |source: &SourceSpec| {
+            source.repo.len() + source.ref_name.len() + source.path.len() + source.to.len()
+        };
         if sources.iter().map(bytes).sum::<usize>() > MAX_BYTES as usize / 2 {
             return Err("its sources together are written in more than 512 KiB".to_owned());
         }
@@ -244,7 +245,7 @@ impl Credentials {
     }
 }
 
-impl Listed {
+impl SourceSpec {
     fn read(value: &Value) -> Result<Self, String> {
         let keys = Keys::of(value, OF_SOURCE)?;
         let name = keys.text("name")?.ok_or("it has no name")?;
@@ -253,10 +254,10 @@ impl Listed {
             return Err("a name has 1 to 63 lower-case letters, digits and `-`".to_owned());
         }
         let repo = keys.text("repo")?.filter(|repo| !repo.is_empty()).ok_or("it has no repo")?;
-        secret::know_remote(&repo);
-        let asked = keys.text("ref")?.unwrap_or_else(|| "HEAD".to_owned());
-        let checked: Result<Ref, _> = asked.parse();
-        checked.map_err(|error: crate::revision::BadRef| format!("ref {asked:?}: {}", error.why()))?;
+        secret::register_remote(&repo);
+        let ref_name = keys.text("ref")?.unwrap_or_else(|| "HEAD".to_owned());
+        let checked: Result<Ref, _> = ref_name.parse();
+        checked.map_err(|error: crate::revision::BadRef| format!("ref {ref_name:?}: {}", error.why()))?;
         let path = below("path", &keys.text("path")?.unwrap_or_default())?;
         let to = keys.text("to")?.unwrap_or_default();
         if to.len() > 1 && to.ends_with('/') {
@@ -279,7 +280,7 @@ impl Listed {
         let credentials = credentials.map_err(|why| format!("credentials: {why}"))?.unwrap_or_default();
         let sparse = sparse(&keys)?;
         let optional = keys.flag("optional")?;
-        Ok(Self { name, repo, asked, path, to, sparse, optional, credentials })
+        Ok(Self { name, repo, ref_name, path, to, sparse, optional, credentials })
     }
 }
 
@@ -329,10 +330,10 @@ end: true
         assert_eq!(list.unique.globs(), ["jobs/**/*.yaml", "steps/**"]);
         let jobs = &list.sources[0];
         assert_eq!(
-            (jobs.path.as_str(), jobs.to.as_str(), jobs.asked.as_str()),
+            (jobs.path.as_str(), jobs.to.as_str(), jobs.ref_name.as_str()),
             ("ci-operator/jobs", "jobs", "main")
         );
-        assert_eq!((list.sources[1].asked.as_str(), list.sources[1].sparse.len()), ("HEAD", 2));
+        assert_eq!((list.sources[1].ref_name.as_str(), list.sources[1].sparse.len()), ("HEAD", 2));
         assert!(list.sources[2].optional && !list.sources[1].optional);
         assert_eq!(list.sources[2].credentials.ssh_key_file, PathBuf::from("/etc/a/key"));
     }

@@ -28,7 +28,7 @@ use std::future::Future;
 use std::sync::Arc;
 
 pub use attempts::{AttemptResults, History, Newest};
-pub use file::{BadFile, Credentials, List, Listed};
+pub use file::{BadFile, Credentials, List, SourceSpec};
 pub use published::Published;
 pub use remote::Remote;
 pub use requests::Requests;
@@ -69,7 +69,7 @@ pub struct Recorded {
 pub trait Source: Send + Sync + 'static {
     /// Returns the revision that the ref names, as asked of the remote after this call. It is answered from memory only
     /// if it cannot change (a commit id, a directory).
-    fn ask(&self) -> impl Future<Output = Result<Named, SourceError>> + Send;
+    fn resolve(&self) -> impl Future<Output = Result<Named, SourceError>> + Send;
 
     /// Returns the desired state of a revision.
     fn desired(&self, named: Named) -> impl Future<Output = Result<Arc<Desired>, SourceError>> + Send;
@@ -157,7 +157,7 @@ impl TreeSource {
 }
 
 impl Source for TreeSource {
-    async fn ask(&self) -> Result<Named, SourceError> {
+    async fn resolve(&self) -> Result<Named, SourceError> {
         Ok(self.0.revision.into())
     }
 
@@ -177,14 +177,14 @@ impl Source for TreeSource {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::human::reads_well;
+    use crate::human::assert_message_style;
 
     #[test]
     fn every_error_is_one_line_with_a_hint() {
         let remote = mirror::wire::Error::BadRemote { remote: "https://".to_owned(), why: "it has no host" };
         let of_mirror = SourceError::of_mirror(&mirror::Error::from(remote));
         for error in [of_mirror, remote::thread_ended(), SourceError::interrupted()] {
-            reads_well(&error, &error.hints);
+            assert_message_style(&error, &error.hints);
         }
     }
 }

@@ -32,8 +32,9 @@ impl Plans {
     pub(super) async fn of(&self, named: Named) -> Result<Arc<Desired>, SourceError> {
         let Named { revision, sources } = named;
         let mut planned = self.planned.lock().await;
-        let is_same =
-            |desired: &&Arc<Desired>| desired.revision == revision && desired.sources.answers_like(&sources);
+        let is_same = |desired: &&Arc<Desired>| {
+            desired.revision == revision && desired.sources.has_same_answers(&sources)
+        };
         if let Some(desired) = planned.0.as_ref().filter(is_same) {
             return Ok(Arc::clone(desired));
         }

@@ -19,7 +19,7 @@ const MAX_REQUESTS: usize = 6;
 const TRANSACTION: Duration = Duration::from_millis(25);
 
 /// The input of a poll.
-pub(super) struct Question {
+pub(super) struct PollRequest {
     pub(super) mirror: Arc<Mutex<Mirror>>,
     /// The refs as the file has them, each once.
     pub(super) refs: Vec<String>,
@@ -32,11 +32,11 @@ pub(super) struct Question {
     pub(super) timeout: Duration,
 }
 
-impl Question {
+impl PollRequest {
     /// Returns the previous answer if the ref still names the same object.
-    fn previous_answer(&self, asked: &str, object: ObjectId) -> Option<Answer> {
-        let known = self.known.get(asked).filter(|(named, _)| *named == object);
-        let refused = self.refused.get(asked).filter(|(named, _)| *named == object);
+    fn previous_answer(&self, ref_name: &str, object: ObjectId) -> Option<Answer> {
+        let known = self.known.get(ref_name).filter(|(named, _)| *named == object);
+        let refused = self.refused.get(ref_name).filter(|(named, _)| *named == object);
         let known = known.map(|(_, revision)| Answer::Named(object, *revision));
         known.or_else(|| refused.map(|(_, why)| Answer::Refused(object, why.clone())))
     }
@@ -53,7 +53,7 @@ pub(super) enum Answer {
 }
 
 /// The answers of one repository.
-pub(super) struct Answers {
+pub(super) struct PollResult {
     pub(super) of_refs: Vec<(String, Answer)>,
     /// Set if the volume was too full for a fetch.
     pub(super) full: Option<mirror::Error>,
@@ -62,10 +62,10 @@ pub(super) struct Answers {
     /// True if a ref names another commit than before, one that is refused included, or no longer names a refused one.
     pub(super) is_new: bool,
     /// True if the remote advertised its refs and no connection failed after that.
-    pub(super) heard: bool,
+    pub(super) is_answered: bool,
 }
 
-impl Answers {
+impl PollResult {
     /// Returns true if it is not known what a ref names, or a fetch failed. A refused commit is no failure of the remote.
     pub(super) fn has_failed(&self) -> bool {
         self.of_refs.iter().any(|(_, answer)| matches!(answer, Answer::Failed(..)))
@@ -84,10 +84,10 @@ impl Answers {
 }
 
 /// Polls the repository within the question's timeout.
-pub(super) async fn poll(question: Question) -> Answers {
-    let refs = question.refs.clone();
-    let timeout = question.timeout;
-    match tokio::time::timeout(timeout, ask(question)).await {
+pub(super) async fn poll(request: PollRequest) -> PollResult {
+    let refs = request.refs.clone();
+    let timeout = request.timeout;
+    match tokio::time::timeout(timeout, ask(request)).await {
         Ok(answers) => answers,
         Err(_) => {
             let seconds = timeout.as_secs_f64();
@@ -100,31 +100,31 @@ pub(super) async fn poll(question: Question) -> Answers {
     }
 }
 
-fn failed(refs: &[String], why: &SourceError) -> Answers {
-    let of_refs = refs.iter().map(|asked| (asked.clone(), Answer::Failed(why.clone()))).collect();
-    Answers { of_refs, full: None, retry_after: None, is_new: false, heard: false }
+fn failed(refs: &[String], why: &SourceError) -> PollResult {
+    let of_refs = refs.iter().map(|ref_name| (ref_name.clone(), Answer::Failed(why.clone()))).collect();
+    PollResult { of_refs, full: None, retry_after: None, is_new: false, is_answered: false }
 }
 
-async fn ask(question: Question) -> Answers {
-    let mut mirror = question.mirror.lock().await;
-    let tips = match consistent_tips(&mut mirror, &question).await {
+async fn ask(request: PollRequest) -> PollResult {
+    let mut mirror = request.mirror.lock().await;
+    let tips = match consistent_tips(&mut mirror, &request).await {
         Ok(tips) => tips,
         Err(error) => {
             let retry_after = error.retry_after();
-            return Answers { retry_after, ..failed(&question.refs, &SourceError::of_mirror(&error)) };
+            return PollResult { retry_after, ..failed(&request.refs, &SourceError::of_mirror(&error)) };
         }
     };
     let mut answers =
-        Answers { of_refs: Vec::new(), full: None, retry_after: None, is_new: false, heard: true };
+        PollResult { of_refs: Vec::new(), full: None, retry_after: None, is_new: false, is_answered: true };
     let mut connection_error = None;
-    for (asked, tip) in question.refs.iter().zip(tips) {
+    for (ref_name, tip) in request.refs.iter().zip(tips) {
         let answer = match tip {
-            Ok(tip) => match question.previous_answer(asked, tip.object) {
+            Ok(tip) => match request.previous_answer(ref_name, tip.object) {
                 Some(answer) => answer,
-                None => match mirror.fetch(&tip, &question.held).await {
+                None => match mirror.fetch(&tip, &request.held).await {
                     Ok(revision) => Answer::Named(tip.object, revision),
                     Err(error) => {
-                        if connection_error.is_none() && error.is_cut() {
+                        if connection_error.is_none() && error.is_connection_loss() {
                             connection_error = Some(SourceError::of_mirror(&error));
                         }
                         answers.failed(&tip, error)
@@ -133,16 +133,16 @@ async fn ask(question: Question) -> Answers {
             },
             Err(why) => Answer::Failed(why),
         };
-        answers.of_refs.push((asked.clone(), answer));
+        answers.of_refs.push((ref_name.clone(), answer));
     }
-    answers.heard = connection_error.is_none();
-    for (asked, answer) in &mut answers.of_refs {
-        let is_new = |object: &ObjectId| question.previous_answer(asked, *object).is_none();
+    answers.is_answered = connection_error.is_none();
+    for (ref_name, answer) in &mut answers.of_refs {
+        let is_new = |object: &ObjectId| request.previous_answer(ref_name, *object).is_none();
         match (&connection_error, &*answer) {
             // The refs of a repository move together: none does if a fetch of another one was cut off.
             (Some(why), Answer::Named(object, _)) if is_new(object) => *answer = Answer::Failed(why.clone()),
             (_, Answer::Named(object, _)) => {
-                answers.is_new |= is_new(object) || question.refused.contains_key(asked);
+                answers.is_new |= is_new(object) || request.refused.contains_key(ref_name);
             }
             (_, Answer::Refused(object, _)) => answers.is_new |= is_new(object),
             (_, Answer::Failed(_)) => {}
@@ -155,12 +155,12 @@ async fn ask(question: Question) -> Answers {
 /// repository, an inner one about a single ref.
 async fn consistent_tips(
     mirror: &mut Mirror,
-    question: &Question,
+    request: &PollRequest,
 ) -> Result<Vec<Result<Tip, SourceError>>, mirror::Error> {
-    let refs = &question.refs;
+    let refs = &request.refs;
     let mut before = request_tips(mirror, refs).await?;
-    let is_known = |(asked, tip): (&String, &Result<Tip, SourceError>)| {
-        let known = question.known.get(asked);
+    let is_known = |(ref_name, tip): (&String, &Result<Tip, SourceError>)| {
+        let known = request.known.get(ref_name);
         matches!((tip, known), (Ok(tip), Some((object, _))) if tip.object == *object)
     };
     if refs.len() < 2 || refs.iter().zip(&before).all(is_known) {
@@ -186,8 +186,8 @@ async fn request_tips(
     refs: &[String],
 ) -> Result<Vec<Result<Tip, SourceError>>, mirror::Error> {
     // The refs were checked when the file was parsed.
-    let asked: Vec<Ref> = refs.iter().map(|asked| asked.parse().unwrap_or(Ref::Head)).collect();
-    let found = mirror.resolve_refs(&asked).await?;
-    let tip = |asked| found.tip(asked).map_err(|error| SourceError::of_mirror(&error.into()));
-    Ok(asked.iter().map(tip).collect())
+    let refs: Vec<Ref> = refs.iter().map(|ref_name| ref_name.parse().unwrap_or(Ref::Head)).collect();
+    let found = mirror.resolve_refs(&refs).await?;
+    let tip = |ref_name| found.tip(ref_name).map_err(|error| SourceError::of_mirror(&error.into()));
+    Ok(refs.iter().map(tip).collect())
 }

@@ -28,8 +28,8 @@ impl Published {
 }
 
 impl Source for Published {
-    async fn ask(&self) -> Result<Named, SourceError> {
-        self.newest.ask().await
+    async fn resolve(&self) -> Result<Named, SourceError> {
+        self.newest.resolve().await
     }
 
     async fn desired(&self, named: Named) -> Result<Arc<Desired>, SourceError> {

@@ -19,7 +19,7 @@ use crate::revision::{Relation, Revision};
 type Reply<T> = oneshot::Sender<Result<T, SourceError>>;
 
 /// A question to the thread that owns the mirror.
-enum Question {
+enum Request {
     /// Asks which revision the ref names.
     Tip(Reply<Named>),
     /// Asks for the relation of the second revision, which the ref names, to the first.
@@ -28,10 +28,10 @@ enum Question {
 
 /// A handle to the thread that owns the mirrors. The thread ends with the handle.
 pub struct Remote {
-    asks: mpsc::UnboundedSender<Question>,
+    asks: mpsc::UnboundedSender<Request>,
     plans: Plans,
     /// The status of each source if there are several.
-    rows: watch::Receiver<Vec<SourceStatus>>,
+    source_statuses: watch::Receiver<Vec<SourceStatus>>,
 }
 
 impl std::fmt::Debug for Remote {
@@ -47,24 +47,24 @@ impl Remote {
     /// When no thread can be created.
     pub fn new(upstream: Upstream, planner: Planner) -> io::Result<Self> {
         let objects = upstream.objects();
-        let (send, rows) = watch::channel(Vec::new());
+        let (send, source_statuses) = watch::channel(Vec::new());
         let (asks, asked) = mpsc::unbounded_channel();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let serve = move || runtime.block_on(Owner::new(upstream, send).serve(asked));
         // The thread is not joined: it holds nothing that would be damaged if the process ended first.
         std::thread::Builder::new().name("remote".into()).spawn(serve)?;
-        Ok(Self { asks, plans: Plans::new(objects, planner), rows })
+        Ok(Self { asks, plans: Plans::new(objects, planner), source_statuses })
     }
 
     /// The status of each of several sources after the last poll.
-    pub fn rows(&self) -> Vec<SourceStatus> {
-        self.rows.borrow().clone()
+    pub fn source_statuses(&self) -> Vec<SourceStatus> {
+        self.source_statuses.borrow().clone()
     }
 
     /// Sends a question to the thread and waits for the answer.
-    async fn put<T>(&self, question: impl FnOnce(Reply<T>) -> Question) -> Result<T, SourceError> {
-        let (asker, answer) = oneshot::channel();
-        self.asks.send(question(asker)).map_err(|_| thread_ended())?;
+    async fn put<T>(&self, question: impl FnOnce(Reply<T>) -> Request) -> Result<T, SourceError> {
+        let (reply, answer) = oneshot::channel();
+        self.asks.send(question(reply)).map_err(|_| thread_ended())?;
         answer.await.map_err(|_| thread_ended())?
     }
 }
@@ -75,41 +75,41 @@ const HELD: usize = 3;
 /// The state of the thread.
 struct Owner {
     upstream: Upstream,
-    rows: watch::Sender<Vec<SourceStatus>>,
+    source_statuses: watch::Sender<Vec<SourceStatus>>,
     relations: Relations,
     /// The revisions that the mirror keeps, newest first.
     held: Vec<Revision>,
 }
 
 impl Owner {
-    fn new(upstream: Upstream, rows: watch::Sender<Vec<SourceStatus>>) -> Self {
-        Self { upstream, rows, relations: Relations::default(), held: Vec::new() }
+    fn new(upstream: Upstream, source_statuses: watch::Sender<Vec<SourceStatus>>) -> Self {
+        Self { upstream, source_statuses, relations: Relations::default(), held: Vec::new() }
     }
 
-    async fn serve(mut self, mut asked: mpsc::UnboundedReceiver<Question>) {
+    async fn serve(mut self, mut asked: mpsc::UnboundedReceiver<Request>) {
         while let Some(first) = asked.recv().await {
             // Questions that are queued by now share one request to the remote.
-            let mut askers = Vec::new();
+            let mut waiting = Vec::new();
             let mut pairs = Vec::new();
             for question in std::iter::once(first).chain(std::iter::from_fn(|| asked.try_recv().ok())) {
                 match question {
-                    Question::Tip(asker) => askers.push(asker),
-                    Question::Relation(recorded, named, asker) => pairs.push((recorded, named, asker)),
+                    Request::Tip(reply) => waiting.push(reply),
+                    Request::Relation(recorded, named, reply) => pairs.push((recorded, named, reply)),
                 }
             }
-            if !askers.is_empty() {
+            if !waiting.is_empty() {
                 let answer = self.tip().await.map_err(|error| SourceError::of_set(&error));
                 let serves = answer.as_ref().map(|named| named.revision).ok().or(self.held.first().copied());
-                self.rows.send_replace(self.upstream.rows(serves, answer.is_err()));
-                for asker in askers {
-                    let _ = asker.send(answer.clone()); // the asker may have been cancelled
+                self.source_statuses.send_replace(self.upstream.source_statuses(serves, answer.is_err()));
+                for reply in waiting {
+                    let _ = reply.send(answer.clone()); // the caller may have been cancelled
                 }
                 if let Ok(named) = answer {
                     self.housekeep(named.revision);
                 }
             }
-            for (recorded, named, asker) in pairs {
-                let _ = asker.send(self.relation(recorded, named).await);
+            for (recorded, named, reply) in pairs {
+                let _ = reply.send(self.relation(recorded, named).await);
             }
         }
     }
@@ -143,8 +143,8 @@ impl Owner {
 }
 
 impl Source for Remote {
-    async fn ask(&self) -> Result<Named, SourceError> {
-        self.put(Question::Tip).await
+    async fn resolve(&self) -> Result<Named, SourceError> {
+        self.put(Request::Tip).await
     }
 
     async fn desired(&self, named: Named) -> Result<Arc<Desired>, SourceError> {
@@ -152,7 +152,7 @@ impl Source for Remote {
     }
 
     async fn relation(&self, recorded: Recorded, named: Revision) -> Result<Relation, SourceError> {
-        self.put(|asker| Question::Relation(recorded, named, asker)).await
+        self.put(|reply| Request::Relation(recorded, named, reply)).await
     }
 }
 

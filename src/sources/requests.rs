@@ -22,7 +22,7 @@ pub(super) enum Requested {
 
 impl Requests {
     /// Requests these sources, or all if the list is empty.
-    pub fn ask(&self, sources: &[String]) {
+    pub fn request(&self, sources: &[String]) {
         let mut requested = self.lock();
         *requested = match (std::mem::take(&mut *requested), sources) {
             (Requested::All, _) | (_, []) => Requested::All,
@@ -60,13 +60,13 @@ mod tests {
         let named = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
         let requests = Requests::default();
         assert_eq!(requests.take(), Requested::Nothing);
-        requests.ask(&named(&["a"]));
+        requests.request(&named(&["a"]));
         requests.note_due();
-        requests.ask(&named(&["b", "a"]));
+        requests.request(&named(&["b", "a"]));
         assert_eq!(requests.take(), Requested::Sources(named(&["a", "b"]).into_iter().collect()));
-        requests.ask(&named(&["a"]));
-        requests.ask(&[]);
-        requests.ask(&named(&["b"]));
+        requests.request(&named(&["a"]));
+        requests.request(&[]);
+        requests.request(&named(&["b"]));
         requests.note_due();
         assert_eq!(requests.take(), Requested::All);
         requests.note_due();

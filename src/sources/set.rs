@@ -28,8 +28,8 @@ pub use options::{SetError, SetOptions, WireOf};
 use repository::{Repository, mirror_name};
 
 use super::SourceError;
-use super::file::{BadFile, List, Listed, OnFailure};
-use super::poll::{Answers, Question, poll};
+use super::file::{BadFile, List, OnFailure, SourceSpec};
+use super::poll::{PollRequest, PollResult, poll};
 use super::requests::{Requested, Requests};
 use crate::detached_io;
 use crate::mirror::{self, Composer, Objects, Part, Tip, UniqueBaseNames, wire};
@@ -48,7 +48,7 @@ const COMPOSED: &str = "composed";
 
 /// A listed source and its repository.
 struct Followed {
-    listed: Listed,
+    listed: SourceSpec,
     /// The name of its repository's mirror.
     mirror: String,
     /// The repository's URL without userinfo.
@@ -60,7 +60,7 @@ struct Followed {
 /// What a poll does with its answers: it passes them to the set, and requests an attempt if none is waiting for them.
 #[derive(Clone)]
 struct AnswerSender {
-    send: mpsc::UnboundedSender<(String, Answers)>,
+    send: mpsc::UnboundedSender<(String, PollResult)>,
     /// True while an attempt waits for answers. The lock is held while an answer is sent, so that each answer is either
     /// taken by the waiting attempt or requests another one.
     awaited: Arc<std::sync::Mutex<bool>>,
@@ -81,7 +81,7 @@ impl AnswerSender {
 
     /// Passes on the answers of the repository `name`. `was_failing` says whether its previous poll failed,
     /// `requested_again` whether it was requested since this poll began.
-    fn deliver(&self, name: String, answers: Answers, was_failing: bool, requested_again: bool) {
+    fn deliver(&self, name: String, answers: PollResult, was_failing: bool, requested_again: bool) {
         let is_new = answers.is_new || answers.has_failed() || was_failing;
         let awaited = self.lock();
         let _ = self.send.send((name, answers)); // fails only if the set was dropped, at shutdown
@@ -124,7 +124,7 @@ pub struct SourceSet {
     /// The repositories, by the name of their mirror.
     repositories: BTreeMap<String, Repository>,
     polls: JoinSet<()>,
-    answers: mpsc::UnboundedReceiver<(String, Answers)>,
+    answers: mpsc::UnboundedReceiver<(String, PollResult)>,
     answer_sender: AnswerSender,
     /// Limits repeated log lines of each source's failures.
     logged: BTreeMap<String, Repeats>,
@@ -136,13 +136,13 @@ pub struct SourceSet {
     /// The parts that the next revision is composed of.
     parts: Vec<Part>,
     /// When polls were last started.
-    asked: Option<Instant>,
+    polled_at: Option<Instant>,
     /// Sources that are held back because of a refusal that names no source.
     suspects: Vec<String>,
     /// The number of deliveries that wait for an answer.
-    askers: Arc<AtomicUsize>,
+    waiting_deliveries: Arc<AtomicUsize>,
     /// The last answer of remotes whose mirror cannot be opened: there was none since the set was opened.
-    never_heard: LastAnswer,
+    never_answered: LastAnswer,
 }
 
 impl SourceSet {
@@ -172,29 +172,29 @@ impl SourceSet {
             collision: None,
             published: Vec::new(),
             parts: Vec::new(),
-            asked: None,
+            polled_at: None,
             suspects: Vec::new(),
-            askers: Arc::default(),
-            never_heard: LastAnswer::not_yet(),
+            waiting_deliveries: Arc::default(),
+            never_answered: LastAnswer::not_yet(),
         };
         set.update_read_dirs();
         Ok(set)
     }
 
     /// Sets where requests to poll sources before they are due come from.
-    pub fn obeys(&mut self, requests: Requests) {
+    pub fn set_requests(&mut self, requests: Requests) {
         self.answer_sender.requests = requests;
     }
 
     /// Sets the counter of deliveries that wait for an answer. Without it, none do.
-    pub fn set_askers(&mut self, askers: Arc<AtomicUsize>) {
-        self.askers = askers;
+    pub fn set_waiting_deliveries(&mut self, waiting_deliveries: Arc<AtomicUsize>) {
+        self.waiting_deliveries = waiting_deliveries;
     }
 
     /// Returns true if a delivery needs the answers, so that slow repositories are waited for: targets that depend on a
     /// source without an answer are not written.
     fn delivery_waits(&self) -> bool {
-        self.options.rules && (!self.options.root || self.askers.load(Ordering::Relaxed) > 0)
+        self.options.rules && (!self.options.root || self.waiting_deliveries.load(Ordering::Relaxed) > 0)
     }
 
     /// Sets the function that requests an attempt when a repository answers and no attempt is waiting for it.
@@ -229,10 +229,10 @@ impl SourceSet {
         let own = file.clone();
         let list = detached_io::run(&file, move || List::read(&own));
         let unread = |why: &str| BadFile::unread(&self.options.file, why);
-        let list = match tokio::time::timeout(detached_io::PATIENCE, list).await {
+        let list = match tokio::time::timeout(detached_io::DEFAULT_TIMEOUT, list).await {
             Ok(Some(list)) => list?,
             Ok(None) => return Err(unread("there was no thread to read it on").into()),
-            Err(_) => return Err(unread(&detached_io::late().to_string()).into()),
+            Err(_) => return Err(unread(&detached_io::timeout_error().to_string()).into()),
         };
         self.published = current.map(|current| self.composer.objects().parts(current)).unwrap_or_default();
         self.apply_list(list).await?;
@@ -314,7 +314,7 @@ impl SourceSet {
     }
 
     /// Returns the connection options of a source's repository, and its URL without userinfo.
-    fn wire_options(&self, listed: Listed) -> Result<(Listed, wire::Options, String), SetError> {
+    fn wire_options(&self, listed: SourceSpec) -> Result<(SourceSpec, wire::Options, String), SetError> {
         let bad = |what: String| SetError::Source {
             name: listed.name.clone(),
             source: SourceError { what, hints: Vec::new(), transient: false },
@@ -330,14 +330,14 @@ impl SourceSet {
         &mut self,
         name: &str,
         wire: wire::Options,
-        listed: &Listed,
+        listed: &SourceSpec,
     ) -> Result<(), SourceError> {
         let wire::Options { max_fetch_bytes, ref issued, .. } = self.options.mirror.wire;
         let wire = wire::Options { max_fetch_bytes, issued: issued.clone(), ..wire };
         let options = mirror::Options {
             dir: self.options.dir.join(name),
             wire,
-            asked: listed.wanted(),
+            followed: listed.parsed_ref(),
             ..self.options.mirror.clone()
         };
         let composer = Arc::clone(&self.composer);
@@ -376,7 +376,7 @@ impl SourceSet {
         let objects = self.composer.objects();
         let held: Vec<Part> = held.iter().flat_map(|revision| objects.parts(*revision)).collect();
         let now = Instant::now();
-        self.asked = Some(now);
+        self.polled_at = Some(now);
         let may_pause = !self.options.root || !self.options.one_time;
         for (name, repository) in &mut self.repositories {
             let is_paused = may_pause && repository.paused_until(now).is_some();
@@ -384,13 +384,13 @@ impl SourceSet {
                 continue;
             }
             let sources = self.sources.iter().filter(|source| source.mirror == *name);
-            let refs: BTreeSet<String> = sources.map(|source| source.listed.asked.clone()).collect();
+            let refs: BTreeSet<String> = sources.map(|source| source.listed.ref_name.clone()).collect();
             let is_wanted = polls_all || repository.is_due(&refs, now, self.options.period);
             if refs.is_empty() || !is_wanted {
                 continue; // without refs, its last source was removed from the file while it was being polled
             }
             let held = held.iter().filter(|part| part.mirror == *name).map(|part| part.revision);
-            let question = Question {
+            let question = PollRequest {
                 mirror: Arc::clone(&repository.mirror),
                 refs: refs.into_iter().collect(),
                 known: repository.known.clone(),
@@ -400,7 +400,7 @@ impl SourceSet {
                 timeout: self.options.timeout.mul_f64(0.9),
             };
             repository.busy = true;
-            repository.asked = Some(now);
+            repository.polled_at = Some(now);
             let answer_sender = self.answer_sender.clone();
             let name = name.clone();
             repository.requested.store(false, Ordering::Relaxed);
@@ -466,7 +466,7 @@ impl SourceSet {
         }
     }
 
-    fn accept(&mut self, name: &str, answers: Answers) {
+    fn accept(&mut self, name: &str, answers: PollResult) {
         let Some(repository) = self.repositories.get_mut(name) else { return };
         repository.accept(answers, &self.options.backoff);
         let now = Instant::now();

@@ -91,17 +91,17 @@ impl Upstream {
         }
     }
 
-    /// See [`SourceSet::obeys`].
-    pub fn obeys(&mut self, requests: Requests) {
+    /// See [`SourceSet::set_requests`].
+    pub fn set_requests(&mut self, requests: Requests) {
         if let Self::Set(set) = self {
-            set.obeys(requests);
+            set.set_requests(requests);
         }
     }
 
-    /// See [`SourceSet::set_askers`].
-    pub fn set_askers(&mut self, askers: Arc<AtomicUsize>) {
+    /// See [`SourceSet::set_waiting_deliveries`].
+    pub fn set_waiting_deliveries(&mut self, waiting_deliveries: Arc<AtomicUsize>) {
         if let Self::Set(set) = self {
-            set.set_askers(askers);
+            set.set_waiting_deliveries(waiting_deliveries);
         }
     }
 
@@ -203,11 +203,11 @@ impl Upstream {
         }
     }
 
-    /// See [`SourceSet::rows`]; empty for one repository.
-    pub fn rows(&self, current: Option<Revision>, has_failed: bool) -> Vec<SourceStatus> {
+    /// See [`SourceSet::source_statuses`]; empty for one repository.
+    pub fn source_statuses(&self, current: Option<Revision>, has_failed: bool) -> Vec<SourceStatus> {
         match self {
             Self::Repository(_) => Vec::new(),
-            Self::Set(set) => set.rows(current, has_failed),
+            Self::Set(set) => set.source_statuses(current, has_failed),
         }
     }
 

@@ -36,7 +36,7 @@ const NAMES_MAX: usize = 1 << 16;
 /// has to be synced; afterwards `stamps` describe the new tree. `shared` is a tree of the delta's new revision: its
 /// files are hard-linked where possible.
 #[expect(clippy::too_many_arguments, reason = "a tree, a place, and what describes the step between them")]
-pub(super) fn carry(
+pub(super) fn carry_forward(
     from: &OwnedFd,
     to: BorrowedFd<'_>,
     name: &str,
@@ -233,7 +233,7 @@ mod tests {
                 let delta = delta(&pair[0], &pair[1], rules).unwrap();
                 let name = at.to_string();
                 let carried =
-                    carry(&top, place.as_fd(), &name, &delta, &blobs, None, &options, &mut stamps, &cancel).unwrap();
+                    carry_forward(&top, place.as_fd(), &name, &delta, &blobs, None, &options, &mut stamps, &cancel).unwrap();
                 top = carried.0;
                 prop_assert_eq!(read_back(&dir.path().join(&name)), expected(&pair[1]));
                 prop_assert_eq!(stamps.check_directories(&top, &cancel).unwrap(), None, "they are ours");

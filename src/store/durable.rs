@@ -13,7 +13,7 @@ use crate::payload::{Delta, Kind, Payload};
 
 /// Up to this many files are synced one by one; beyond it the whole file system is. `syncfs` also waits for data that
 /// other processes wrote, which takes seconds on a shared disk.
-pub(super) const FEW_MAX: usize = 64;
+pub(super) const MAX_SINGLE_SYNCS: usize = 64;
 
 /// What has to be synced before a publication.
 #[derive(Clone, Debug)]
@@ -33,7 +33,7 @@ pub enum Unsynced {
 impl Unsynced {
     /// What to sync after [`super::stage::write`].
     pub fn after_write(payload: &Payload) -> Self {
-        if payload.entries.len() > FEW_MAX {
+        if payload.entries.len() > MAX_SINGLE_SYNCS {
             return Self::Many;
         }
         let regular = payload.entries.iter().filter(|e| matches!(e.kind, Kind::File | Kind::Executable));
@@ -49,7 +49,7 @@ impl Unsynced {
 
     /// What to sync after hard links to all files of a generation were made in these directories and the top one.
     pub(super) fn after_link<'p>(linked: &GenerationRecord, dirs: impl Iterator<Item = &'p [u8]>) -> Self {
-        if linked.entries > FEW_MAX as u64 || !linked.synced {
+        if linked.entries > MAX_SINGLE_SYNCS as u64 || !linked.synced {
             return Self::Many;
         }
         Self::Few { files: Vec::new(), dirs: std::iter::once(&b""[..]).chain(dirs).map(Into::into).collect() }
@@ -66,7 +66,7 @@ impl Unsynced {
     /// Adds directories.
     pub(super) fn with_dirs(mut self, more: impl ExactSizeIterator<Item = Box<[u8]>>) -> Self {
         match &mut self {
-            Self::Few { files, dirs } if files.len() + dirs.len() + more.len() <= 2 * FEW_MAX => {
+            Self::Few { files, dirs } if files.len() + dirs.len() + more.len() <= 2 * MAX_SINGLE_SYNCS => {
                 dirs.extend(more);
             }
             _ => self = Self::Many,
@@ -76,7 +76,7 @@ impl Unsynced {
 
     /// What to sync after a delta was applied to a tree that had been synced.
     pub fn after_delta(delta: &Delta) -> Self {
-        if delta.written.len() + delta.removed.len() > FEW_MAX {
+        if delta.written.len() + delta.removed.len() > MAX_SINGLE_SYNCS {
             return Self::Many;
         }
         let removed_dirs: BTreeSet<_> = delta.removed_dirs.iter().collect();

@@ -23,7 +23,7 @@ impl Unit {
     /// Formats `count` with a precision that makes it comparable with `other`.
     fn amount(self, count: u64, other: u64) -> String {
         match self {
-            Self::Bytes => human::bytes_beside(count, other),
+            Self::Bytes => human::bytes_compared(count, other),
             Self::Inodes => format!("{count} inodes"),
         }
     }
@@ -163,8 +163,8 @@ pub enum Error {
     #[error(
         "no room for the new generation under --max-bytes, which is {}: it takes {} on disk, the current one {}",
         human::bytes(*ceiling),
-        human::bytes_beside(*needed, *ceiling),
-        human::bytes_beside(*current, *ceiling)
+        human::bytes_compared(*needed, *ceiling),
+        human::bytes_compared(*current, *ceiling)
     )]
     OverCeiling {
         /// The value of `--max-bytes`.

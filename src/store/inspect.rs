@@ -147,8 +147,8 @@ fn current_of(link: &Link, at: &Path, names: &[Name]) -> (Option<Name>, Option<S
     };
     let named = target.file_name().and_then(|name| Name::parse(name.to_str()?));
     let is_target_of = |name: &Name| match name.commit() {
-        Some(_) => target.ends_with(name.place()),
-        None => target == name.place(),
+        Some(_) => target.ends_with(name.relative_path()),
+        None => target == name.relative_path(),
     };
     match named.filter(is_target_of) {
         Some(name) if names.contains(&name) => (Some(name), None),

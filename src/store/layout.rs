@@ -126,15 +126,15 @@ impl Layout {
     }
 
     /// The path of a generation.
-    pub(crate) fn place(&self, name: &Name) -> PathBuf {
-        self.path.join(name.place())
+    pub(crate) fn path_of(&self, name: &Name) -> PathBuf {
+        self.path.join(name.relative_path())
     }
 
     /// Returns the generation that the published link names, whether or not it exists. `None` if the link is missing or
     /// names something else.
     pub(crate) fn linked_generation(&self) -> Result<Option<Name>, Error> {
         Ok(match self.link.read()? {
-            Link::To(target) => self.link.named_by(&target),
+            Link::To(target) => self.link.generation_in(&target),
             Link::Absent | Link::Other(_) => None,
         })
     }
@@ -169,7 +169,7 @@ impl Layout {
     /// Opens a generation's directory.
     pub(crate) fn generation(&self, name: &Name) -> Result<OwnedFd, Error> {
         fsx::open_dir(&self.generations_dir, name.as_str())
-            .map_err(Error::io("open the generation", self.place(name)))
+            .map_err(Error::io("open the generation", self.path_of(name)))
     }
 }
 

@@ -130,7 +130,7 @@ impl PublishedLink {
 
     /// Returns the generation that a link target names, whether or not it exists. Another writer of git-sync's layout
     /// may have written an equivalent path, for example an absolute one.
-    pub(crate) fn named_by(&self, target: &OsStr) -> Option<Name> {
+    pub(crate) fn generation_in(&self, target: &OsStr) -> Option<Name> {
         let target = Path::new(target);
         let parent = target.parent()?;
         let name = self.name_of(target.file_name()?)?;

@@ -84,10 +84,10 @@ use trash::Trash;
 pub use error::{Error, Unit};
 pub use inspect::{Inspected, Inspection, inspect, recorded};
 pub use ledger::LedgerFile;
-pub use operator_file::{OwnFile, check_outside, check_place, check_resolved, open_outside};
+pub use operator_file::{OperatorFile, check_outside, check_place, check_resolved, open_outside};
 pub use probe::Probes;
 pub use publish::Ready;
-pub use recycle::SpareLook;
+pub use recycle::SpareCheck;
 pub use retired::RetiredTree;
 pub use scrub::{Scrub, Scrubbed};
 pub use spare_slot::SpareTask;
@@ -139,7 +139,7 @@ pub struct Options {
     pub root: PathBuf,
     /// The layout of the root.
     pub style: Style,
-    /// Top-level names in the root that belong to the operator's files: see [`OwnFile`].
+    /// Top-level names in the root that belong to the operator's files: see [`OperatorFile`].
     pub own: BTreeSet<OsString>,
     /// Whether a publication survives a power cut.
     pub durability: Durability,

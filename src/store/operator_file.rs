@@ -6,9 +6,9 @@
 //! with such a name, a commit could choose which file is opened. Such paths are refused twice: lexically when the
 //! configuration is read, and at every use by what the directory then resolves to.
 //!
-//! No symlink is followed in the last component or in a resolved path. An [`OwnFile`]'s old content is replaced, not
-//! overwritten in place. Only regular files are removed, and opening never blocks on a named pipe. [`OwnFile::sweep`]
-//! removes the temporary file that a killed process leaves.
+//! No symlink is followed in the last component or in a resolved path. An [`OperatorFile`]'s old content is replaced,
+//! not overwritten in place. Only regular files are removed, and opening never blocks on a named pipe.
+//! [`OperatorFile::sweep`] removes the temporary file that a killed process leaves.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -171,14 +171,14 @@ fn open_resolved(resolved: &Path) -> io::Result<OwnedFd> {
 
 /// A file that the operator asked for. Clones refer to the same file.
 #[derive(Clone, Debug)]
-pub struct OwnFile {
+pub struct OperatorFile {
     root: PathBuf,
     style: Style,
     path: PathBuf,
     name: OsString,
 }
 
-impl OwnFile {
+impl OperatorFile {
     /// The file at `path`, which is absolute or relative to the root. Only the text is checked.
     ///
     /// # Errors

@@ -103,7 +103,7 @@ impl Store {
     ) -> Result<Names, E> {
         let layout = &self.layout;
         let name = &record.name;
-        let place = layout.place(name);
+        let place = layout.path_of(name);
         // 3
         fsx::rename_new(&layout.staging, staged.name(), &layout.root, name.as_str())
             .map_err(Error::io("rename the staged directory to", &place))?;

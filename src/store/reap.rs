@@ -123,7 +123,7 @@ impl Store {
     fn reap_one(&self, decision: &GenerationDecision, recycle_at: Option<&Now>) -> Result<Outcome, Error> {
         let layout = &self.layout;
         let name = &decision.name;
-        let failed = |act| Error::io(act, layout.place(name));
+        let failed = |act| Error::io(act, layout.path_of(name));
         let dir = match fsx::open_dir(&layout.generations_dir, name.as_str()) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Outcome::Gone),
             // A directory that we may not open can still be renamed, and only its owner can have pinned it.

@@ -140,7 +140,7 @@ impl Store {
         let path = link.dir_path().join(tmp);
         match fsx::read_link(&link.dir, tmp.as_os_str()).map_err(Error::io("stat", &path))? {
             Link::Absent => {}
-            Link::To(target) if link.named_by(&target).is_some() => {
+            Link::To(target) if link.generation_in(&target).is_some() => {
                 fsx::unlink(&link.dir, tmp.as_os_str()).map_err(Error::io("remove", &path))?;
                 found.done.push(format!("removed {}, left by a publication that did not end", tmp.display()));
             }
@@ -311,7 +311,7 @@ impl Store {
                 Some((of, names)) if of == name => self.top_names.insert((of, names)).1.clone(),
                 _ => {
                     let dir = self.layout.generation(&name)?;
-                    let names = TopNames::of(dir).map_err(Error::io("list", self.layout.place(&name)))?;
+                    let names = TopNames::of(dir).map_err(Error::io("list", self.layout.path_of(&name)))?;
                     self.top_names.insert((name, Arc::new(names))).1.clone()
                 }
             },
@@ -344,11 +344,11 @@ impl Layout {
                 return Ok(LinkState::Odd(what.to_owned()));
             }
         };
-        Ok(match self.link.named_by(&target) {
+        Ok(match self.link.generation_in(&target) {
             Some(name) if scan.generations.contains_key(&name) => LinkState::Generation(name),
             Some(name) => {
                 let there = fsx::stat(&self.generations_dir, name.as_str());
-                match there.map_err(Error::io("stat", self.place(&name)))? {
+                match there.map_err(Error::io("stat", self.path_of(&name)))? {
                     None => LinkState::Dangling(name),
                     Some(_) => LinkState::Odd(format!("a link to {name}, which is not a directory,")),
                 }

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
 
-use super::carry::carry;
+use super::carry::carry_forward;
 use super::durable;
 use super::linkable::Linkable;
 use super::names::SPARE;
@@ -24,7 +24,7 @@ use super::reap::RequiredSpace;
 use super::retired::{
     RETIRED, ReadyTree, RetiredGeneration, RetiredTree, SlotTree, StampedSpare, log_not_recycled,
 };
-use super::spare::{self, SpareOrigin, TREE};
+use super::spare::{self, SpareRecord, TREE};
 use super::spare_slot::{SpareSlot, SpareTask};
 use super::stamps::{self, Paths, Stamps};
 use super::{Durability, Error, Options, Spare, Store};
@@ -129,10 +129,11 @@ impl SpareSlot {
         let RetiredGeneration { record, mut stamps, .. } = retired;
         let lineage = lineage(&record, current, delta, shared.is_some());
         let write = options.write_options();
-        let (top, unsynced) = carry(&top, slot_dir, TREE, delta, blobs, shared, &write, &mut stamps, cancel)?;
+        let (top, unsynced) =
+            carry_forward(&top, slot_dir, TREE, delta, blobs, shared, &write, &mut stamps, cancel)?;
         durable::make_durable(top.as_fd(), options.durability, &unsynced)?;
         self.to_trash(RETIRED)?;
-        let origin = SpareOrigin {
+        let origin = SpareRecord {
             tree: delta.tree,
             selection: current.selection.clone(),
             group_write: options.group_write,
@@ -170,9 +171,9 @@ fn lineage(
 
 /// A check of the spare's directories for foreign writes, ahead of its use.
 #[derive(Debug)]
-pub struct SpareLook(Arc<SpareSlot>);
+pub struct SpareCheck(Arc<SpareSlot>);
 
-impl SpareLook {
+impl SpareCheck {
     /// Runs the check, unless the slot is in use. A foreign write is reported when the spare is used.
     pub fn run(&self, cancel: &CancellationToken) {
         let Some(_busy) = self.0.try_lock() else { return };
@@ -191,7 +192,7 @@ impl SpareTask {
     }
 
     /// Deletes the retired generation that waits, because it cannot be used.
-    pub fn give_up(&self) -> Result<(), Error> {
+    pub fn discard_retired(&self) -> Result<(), Error> {
         self.slot().discard_waiting()
     }
 
@@ -239,8 +240,8 @@ impl SpareTask {
 
 impl Store {
     /// Returns a check of the spare to run while a new revision is fetched. `None` if the spare has no stamps.
-    pub fn spare_look(&self) -> Option<SpareLook> {
-        self.spare.state.is_ready().then(|| SpareLook(Arc::clone(&self.spare)))
+    pub fn spare_check(&self) -> Option<SpareCheck> {
+        self.spare.state.is_ready().then(|| SpareCheck(Arc::clone(&self.spare)))
     }
 
     /// The revision of the retired generation that waits in the spare's slot. The mirror must keep its objects.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
 
-use super::carry::carry;
+use super::carry::carry_forward;
 use super::durable::Unsynced;
 use super::journal::Stamp;
 use super::stage::{WriteOptions, io_error};
@@ -131,7 +131,7 @@ pub(super) struct StampedSpare {
 impl StampedSpare {
     /// Carries it forward to the delta's revision, as `name` in staging. `None` if it has a foreign write or carrying
     /// it failed; the caller then writes the revision in full.
-    pub(super) fn carry(
+    pub(super) fn carry_forward(
         self,
         name: &str,
         delta: &Delta,
@@ -153,7 +153,9 @@ impl StampedSpare {
                 old.mark_moved();
                 Ok((top, unsynced))
             }
-            None => carry(&top, old.staging(), name, delta, blobs, None, options, &mut stamps, cancel),
+            None => {
+                carry_forward(&top, old.staging(), name, delta, blobs, None, options, &mut stamps, cancel)
+            }
         });
         match carried {
             Ok((top, unsynced)) => {

@@ -39,7 +39,7 @@ const MAX_RECORD: u64 = 64 << 10;
 
 /// The record of a ready spare.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct SpareOrigin {
+pub struct SpareRecord {
     /// The object id of its tree.
     pub tree: ObjectId,
     /// Digest of the settings that shaped it, as in [`GenerationRecord::selection`].
@@ -64,7 +64,7 @@ pub struct SpareOrigin {
     pub recycled: bool,
 }
 
-impl SpareOrigin {
+impl SpareRecord {
     /// The space it takes in addition to the generation that it is a spare of.
     pub(super) fn unshared(&self, current: &GenerationRecord) -> RequiredSpace {
         generation::unshared(self.lineage.as_ref(), (self.bytes, self.entries), current.lineage.as_ref())
@@ -89,9 +89,9 @@ pub(super) fn lineage_after(lineage: &Lineage, bytes: u64, delta: &Delta) -> Lin
 }
 
 /// Returns the record of the spare in the slot, if it is complete and from this boot.
-pub fn ready(slot: BorrowedFd<'_>, boot_id: &str) -> Option<SpareOrigin> {
+pub fn ready(slot: BorrowedFd<'_>, boot_id: &str) -> Option<SpareRecord> {
     let bytes = fsx::read_file(slot, READY, MAX_RECORD).ok()??;
-    let record: SpareOrigin = serde_json::from_slice(&bytes).ok()?;
+    let record: SpareRecord = serde_json::from_slice(&bytes).ok()?;
     let is_dir = fsx::file_type(&fsx::stat(slot, TREE).ok()??).is_dir();
     (is_dir && !boot_id.is_empty() && record.boot_id == boot_id).then_some(record)
 }
@@ -108,10 +108,10 @@ pub(super) fn copy(
     durability: Durability,
     boot_id: &str,
     cancel: &CancellationToken,
-) -> Result<SpareOrigin, Error> {
+) -> Result<SpareRecord, Error> {
     let top = stage::write(slot, TREE.as_ref(), payload, blobs, options, cancel)?;
     durable::make_durable(top.as_fd(), durability, &Unsynced::after_write(payload))?;
-    let record = SpareOrigin {
+    let record = SpareRecord {
         tree: payload.tree,
         selection: selection.to_owned(),
         group_write: options.group_write,
@@ -136,7 +136,7 @@ pub(super) fn link(
     options: &Options,
     boot_id: &str,
     cancel: &CancellationToken,
-) -> Result<Option<(SpareOrigin, Stamps)>, Error> {
+) -> Result<Option<(SpareRecord, Stamps)>, Error> {
     let modes = Modes::of(&options.write_options());
     let Some(linked) = linkable::link_tree(slot, TREE, source, modes, cancel)? else { return Ok(None) };
     if (linked.entries, linked.bytes) != (current.entries, current.bytes) {
@@ -144,7 +144,7 @@ pub(super) fn link(
     }
     let unsynced = Unsynced::after_link(current, linked.stamps.directories());
     durable::make_durable(linked.top.as_fd(), options.durability, &unsynced)?;
-    let record = SpareOrigin {
+    let record = SpareRecord {
         tree: current.tree,
         selection: current.selection.clone(),
         group_write: options.group_write,
@@ -160,7 +160,7 @@ pub(super) fn link(
 }
 
 /// Writes the record, which makes the spare ready.
-pub(super) fn write_record(slot: BorrowedFd<'_>, record: &SpareOrigin) -> Result<(), Error> {
+pub(super) fn write_record(slot: BorrowedFd<'_>, record: &SpareRecord) -> Result<(), Error> {
     let written = serde_json::to_vec(record).map_err(std::io::Error::from);
     written
         // No sync: the record is invalid after a power cut anyway.
@@ -249,7 +249,7 @@ mod tests {
         Rules { symlinks: Symlinks::Keep, ..Rules::default() }
     }
 
-    fn make(place: &std::path::Path, tree: &Tree, boot: &str) -> Result<SpareOrigin, Error> {
+    fn make(place: &std::path::Path, tree: &Tree, boot: &str) -> Result<SpareRecord, Error> {
         let dir = fsx::open_dir_at_path(place).unwrap();
         let payload = payload(tree, rules()).unwrap();
         let cancel = CancellationToken::new();

@@ -25,7 +25,7 @@ use crate::store::linkable::Linkable;
 use crate::store::names::SPARE;
 use crate::store::reap::RequiredSpace;
 use crate::store::retired::{ReadyTree, SlotState, SlotTree, StampedSpare};
-use crate::store::spare::{self, SpareOrigin};
+use crate::store::spare::{self, SpareRecord};
 use crate::store::staging_dir::StagingDir;
 use crate::store::stamps::Stamps;
 use crate::store::trash::Trash;
@@ -112,7 +112,7 @@ impl SpareSlot {
     }
 
     /// Returns the record of the ready spare, if a generation with this base can be made from it.
-    fn ready(&self, tree: &ObjectId, selection: &str, options: &Options) -> Option<SpareOrigin> {
+    fn ready(&self, tree: &ObjectId, selection: &str, options: &Options) -> Option<SpareRecord> {
         let ready = spare::ready(self.dir.as_fd(), &clock::now().boot_id);
         let ready = ready.filter(|record| !record.recycled || self.state.is_ready());
         ready.filter(|record| record.fits(tree, selection, options))
@@ -126,7 +126,7 @@ impl SpareSlot {
         selection: &str,
         options: &Options,
         name: &str,
-    ) -> Result<Option<(SpareOrigin, TakenSpare)>, Error> {
+    ) -> Result<Option<(SpareRecord, TakenSpare)>, Error> {
         let Some(_busy) = self.try_lock() else { return Ok(None) };
         let Some(origin) = self.ready(&delta.base, selection, options) else { return Ok(None) };
         let taken = match self.take_stamped()? {
@@ -181,7 +181,8 @@ impl SpareSlot {
     fn discard_except(&self, names: &[&str]) -> Result<(), Error> {
         let failed = Error::io("list", self.layout.private_at(SPARE));
         let listed = fsx::list(&self.dir).map_err(failed)?;
-        let others = listed.iter().map(fsx::Listed::os).filter(|name| names.iter().all(|kept| kept != name));
+        let others =
+            listed.iter().map(fsx::DirEntry::os).filter(|name| names.iter().all(|kept| kept != name));
         others.into_iter().try_for_each(|name| self.to_trash(name))
     }
 
@@ -332,7 +333,7 @@ impl SpareTask {
     fn make(
         &self,
         cancel: &CancellationToken,
-        make: impl FnOnce(&CancellationToken) -> Result<Option<(SpareOrigin, Option<Stamps>)>, Error>,
+        make: impl FnOnce(&CancellationToken) -> Result<Option<(SpareRecord, Option<Stamps>)>, Error>,
     ) -> Result<bool, Error> {
         let slot = &self.slot;
         let (_busy, cancel) = self.lock_for_preparation(cancel)?;
@@ -360,7 +361,7 @@ impl SpareTask {
             return Ok(());
         }
         let why = std::io::Error::other("the payload is another generation's");
-        Err(Error::io("make a spare of", self.slot.layout.place(&current.name))(why))
+        Err(Error::io("make a spare of", self.slot.layout.path_of(&current.name))(why))
     }
 }
 
@@ -370,7 +371,7 @@ impl Store {
     pub fn spare_task(&self) -> Option<SpareTask> {
         let current = self.current_without_spare()?;
         let linkable = self.linkable(current);
-        let lacks = self.lacks_for_spare(current, linkable.is_some());
+        let lacks = self.shortage_for_spare(current, linkable.is_some());
         let has_room = lacks.is_none();
         let waits = self.spare.state.waiting().is_some();
         // A waiting generation occupies its space already, so only the ceiling counts for it.
@@ -387,7 +388,7 @@ impl Store {
             options: self.options.clone(),
             linkable: linkable.cloned(),
             has_room,
-            has_room_to_copy: self.lacks_for_spare(current, false).is_none(),
+            has_room_to_copy: self.shortage_for_spare(current, false).is_none(),
         })
     }
 
@@ -427,9 +428,9 @@ impl Store {
 
     /// Returns where there is no room for the spare that is wanted now, in words that follow "there is no room".
     /// `None` if there is room or no spare is wanted.
-    pub fn spare_lacks(&self) -> Option<&'static str> {
+    pub fn spare_shortage(&self) -> Option<&'static str> {
         let current = self.current_without_spare()?;
-        self.lacks_for_spare(current, self.linkable(current).is_some())
+        self.shortage_for_spare(current, self.linkable(current).is_some())
             .filter(|_| self.spare.state.waiting().is_none())
     }
 
@@ -442,7 +443,7 @@ impl Store {
 
     /// Returns where there is no room for a spare, if so. A spare only saves time: it must neither end a grace period
     /// early nor fill the disk.
-    fn lacks_for_spare(&self, current: &GenerationRecord, links: bool) -> Option<&'static str> {
+    fn shortage_for_spare(&self, current: &GenerationRecord, links: bool) -> Option<&'static str> {
         // A spare of hard links has no file content, but every entry may be a directory.
         let need = RequiredSpace { bytes: if links { 0 } else { current.bytes }, entries: current.entries };
         let directories = current.lineage.as_ref().map_or(0, |lineage| lineage.directories);

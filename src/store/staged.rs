@@ -156,10 +156,12 @@ impl Store {
                 let unsynced = spare::apply(&dir, delta, blobs, &options, None, cancel)?;
                 (dir, unsynced, None)
             }
-            TakenSpare::Stamped(spare) => match spare.carry(&place.name, delta, blobs, &options, cancel)? {
-                Some((dir, unsynced, stamps)) => (dir, unsynced, Some(stamps)),
-                None => return Ok(None),
-            },
+            TakenSpare::Stamped(spare) => {
+                match spare.carry_forward(&place.name, delta, blobs, &options, cancel)? {
+                    Some((dir, unsynced, stamps)) => (dir, unsynced, Some(stamps)),
+                    None => return Ok(None),
+                }
+            }
         };
         let facts = RecordFacts::of((delta.revision, delta.tree), selection, need);
         let facts = RecordFacts { unshared, lineage, directories, ..facts };

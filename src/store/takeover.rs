@@ -38,7 +38,7 @@ impl Store {
         let failed = |act| Error::io(act, layout.link.dir_path().join(TMP_LINK));
         if layout.link.name != TMP_LINK
             && let Link::To(target) = fsx::read_link(link_dir, TMP_LINK).map_err(failed("stat"))?
-            && layout.link.named_by(&target).is_some()
+            && layout.link.generation_in(&target).is_some()
         {
             fsx::unlink(link_dir, TMP_LINK).map_err(failed("remove"))?;
             found.done.push(format!("removed {TMP_LINK}, left by git-sync"));
@@ -58,7 +58,7 @@ impl Store {
                 }
                 found.done.push(format!(
                     "moved {commit}, published by git-sync version 3, to {}",
-                    to.place().display()
+                    to.relative_path().display()
                 ));
             }
         }
@@ -112,7 +112,7 @@ impl Store {
         loop {
             let name = commit.numbered(serial);
             let there = fsx::stat(&self.layout.generations_dir, name.as_str())
-                .map_err(Error::io("stat", self.layout.place(&name)))?;
+                .map_err(Error::io("stat", self.layout.path_of(&name)))?;
             if there.is_none() && self.state.record(&name).is_none() {
                 return Ok(name);
             }
@@ -154,7 +154,7 @@ impl Store {
             &times,
             AtFlags::SYMLINK_NOFOLLOW,
         )
-        .map_err(Error::io("touch the retired generation", self.layout.place(name)))
+        .map_err(Error::io("touch the retired generation", self.layout.path_of(name)))
     }
 
     /// Records that the current generation holds this payload, after [`Store::verify`] found no difference.

@@ -112,7 +112,7 @@ impl Store {
     /// Step 1: chooses the names, and renames an entry out of the way if names cannot be exchanged.
     fn choose_names(&mut self, staged: &Staged) -> Result<WorktreeNames, Error> {
         let name = Name::of(staged.revision());
-        let failed = |act| Error::io(act, self.layout.place(&name));
+        let failed = |act| Error::io(act, self.layout.path_of(&name));
         let taken = fsx::stat(&self.layout.generations_dir, name.as_str()).map_err(failed("stat"))?.is_some();
         let replaces_current = self.layout.linked_generation()?.as_ref() == Some(&name);
         if !taken {
@@ -155,7 +155,7 @@ impl Store {
     ) -> Result<(), E> {
         let layout = &self.layout;
         let worktrees = &layout.generations_dir;
-        let place = layout.place(&names.initial);
+        let place = layout.path_of(&names.initial);
         // 3
         fsx::rename_new(&layout.staging, staged.name(), worktrees, names.initial.as_str())
             .map_err(Error::io("rename the staged directory to", &place))?;
@@ -165,7 +165,7 @@ impl Store {
         ready(record, &place)?;
         // 5
         if names.exchanges() {
-            let failed = Error::io("put the new generation in the place of", layout.place(&names.name));
+            let failed = Error::io("put the new generation in the place of", layout.path_of(&names.name));
             let done = fsx::exchange(worktrees, names.initial.as_str(), worktrees, names.name.as_str())
                 .map_err(failed)?;
             if !done {
@@ -184,7 +184,7 @@ impl Store {
             return Ok(());
         }
         if self.state.record(&names.initial).is_none() {
-            let failed = Error::io("move to the trash", self.layout.place(&names.initial));
+            let failed = Error::io("move to the trash", self.layout.path_of(&names.initial));
             self.trash.put(&self.layout.generations_dir, names.initial.as_str(), None).map_err(failed)?;
         }
         self.sync_worktrees()

@@ -101,7 +101,7 @@ impl Worker {
             ..View::default()
         };
         view.ready = store.is_trusted(&clock::now());
-        view.heard = LastAnswer::not_yet();
+        view.last_answer = LastAnswer::not_yet();
         let folds = store.probes().folds;
         let by_commit = store.is_git_sync();
         let payload_inputs =
@@ -267,7 +267,7 @@ impl Worker {
         let current = self.view.revision();
         let mut upstream = self.upstream.lock().await;
         let resolved = bounds.network(Stage::Resolve, upstream.resolve(current, &held)).await;
-        self.view.sources = upstream.rows(current, false);
+        self.view.sources = upstream.source_statuses(current, false);
         self.was_answered = resolved.as_ref().map_or_else(Error::is_no_such_ref, |_| true);
         let tip = resolved?;
         self.metrics.took("resolve", began.elapsed());
@@ -344,13 +344,13 @@ impl Work for Worker {
         self.was_answered = false;
         let followed = self.follow(bounds, &choice, may_publish).await;
         if self.was_answered && !followed.as_ref().is_err_and(Error::is_connection_failure) {
-            self.view.heard = LastAnswer::now();
+            self.view.last_answer = LastAnswer::now();
         }
         let mut upstream = self.upstream.lock().await;
         if followed.is_ok() {
             upstream.clear_suspects();
         }
-        self.view.sources = upstream.rows(self.view.revision(), followed.is_err());
+        self.view.sources = upstream.source_statuses(self.view.revision(), followed.is_err());
         drop(upstream);
         let done = match (followed?, republished) {
             (Done::Published(published), _) => Done::Published(published),
@@ -400,7 +400,7 @@ impl Work for Worker {
                 self.housekeeping_due = true; // run again once the retirement is recorded
                 return;
             }
-            (store.spare_task(), store.spare_lacks())
+            (store.spare_task(), store.spare_shortage())
         };
         match lacks.map(|place| format!("there is no room {place} for a spare")) {
             Some(why) => {
@@ -445,7 +445,8 @@ impl Work for Worker {
 
     async fn finish(&mut self, bounds: &Bounds) {
         let store = self.store().await;
-        let deleted = bounds.blocking(Stage::Mend, move |cancel| Ok(store.wait_for_deletions(cancel))).await;
+        let deleted =
+            bounds.blocking(Stage::Repair, move |cancel| Ok(store.wait_for_deletions(cancel))).await;
         match deleted {
             Ok(true) => {}
             Ok(false) => debug!("ended before everything in the trash was deleted"),
@@ -463,8 +464,8 @@ impl Work for Worker {
     }
 
     fn next_repair(&self) -> Option<Duration> {
-        let retention = self.view.plan.decisions.iter().filter_map(|decision| decision.again_in);
-        retention.chain([self.scrubs.again_in()]).min()
+        let retention = self.view.plan.decisions.iter().filter_map(|decision| decision.next_change_in);
+        retention.chain([self.scrubs.due_in()]).min()
     }
 
     fn view(&self) -> &View {

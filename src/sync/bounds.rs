@@ -28,7 +28,7 @@ pub(super) struct Bounds {
 impl Bounds {
     /// Bounds of an attempt that starts now.
     pub(super) fn new(limit: Duration, draining: CancellationToken) -> Self {
-        Self { draining, deadline: Instant::now() + limit, limit, stage: Mutex::new(Stage::Mend) }
+        Self { draining, deadline: Instant::now() + limit, limit, stage: Mutex::new(Stage::Repair) }
     }
 
     /// The stage that began last.

@@ -121,7 +121,7 @@ impl<W: Work> Drive<'_, W> {
             }
             let trigger = self.machine.start(self.now());
             let number = self.report.attempt_began(trigger, self.timeout);
-            let span = tracing::info_span!("sync", attempt = number, trigger = trigger.word());
+            let span = tracing::info_span!("sync", attempt = number, trigger = trigger.label());
             if let Some(end) = self.attempt().instrument(span).await {
                 break end;
             }
@@ -221,13 +221,13 @@ impl<W: Work> Drive<'_, W> {
         match &result {
             Ok(Done::Published(_)) => self.machine.publish(now, retry::random_fraction()),
             Ok(Done::Unchanged) => self.machine.unchanged(now, retry::random_fraction()),
-            Ok(Done::Held) => self.machine.tip_held(hold.unwrap_or(now)),
+            Ok(Done::Held) => self.machine.hold_tip(hold.unwrap_or(now)),
             Err(error) => self.machine.fail(now, error.failure(), retry::random_fraction()),
         }
         self.attempts.ended(result.as_ref().map(|_| self.work.newest()).map_err(Error::to_source_error));
         if self.park && matches!(result, Ok(Done::Published(_) | Done::Unchanged)) {
             self.machine.stop_polling();
-            self.report.no_attempt_follows();
+            self.report.log_parked();
             self.attempts.parked();
         }
         let failures = self.machine.failures();

@@ -13,7 +13,7 @@ use crate::{hooks, mirror, store};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stage {
     /// Repairing the root: links, left-overs, retired generations.
-    Mend,
+    Repair,
     /// Reading the sparse patterns.
     Select,
     /// Asking the remote what the ref names.
@@ -32,7 +32,7 @@ impl Stage {
     /// The stage's label value in metrics.
     pub fn label(self) -> &'static str {
         match self {
-            Self::Mend => "mend",
+            Self::Repair => "mend",
             Self::Select => "select",
             Self::Resolve => "resolve",
             Self::Fetch => "fetch",
@@ -43,9 +43,9 @@ impl Stage {
     }
 
     /// A phrase that follows "while" in messages.
-    pub(super) fn words(self) -> &'static str {
+    pub(super) fn phrase(self) -> &'static str {
         match self {
-            Self::Mend => "repairing the root",
+            Self::Repair => "repairing the root",
             Self::Select => "reading the sparse patterns",
             Self::Resolve => "resolving the ref at the remote",
             Self::Fetch => "fetching objects",
@@ -79,7 +79,7 @@ pub enum Error {
         again: bool,
     },
     /// The attempt took too long.
-    #[error("the attempt took longer than --sync-timeout={}s, while {}", limit.as_secs_f64(), stage.words())]
+    #[error("the attempt took longer than --sync-timeout={}s, while {}", limit.as_secs_f64(), stage.phrase())]
     Timeout {
         /// The stage at the deadline.
         stage: Stage,
@@ -104,7 +104,7 @@ pub enum Error {
         source: std::io::Error,
     },
     /// A blocking step panicked, by a defect of treeswap. What is published is unaffected.
-    #[error("internal error while {}: {message}", stage.words())]
+    #[error("internal error while {}: {message}", stage.phrase())]
     Panicked {
         /// The stage that panicked.
         stage: Stage,
@@ -162,7 +162,7 @@ impl Error {
     /// Returns true if the connection to the remote failed or timed out.
     pub(super) fn is_connection_failure(&self) -> bool {
         match self {
-            Self::Mirror(error) => error.is_cut(),
+            Self::Mirror(error) => error.is_connection_loss(),
             Self::Timeout { stage, .. } => matches!(stage, Stage::Resolve | Stage::Fetch),
             _ => false,
         }
@@ -241,7 +241,7 @@ impl Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::human::reads_well;
+    use crate::human::assert_message_style;
 
     #[test]
     fn every_variant_is_one_line_and_says_what_to_do() {
@@ -285,7 +285,7 @@ mod tests {
                 | Error::Panicked { .. }
                 | Error::Interrupted => {}
             }
-            reads_well(&error, &error.hints());
+            assert_message_style(&error, &error.hints());
         }
     }
 }

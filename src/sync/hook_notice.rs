@@ -16,7 +16,7 @@ pub(super) fn notice(record: &GenerationRecord, commit: Option<&Commit>, root: &
         sources: sources(commit),
         selection: record.selection.clone(),
         generation: Some(record.name.clone()),
-        dir: root.join(record.name.place()),
+        dir: root.join(record.name.relative_path()),
     }
 }
 
@@ -41,5 +41,5 @@ pub(super) async fn ask_gate(
         generation: None,
         dir: staged.path(),
     };
-    bounds.gate(gate.pass(&notice, &bounds.draining), gate.again()).await
+    bounds.gate(gate.pass(&notice, &bounds.draining), gate.retries_refusals()).await
 }

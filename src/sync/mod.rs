@@ -57,7 +57,7 @@ use crate::payload::{Limits, Rules, Symlinks};
 use crate::phase::machine::{Machine, Patience, Timing};
 use crate::phase::{Status, Trigger};
 use crate::sources::{AttemptResults, History, Newest, Upstream};
-use crate::store::{OwnFile, Store};
+use crate::store::{OperatorFile, Store};
 use crate::telemetry::metrics::{Metrics, SourceLabel};
 
 use drive::Work as _;
@@ -69,7 +69,7 @@ pub use error::{Error, Stage};
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The ref as configured, for messages.
-    pub asked: String,
+    pub ref_name: String,
     /// The root's path, for messages.
     pub root: PathBuf,
     /// Size limits on a revision.
@@ -97,9 +97,9 @@ pub struct Options {
     /// Log every failure instead of the first one and then ever fewer: git-sync does, and users count its lines.
     pub every_failure: bool,
     /// The file that is touched after each publication and at the first success.
-    pub touch_file: Option<OwnFile>,
+    pub touch_file: Option<OperatorFile>,
     /// The file that holds the last error; removed after a success.
-    pub error_file: Option<OwnFile>,
+    pub error_file: Option<OperatorFile>,
 }
 
 /// What shapes a payload but is not among the [`Options`]: properties of the root and the mirror.
@@ -162,8 +162,8 @@ pub struct TriggerSender {
 
 impl TriggerSender {
     /// Requests an attempt without waiting for it. Requests that arrive while one is still unread are merged into it.
-    pub fn ask(&self, trigger: Trigger) {
-        let source = trigger.word();
+    pub fn request(&self, trigger: Trigger) {
+        let source = trigger.label();
         self.metrics.triggers.get_or_create(&SourceLabel { source }).inc();
         let _ = self.send.try_send(trigger);
     }
@@ -175,7 +175,7 @@ pub struct Sync {
     report: report::Report,
     machine: Machine,
     triggers: mpsc::Receiver<Trigger>,
-    asker: TriggerSender,
+    trigger_sender: TriggerSender,
     attempts: AttemptResults,
     options: Arc<Options>,
 }
@@ -202,15 +202,15 @@ impl Sync {
         let before = store.status();
         let received = upstream.received();
         let (send, triggers) = mpsc::channel(1);
-        let asker = TriggerSender { send, metrics: metrics.clone() };
-        let of_source = asker.clone();
-        upstream.on_answer(move || of_source.ask(Trigger::Source));
+        let trigger_sender = TriggerSender { send, metrics: metrics.clone() };
+        let of_source = trigger_sender.clone();
+        upstream.on_answer(move || of_source.request(Trigger::Source));
         let attempts = AttemptResults::default();
-        upstream.set_askers(attempts.askers());
+        upstream.set_waiting_deliveries(attempts.waiting_deliveries());
         let worker = attempt::Worker::new(Arc::clone(&options), store, upstream, metrics.clone());
         let seen = report::InitialState { remote, before, received };
         let report = report::Report::new(Arc::clone(&options), seen, metrics, worker.view(), status);
-        Self { worker, report, machine, triggers, asker, attempts, options }
+        Self { worker, report, machine, triggers, trigger_sender, attempts, options }
     }
 
     /// Sets the hooks that are notified of publications.
@@ -221,14 +221,14 @@ impl Sync {
     }
 
     /// Returns a handle that requests attempts of this sync.
-    pub fn asker(&self) -> TriggerSender {
-        self.asker.clone()
+    pub fn trigger_sender(&self) -> TriggerSender {
+        self.trigger_sender.clone()
     }
 
     /// Returns a handle for deliveries that asks this sync for the newest revision.
     pub fn newest(&self) -> Newest {
-        let asker = self.asker();
-        self.attempts.newest(move || asker.ask(Trigger::Delivery))
+        let trigger_sender = self.trigger_sender();
+        self.attempts.newest(move || trigger_sender.request(Trigger::Delivery))
     }
 
     /// Returns a handle for deliveries that compares revisions, using this sync's mirror and remote.

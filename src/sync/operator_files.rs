@@ -1,5 +1,5 @@
 //! The touch file and the error file (`--touch-file`, `--error-file`). They may be on a file system that hangs, which
-//! must not block the loop: file operations run detached and are waited for at most [`detached_io::PATIENCE`].
+//! must not block the loop: file operations run detached and are waited for at most [`detached_io::DEFAULT_TIMEOUT`].
 
 use tracing::{debug, error};
 
@@ -8,15 +8,15 @@ use super::error::Error;
 use crate::detached_io;
 use crate::human::one_line;
 use crate::secret;
-use crate::store::OwnFile;
+use crate::store::OperatorFile;
 use crate::telemetry::GIT_SYNC;
 
 /// The number of consecutive failures, and the limit if it was reached.
 pub(super) type Failures = (u32, Option<u32>);
 
 /// Touches the touch file. Returns one line for each failure.
-pub(super) async fn touch(file: Option<&OwnFile>) -> Vec<String> {
-    let work = |file: &OwnFile| {
+pub(super) async fn touch(file: Option<&OperatorFile>) -> Vec<String> {
+    let work = |file: &OperatorFile| {
         let touched = file.touch();
         log_touched(file, &touched);
         failure_line("cannot touch", file, touched).into_iter().collect()
@@ -25,7 +25,7 @@ pub(super) async fn touch(file: Option<&OwnFile>) -> Vec<String> {
 }
 
 /// Logs the line that git-sync logs.
-fn log_touched(file: &OwnFile, touched: &std::io::Result<()>) {
+fn log_touched(file: &OperatorFile, touched: &std::io::Result<()>) {
     let path = file.path().display().to_string();
     match touched {
         Ok(()) => debug!(name: "touched", target: GIT_SYNC, path, "touched"),
@@ -42,7 +42,7 @@ pub(super) async fn write(
     is_first: bool,
 ) -> Vec<String> {
     let error = error.map(|error| ErrorFile::of(error, options, failures));
-    let work = move |file: &OwnFile| {
+    let work = move |file: &OperatorFile| {
         let swept = is_first.then(|| failure_line("cannot sweep beside", file, file.sweep()));
         let written = match error {
             Some(error) => failure_line("cannot write", file, file.write(&error.text())),
@@ -53,21 +53,23 @@ pub(super) async fn write(
     run_detached(options.error_file.as_ref(), work).await
 }
 
-/// Runs file operations on a detached thread, for at most [`detached_io::PATIENCE`].
+/// Runs file operations on a detached thread, for at most [`detached_io::DEFAULT_TIMEOUT`].
 async fn run_detached(
-    file: Option<&OwnFile>,
-    work: impl FnOnce(&OwnFile) -> Vec<String> + Send + 'static,
+    file: Option<&OperatorFile>,
+    work: impl FnOnce(&OperatorFile) -> Vec<String> + Send + 'static,
 ) -> Vec<String> {
     let Some(file) = file else { return Vec::new() };
     let own = file.clone();
     let work = detached_io::run(file.path(), move || work(&own));
-    match tokio::time::timeout(detached_io::PATIENCE, work).await {
+    match tokio::time::timeout(detached_io::DEFAULT_TIMEOUT, work).await {
         Ok(Some(failures)) => failures,
-        Ok(None) | Err(_) => vec![format!("cannot reach {}: {}", file.path().display(), detached_io::late())],
+        Ok(None) | Err(_) => {
+            vec![format!("cannot reach {}: {}", file.path().display(), detached_io::timeout_error())]
+        }
     }
 }
 
-fn failure_line(act: &str, file: &OwnFile, result: std::io::Result<()>) -> Option<String> {
+fn failure_line(act: &str, file: &OperatorFile, result: std::io::Result<()>) -> Option<String> {
     result.err().map(|error| format!("{act} {}: {error}", file.path().display()))
 }
 
@@ -89,7 +91,7 @@ impl ErrorFile {
         if let Some(limit) = given_up {
             arguments.insert("maxFailures".to_owned(), limit.into());
         }
-        arguments.insert("ref".to_owned(), options.asked.clone().into());
+        arguments.insert("ref".to_owned(), options.ref_name.clone().into());
         arguments.insert("hints".to_owned(), error.hints().into());
         // git-sync's messages, which programs that read the file may compare.
         let message =
@@ -113,7 +115,7 @@ mod tests {
     #[tokio::test]
     async fn a_file_that_hangs_is_named_and_keeps_nobody() {
         let dir = tempfile::tempdir().unwrap();
-        let file = OwnFile::new(dir.path(), &Style::Kubelet, Path::new("..touched")).unwrap();
+        let file = OperatorFile::new(dir.path(), &Style::Kubelet, Path::new("..touched")).unwrap();
         let (end, ended) = std::sync::mpsc::channel::<()>();
         let hung = run_detached(Some(&file), move |_| {
             let _ = ended.recv();

@@ -80,13 +80,13 @@ impl Report {
         status: watch::Sender<Status>,
     ) -> Self {
         let InitialState { remote, before, received } = seen;
-        let (last_success, earlier_success) = known_success(before, view, &remote, &options.asked);
+        let (last_success, earlier_success) = known_success(before, view, &remote, &options.ref_name);
         metrics.succeeded(last_success.map(seconds));
         status.send_modify(|status| {
             let hooks = std::mem::take(&mut status.hooks);
             *status = Status {
                 remote,
-                asked: options.asked.clone(),
+                ref_name: options.ref_name.clone(),
                 root: options.root.display().to_string(),
                 last_success,
                 earlier_success,
@@ -176,8 +176,8 @@ impl Report {
     }
 
     /// Reports that polling stops because the ref is a commit id.
-    pub(super) fn no_attempt_follows(&self) {
-        info!(name: "parked", target: GIT_SYNC, asked = self.options.asked, "parked");
+    pub(super) fn log_parked(&self) {
+        info!(name: "parked", target: GIT_SYNC, asked = self.options.ref_name, "parked");
     }
 
     /// Reports a repair of the root between attempts.
@@ -213,7 +213,7 @@ impl Report {
         self.status.send_modify(|status| status.next_attempt = None);
         self.metrics.phase_changed.set(seconds(Timestamp::now()));
         if matches!(trigger, Trigger::StartUp | Trigger::Timer) {
-            self.metrics.triggers.get_or_create(&SourceLabel { source: trigger.word() }).inc();
+            self.metrics.triggers.get_or_create(&SourceLabel { source: trigger.label() }).inc();
         }
         self.metrics.attempt_start.set(seconds(Timestamp::now()));
         let received = self.received.bytes();
@@ -231,7 +231,7 @@ impl Report {
             status.progress = Some(Progress {
                 since: running.at,
                 stage: stage.label().to_owned(),
-                what: stage.words().to_owned(),
+                what: stage.phrase().to_owned(),
                 fetched_bytes: bytes.saturating_sub(running.received),
             });
         });
@@ -357,27 +357,27 @@ impl Report {
         (failures_before, first_success): (u64, bool),
         took: Duration,
     ) {
-        let asked = self.options.asked.as_str();
+        let ref_name = self.options.ref_name.as_str();
         let updates = self.metrics.git_sync.updates();
         match result {
             Err(_) => {}
             Ok(Done::Published(published)) => {
                 log_published(published, view, took);
                 let remote = published.current.revision;
-                info!(name: "updated", target: GIT_SYNC, asked, %remote, updates, "updated");
+                info!(name: "updated", target: GIT_SYNC, asked = ref_name, %remote, updates, "updated");
             }
             Ok(Done::Unchanged) => {
                 let remote = view.current().map(|record| record.revision).filter(|_| first_success);
                 if let Some(remote) = remote {
                     let local = remote;
-                    info!(name: "update", target: GIT_SYNC, asked, %local, %remote, updates = updates.saturating_sub(1), "update");
-                    info!(name: "updated", target: GIT_SYNC, asked, %remote, updates, "updated");
+                    info!(name: "update", target: GIT_SYNC, asked = ref_name, %local, %remote, updates = updates.saturating_sub(1), "update");
+                    info!(name: "updated", target: GIT_SYNC, asked = ref_name, %remote, updates, "updated");
                 }
                 let remote = view.current().map(|record| record.revision.to_string());
                 match view.current().filter(|_| self.options.one_time) {
-                    Some(record) => log_agreed(asked, record, view, took),
+                    Some(record) => log_agreed(ref_name, record, view, took),
                     None => {
-                        debug!(name: "unchanged", remote, asked, updates, duration_ms = millis(took), "unchanged");
+                        debug!(name: "unchanged", remote, asked = ref_name, updates, duration_ms = millis(took), "unchanged");
                     }
                 }
             }

@@ -35,7 +35,7 @@ impl Scrubs {
     }
 
     /// The time until there is something to do; zero while a scrub is running.
-    pub(super) fn again_in(&self) -> Duration {
+    pub(super) fn due_in(&self) -> Duration {
         match self.running {
             Some(_) => Duration::ZERO,
             None => self.due.saturating_duration_since(Instant::now()),
@@ -86,8 +86,8 @@ mod tests {
         let mut scrubs = Scrubs::new();
         let mut waited = Vec::new();
         for _ in 0..10 {
-            waited.push(scrubs.again_in().as_secs() / 60);
-            tokio::time::advance(scrubs.again_in()).await;
+            waited.push(scrubs.due_in().as_secs() / 60);
+            tokio::time::advance(scrubs.due_in()).await;
             assert!(scrubs.is_due());
             scrubs.start(None);
             scrubs.was_in_doubt();
@@ -95,6 +95,6 @@ mod tests {
         assert_eq!(waited, [10, 20, 40, 80, 160, 320, 640, 1280, 1440, 1440]);
         scrubs.was_clean();
         scrubs.start(None);
-        assert_eq!(scrubs.again_in(), INTERVAL);
+        assert_eq!(scrubs.due_in(), INTERVAL);
     }
 }

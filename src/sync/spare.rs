@@ -58,7 +58,7 @@ fn make_new(
     }
     drop(awaited);
     if !task.has_room_to_copy() {
-        task.give_up()?;
+        task.discard_retired()?;
         return Ok(None);
     }
     task.copy(&payload()?, blobs, cancel)?;

@@ -45,7 +45,7 @@ pub(super) struct View {
     /// The sources if there are several, otherwise empty.
     pub(super) sources: Vec<SourceStatus>,
     /// The remote's last answer if there is a single remote.
-    pub(super) heard: LastAnswer,
+    pub(super) last_answer: LastAnswer,
     /// The mirror's size in bytes when it was last counted; 0 if it is outside the root, `None` before the first count.
     pub(super) mirror_bytes: Option<u64>,
 }

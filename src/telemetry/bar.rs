@@ -11,9 +11,9 @@ static SHOWN: OnceLock<ProgressBar> = OnceLock::new();
 
 /// A progress line, shown until it is dropped.
 #[derive(Debug)]
-pub struct Bar(ProgressBar);
+pub struct ProgressLine(ProgressBar);
 
-impl Bar {
+impl ProgressLine {
     /// Shows the line on stderr, which has to be a terminal. `what` is what is being done.
     pub fn show(what: &str) -> Self {
         let bar = SHOWN.get_or_init(ProgressBar::new_spinner).clone();
@@ -27,22 +27,22 @@ impl Bar {
     }
 
     /// Updates what is being done, and how many bytes were received.
-    pub fn say(&self, what: &str, bytes: u64) {
+    pub fn update(&self, what: &str, bytes: u64) {
         let bytes = if bytes == 0 { String::new() } else { format!(", {}", HumanBytes(bytes)) };
         self.0.set_message(format!("{what}{bytes}"));
     }
 }
 
-impl Drop for Bar {
+impl Drop for ProgressLine {
     fn drop(&mut self) {
         self.0.finish_and_clear();
     }
 }
 
 /// stderr, with the progress line hidden during each write.
-pub(super) struct Around;
+pub(super) struct AroundProgressLine;
 
-impl Write for Around {
+impl Write for AroundProgressLine {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match SHOWN.get() {
             Some(bar) => bar.suspend(|| io::stderr().write(bytes)),

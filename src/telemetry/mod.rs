@@ -19,7 +19,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::secret::Redacting;
 
-pub use bar::Bar;
+pub use bar::ProgressLine;
 
 /// The version of the package.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -130,7 +130,7 @@ pub fn start(options: &Options) {
 
 /// Why the process ends, as far as git-sync has a message of its own for it.
 #[derive(Clone, Copy, Debug)]
-pub enum Ending<'a> {
+pub enum ExitReason<'a> {
     /// The root cannot be made.
     NoRoot(&'a std::path::Path),
     /// The address cannot be bound.
@@ -139,7 +139,7 @@ pub enum Ending<'a> {
     Other,
 }
 
-impl Ending<'_> {
+impl ExitReason<'_> {
     /// Returns git-sync's message, or a general one.
     pub fn message(self) -> &'static str {
         match self {
@@ -152,19 +152,22 @@ impl Ending<'_> {
 
 /// Logs why the process ends, whatever the filter, if the format is JSON or git-sync's. Returns false with another
 /// format; the caller then prints it as text. `asked` is the format to assume if [`start`] was not called.
-pub fn ends(asked: Option<Format>, ending: Ending<'_>, error: &str, hints: &[String]) -> bool {
+pub fn ends(asked: Option<Format>, exit_reason: ExitReason<'_>, error: &str, hints: &[String]) -> bool {
     let format = FORMAT.get().copied().or(asked);
     let Some(format @ (Format::Json | Format::GitSync)) = format else { return false };
     let hints = Some(hints.join("; ")).filter(|hints| !hints.is_empty());
-    tracing::dispatcher::with_default(&dispatch(format, None, EnvFilter::new("error")), || match ending {
-        Ending::NoRoot(path) => {
-            tracing::error!(name: "no_root", error, path = %path.display(), hints, "treeswap ends");
-        }
-        Ending::NoListener(endpoint) => {
-            tracing::error!(name: "no_listener", error, endpoint, hints, "treeswap ends");
-        }
-        Ending::Other => tracing::error!(error, hints, "treeswap ends"),
-    });
+    tracing::dispatcher::with_default(
+        &dispatch(format, None, EnvFilter::new("error")),
+        || match exit_reason {
+            ExitReason::NoRoot(path) => {
+                tracing::error!(name: "no_root", error, path = %path.display(), hints, "treeswap ends");
+            }
+            ExitReason::NoListener(endpoint) => {
+                tracing::error!(name: "no_listener", error, endpoint, hints, "treeswap ends");
+            }
+            ExitReason::Other => tracing::error!(error, hints, "treeswap ends"),
+        },
+    );
     true
 }
 
@@ -172,7 +175,7 @@ fn dispatch(format: Format, verbosity: Option<i64>, filter: EnvFilter) -> tracin
     let terminal = std::io::stderr().is_terminal();
     let lines = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(|| Redacting(bar::Around))
+        .with_writer(|| Redacting(bar::AroundProgressLine))
         // Otherwise a failed write to stderr would be reported on stderr, and panic. Syncing goes on even if the log's
         // reader is gone.
         .log_internal_errors(false)

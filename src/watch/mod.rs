@@ -295,7 +295,7 @@ mod tests {
             match limitation {
                 Limitation::Instances | Limitation::Watches | Limitation::Other(_) => {}
             }
-            crate::human::reads_well(&limitation, &limitation.hints());
+            crate::human::assert_message_style(&limitation, &limitation.hints());
         }
     }
 

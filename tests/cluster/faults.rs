@@ -35,7 +35,7 @@ async fn a_cut_is_an_unknown_outcome_before_the_effect_and_after_it() {
         let name = format!("{fault:?}").to_lowercase();
         proxy.next("POST", "configmaps", fault);
         let error = cluster.create(draft(&namespace, &name, &[]), Mode::Write).await.unwrap_err();
-        assert!(matches!(error.why, Failure::Cut { .. }), "{error:?}");
+        assert!(matches!(error.why, Failure::ConnectionLost { .. }), "{error:?}");
         is_unknown(&error);
         assert_eq!(is_there(&namespace, &name), took_effect, "{name}");
         // Nothing was sent twice, and reading decides.
@@ -60,7 +60,7 @@ async fn a_deadline_is_an_unknown_outcome_before_the_effect_and_after_it() {
         let name = format!("{fault:?}").to_lowercase();
         proxy.next("POST", "configmaps", fault);
         let error = cluster.create(draft(&namespace, &name, &[]), Mode::Write).await.unwrap_err();
-        assert!(matches!(error.why, Failure::Silent { after } if after == limit), "{error:?}");
+        assert!(matches!(error.why, Failure::Timeout { after } if after == limit), "{error:?}");
         is_unknown(&error);
         proxy.held().await; // the proxy is as busy as we are
         assert!(whole(&error).contains("no answer within 4s"), "{}", whole(&error));
@@ -146,11 +146,11 @@ async fn a_success_that_is_none_is_an_unknown_outcome() {
     {
         proxy.next("POST", "configmaps", Fault::Answer(200, None, text));
         let error = cluster.create(draft(&namespace, "one", &[]), Mode::Write).await.unwrap_err();
-        assert!(matches!(error.why, Failure::Strange { .. }), "{error:?}");
+        assert!(matches!(error.why, Failure::UnexpectedResponse { .. }), "{error:?}");
         is_unknown(&error);
         proxy.next("GET", "configmaps", Fault::Answer(200, None, text));
         let error = cluster.list(&namespace).await.unwrap_err();
-        assert!(matches!(error.why, Failure::Strange { .. }) && !error.is_unknown(), "{error:?}");
+        assert!(matches!(error.why, Failure::UnexpectedResponse { .. }) && !error.is_unknown(), "{error:?}");
     }
 }
 
@@ -217,7 +217,7 @@ async fn a_server_that_is_not_there_got_nothing() {
     let cluster = client_with(access, Options { timeout: Duration::from_secs(2), ..Options::default() });
     let error = cluster.create(draft("default", "one", &[]), Mode::Write).await.unwrap_err();
     assert!(error.is_transient(), "{error:?}");
-    assert!(matches!(error.why, Failure::Unreachable { .. } | Failure::Silent { .. }), "{error:?}");
+    assert!(matches!(error.why, Failure::Unreachable { .. } | Failure::Timeout { .. }), "{error:?}");
 }
 
 #[tokio::test]

@@ -73,7 +73,7 @@ async fn what_was_read_is_a_precondition_of_every_write() {
     let new = || draft(&namespace, "one", &[("a", "1")]);
     let first = cluster.create(new(), Mode::Write).await.unwrap();
     let error = cluster.create(new(), Mode::Write).await.unwrap_err();
-    assert!(matches!(error.why, Failure::Exists) && error.is_transient() && !error.is_unknown());
+    assert!(matches!(error.why, Failure::AlreadyExists) && error.is_transient() && !error.is_unknown());
 
     // Somebody writes in between.
     kubernetes.put(&namespace, "one", json!({ "data": { "theirs": "1" } }));
@@ -93,7 +93,7 @@ async fn what_was_read_is_a_precondition_of_every_write() {
     assert!(cluster.delete(&second, Mode::Write).await.unwrap());
     assert!(!cluster.delete(&second, Mode::Write).await.unwrap(), "it is gone already");
     let error = cluster.replace(&second, new(), Mode::Write).await.unwrap_err();
-    assert!(matches!(error.why, Failure::Absent | Failure::Conflict) && error.is_transient(), "{error:?}");
+    assert!(matches!(error.why, Failure::NotFound | Failure::Conflict) && error.is_transient(), "{error:?}");
     cluster.create(new(), Mode::Write).await.unwrap();
     for error in [
         cluster.replace(&second, new(), Mode::Write).await.unwrap_err(),
@@ -191,7 +191,7 @@ async fn a_lease_is_created_once_and_replaced_only_by_who_read_it() {
     };
     assert_eq!(cluster.lease(&namespace, "turn").await.unwrap(), None);
     let first = cluster.create_lease(taken("a", 0)).await.unwrap();
-    assert!(matches!(cluster.create_lease(taken("b", 0)).await.unwrap_err().why, Failure::Exists));
+    assert!(matches!(cluster.create_lease(taken("b", 0)).await.unwrap_err().why, Failure::AlreadyExists));
     assert_eq!(cluster.lease(&namespace, "turn").await.unwrap().as_ref(), Some(&first));
     assert_eq!((first.holder.as_deref(), first.duration, first.transitions), (Some("a"), Some(15), 0));
     assert_eq!(first.acquired, taken("a", 0).acquired);

@@ -55,7 +55,7 @@ async fn credentials_that_are_not_accepted_are_tried_twice_and_never_shown() {
 #[tokio::test]
 async fn an_absent_namespace_is_told_from_an_absent_map() {
     let error = admin().create(draft("nowhere", "one", &[]), Mode::Write).await.unwrap_err();
-    assert!(matches!(error.why, Failure::NamespaceAbsent { .. }), "{error:?}");
+    assert!(matches!(error.why, Failure::NamespaceNotFound { .. }), "{error:?}");
     says(&error, &["namespace nowhere does not exist"], &["create the namespace nowhere"]);
     assert!(admin().list("nowhere").await.unwrap().is_empty(), "the server knows no difference here");
 }
@@ -101,7 +101,7 @@ async fn a_quota_is_named_with_its_figures() {
     let mut refused = None;
     for _ in 0..600 {
         match cluster.create(draft(&namespace, "one", &[]), Mode::DryRun).await {
-            Err(error) if matches!(error.why, Failure::Quota { .. }) => {
+            Err(error) if matches!(error.why, Failure::QuotaExceeded { .. }) => {
                 refused = Some(error);
                 break;
             }

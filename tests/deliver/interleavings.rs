@@ -284,8 +284,9 @@ impl Stage {
                 older.task.abort();
             } else {
                 let (report, steps) = older.finish().await;
-                let is_held =
-                    |target: &Target| target.outcome == Outcome::Held && self.pushed.sources.held().is_some();
+                let is_held = |target: &Target| {
+                    target.outcome == Outcome::Held && self.pushed.sources.hold_reason().is_some()
+                };
                 let open =
                     report.targets.iter().filter(|target| !target.outcome.is_success() && !is_held(target));
                 assert_eq!(
@@ -307,7 +308,7 @@ impl Stage {
             assert!(kill || ours.contains(&named), "{}: {marker}", told());
             return false;
         };
-        let is_away = self.pushed.sources.held().is_some();
+        let is_away = self.pushed.sources.hold_reason().is_some();
         assert!(kill || is_away, "{}: {found}", told());
         self.alone(NEWER);
         assert_eq!(wrong(self), None, "{}: a resync brings it right", told());

@@ -64,7 +64,7 @@ impl Script {
 }
 
 impl Source for Script {
-    async fn ask(&self) -> Result<Named, SourceError> {
+    async fn resolve(&self) -> Result<Named, SourceError> {
         (self.answer)(self.asked.fetch_add(1, Ordering::SeqCst)).await
     }
 
@@ -116,7 +116,7 @@ pub fn planner(rules: &str, namespace: &str) -> Planner {
         ignore_unknown: false,
         repository: None,
         policies: Policies::default(),
-        most_bytes: None,
+        memory_limit: None,
         shape: ExtraKeys { version_key: VersionKey::Changed, stamp_key: None },
         warn: |_| {},
     };

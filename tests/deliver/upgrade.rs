@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::json;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
-use treeswap::deliver::{LoopEvent, Options, Outcome, Rhythm, follow};
+use treeswap::deliver::{LoopEvent, LoopTiming, Options, Outcome, follow};
 use treeswap::retry::Backoff;
 
 use crate::kubernetes::{Kubernetes, text};
@@ -24,7 +24,7 @@ fn rules_that_the_release_before_stored_are_these_rules_and_nothing_is_written_f
     let writer = load(&[("test", kubernetes.access("writer"))]);
     let plans = plans(RULES, &namespace, &FILES);
     let rules = plans[&revision(1)].rules.clone();
-    let options = options().naming(Some("https://git.example.com/acme/config.git?token=s3cret"));
+    let options = options().with_remote(Some("https://git.example.com/acme/config.git?token=s3cret"));
     let deliver = |number| run(Script::at(&plans, revision(number)), &writer, &options).unwrap();
     let annotation =
         |name: &str, of: &str| text(&kubernetes.configmap(&namespace, name)["metadata"]["annotations"][of]);
@@ -72,7 +72,7 @@ fn what_is_denied_is_tried_again_and_done_once_the_right_is_granted() {
     let plans = plans(RULES, &namespace, &FILES);
     let source = Arc::new(Script::at(&plans, revision(1)));
     let hour = Duration::from_secs(3_600);
-    let rhythm = Rhythm {
+    let loop_timing = LoopTiming {
         period: Some(hour), // nobody asks for it
         min_interval: Duration::ZERO,
         resync: hour,
@@ -99,7 +99,7 @@ fn what_is_denied_is_tried_again_and_done_once_the_right_is_granted() {
         runtime().block_on(async {
             let end = tokio::time::timeout(
                 Duration::from_secs(120),
-                follow(source, &cluster, &options, &rhythm, &mut asked, &ending, tell),
+                follow(source, &cluster, &options, &loop_timing, &mut asked, &ending, tell),
             );
             assert!(end.await.is_ok(), "the right was granted, and nobody noticed");
         });

@@ -23,7 +23,7 @@ const S: fn(u64) -> Duration = Duration::from_secs;
 fn options(root: &Path, period: Duration) -> sync::Options {
     let backoff = Backoff { first: period, ceiling: period };
     Options {
-        asked: "main".to_owned(),
+        ref_name: "main".to_owned(),
         root: root.to_owned(),
         limits: Default::default(),
         symlinks: Default::default(),

@@ -334,7 +334,7 @@ fn a_commit_id_is_fetched_once_and_then_needs_nobody() {
     let old = remote.commit(&wide());
     remote.commit(&wide().file("x", "y"));
     let mut bench = Bench { options: bench.options.clone(), world: bench.world };
-    bench.options.asked = Ref::Commit(old.parse().unwrap());
+    bench.options.followed = Ref::Commit(old.parse().unwrap());
     let mut mirror = bench.open();
     assert_eq!(update(&mut mirror, &[]), revision(&old));
     bench.assert_whole(&mirror, revision(&old));

@@ -22,7 +22,7 @@ struct Family {
 impl Family {
     fn new(others: &[&'static str]) -> Self {
         let mut bench = Bench::new("main");
-        bench.options.modules = Access { asked: Submodules::Recursive, ..Access::default() };
+        bench.options.modules = Access { submodules: Submodules::Recursive, ..Access::default() };
         let others =
             others.iter().map(|name| (*name, Remote::create(&bench.world.dir().join(name)))).collect();
         Self { bench, others }
@@ -142,7 +142,7 @@ fn shallow_means_the_first_level_and_off_none() {
         (Submodules::Recursive, "f=top sub/deep/d=deep sub/s=one"),
     ] {
         let mut options = family.bench.options.clone();
-        options.modules.asked = asked;
+        options.modules.submodules = asked;
         let mut mirror = Mirror::open(options).unwrap();
         let at = update(&mut mirror, &[]);
         assert_eq!(family.shown(&mirror, at), expected, "{asked:?}");

@@ -203,7 +203,7 @@ fn what_lists_submodules_comes_although_it_was_left_out() {
     for filter in ["blob:none", "tree:0"] {
         let mut bench = Bench::new("main");
         bench.options.filter = Some(filter.into());
-        bench.options.modules.asked = Submodules::Recursive;
+        bench.options.modules.submodules = Submodules::Recursive;
         let below = Remote::create(&bench.world.dir().join("below"));
         let commit = below.commit(&Files::new().file("f", "below"));
         let list = "[submodule \"m\"]\n\tpath = way/to/m\n\turl = ../below\n";

@@ -86,10 +86,10 @@ fn references_that_multiply_are_refused() {
 #[test]
 fn words_that_yaml_1_1_reads_otherwise_are_named_unless_they_are_quoted() {
     let (_, found) = fault("maps:\n  a/x: {name: cm, clusters: {on: [n1]}}\n");
-    assert!(matches!(found, Fault::Trap { word, what: "a boolean" } if word == "on"));
+    assert!(matches!(found, Fault::ImplicitType { word, what: "a boolean" } if word == "on"));
     let (field, found) = fault("maps:\n  a/x: {name: cm, clusters: {c: [010]}}\n");
     assert_eq!(field, "maps[\"a/x\"].clusters.c[0]");
-    assert!(matches!(found, Fault::Trap { word, what: "a number" } if word == "010"));
+    assert!(matches!(found, Fault::ImplicitType { word, what: "a number" } if word == "010"));
     read("maps:\n  a/x: {name: cm, clusters: {\"on\": ['off']}}\n", "default", false).unwrap();
     let rules = read("gzip: yes\nmaps:\n  a/x: {name: cm}\n", "default", false).unwrap();
     assert!(rules.rules[0].compress);

@@ -117,7 +117,7 @@ fn of_fault(fault: &Fault) -> Option<Defect> {
         Fault::IllegalKey { .. } => Defect::IllegalKey,
         Fault::Unknown(_) | Fault::Removed(_) => Defect::UnknownField,
         Fault::Duplicate => Defect::Duplicate,
-        Fault::Trap { .. } => Defect::UnquotedBoolean,
+        Fault::ImplicitType { .. } => Defect::UnquotedBoolean,
         _ => return None,
     })
 }

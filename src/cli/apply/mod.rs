@@ -245,7 +245,7 @@ pub(super) fn run(args: &Args, given: &FlagOrigins) -> anyhow::Result<ExitCode> 
                 SetOptions { rules: true, root: false, timeout, ..sources }
             });
             let upstream = Upstream::open(fetch.mirror.clone(), sources)?;
-            let options = options.naming(upstream.repository().as_deref());
+            let options = options.with_remote(upstream.repository().as_deref());
             let source = Remote::new(upstream, planner).context("cannot start a thread")?;
             let delivery = deliver::deliver(Arc::new(source), &clusters, &options, &cancel);
             runtime.block_on(with_timeout(limit, &cancel, delivery))
@@ -312,7 +312,7 @@ impl Args {
         let Once { force, dry_run, timeout, .. } = self.once;
         let options = self.rights.options(&self.clusters)?;
         // Waiting for Leases may take a quarter of the time, so that most of it is left for the work.
-        let leases = options.leases.clone().map(|leases| leases.patient_for(timeout / 4));
+        let leases = options.leases.clone().map(|leases| leases.with_max_wait(timeout / 4));
         Ok(deliver::Options { force, dry_run, leases, ..options })
     }
 }
@@ -360,7 +360,7 @@ fn default_kubeconfigs() -> Vec<PathBuf> {
         Some(paths) => std::env::split_paths(&paths).filter(|path| !path.as_os_str().is_empty()).collect(),
         // A file whose check hangs or fails counts as existing: reading it reports the error.
         None => home()
-            .filter(|path| detached_io::patiently(path, |path| path.try_exists()).unwrap_or(true))
+            .filter(|path| detached_io::wait_for_io(path, |path| path.try_exists()).unwrap_or(true))
             .into_iter()
             .collect(),
     }

@@ -53,7 +53,7 @@ fn failures_by_cause(report: &Report) -> Vec<(String, &[String])> {
     let line = |(target, more): (&Target, usize)| {
         let Target { cluster, namespace, name, outcome, .. } = target;
         let others = if more == 0 { String::new() } else { format!(" (and {more} more)") };
-        format!("{cluster}/{namespace}/{name}{others}: {}: {}", outcome.word(), why(target))
+        format!("{cluster}/{namespace}/{name}{others}: {}: {}", outcome.label(), why(target))
     };
     causes.into_iter().map(|cause| (line(cause), cause.0.hints.as_slice())).collect()
 }
@@ -61,7 +61,7 @@ fn failures_by_cause(report: &Report) -> Vec<(String, &[String])> {
 /// Writes the results into the log. The summary comes last: Kubernetes keeps the end of a log.
 pub(super) fn log(report: &Report, dry_run: bool) {
     for target in report.targets.iter().filter(|target| target.outcome != Outcome::Right) {
-        let outcome = target.outcome.word();
+        let outcome = target.outcome.label();
         let line = line(target, dry_run);
         let Target { cluster, namespace, name: configmap, .. } = target;
         if target.outcome.is_success() {
@@ -86,9 +86,9 @@ fn hints(report: &Report) -> BTreeSet<&String> {
 /// The outcome, or in a dry run what it would be.
 fn word(outcome: Outcome, dry_run: bool) -> String {
     if dry_run && outcome.is_write() {
-        format!("to be {}", outcome.word())
+        format!("to be {}", outcome.label())
     } else {
-        outcome.word().to_owned()
+        outcome.label().to_owned()
     }
 }
 

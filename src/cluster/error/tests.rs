@@ -1,5 +1,5 @@
 use super::*;
-use crate::human::reads_well;
+use crate::human::assert_message_style;
 
 #[test]
 fn every_failure_is_one_line_and_says_what_to_do() {
@@ -15,24 +15,24 @@ fn every_failure_is_one_line_and_says_what_to_do() {
     let each = || {
         [
             Failure::Conflict,
-            Failure::Exists,
-            Failure::Absent,
-            Failure::NamespaceAbsent { namespace: text() },
+            Failure::AlreadyExists,
+            Failure::NotFound,
+            Failure::NamespaceNotFound { namespace: text() },
             Failure::NamespaceTerminating { namespace: text() },
-            Failure::Quota { said: text() },
+            Failure::QuotaExceeded { said: text() },
             forbidden(""),
             forbidden("prod"),
-            Failure::Refused { said: text() },
+            Failure::AdmissionDenied { said: text() },
             Failure::Unauthorized,
             Failure::TooLarge { said: text() },
             Failure::Immutable,
             Failure::Invalid { said: text() },
             Failure::Busy { status: 429, pause: None },
             Failure::Expired,
-            Failure::Silent { after },
-            Failure::Cut { why: text() },
+            Failure::Timeout { after },
+            Failure::ConnectionLost { why: text() },
             Failure::Server { status: 500, said: text() },
-            Failure::Strange { expected: "ConfigMap" },
+            Failure::UnexpectedResponse { expected: "ConfigMap" },
             Failure::Status { status: 418, said: text() },
             unreachable(true),
             unreachable(false),
@@ -43,30 +43,30 @@ fn every_failure_is_one_line_and_says_what_to_do() {
         for why in each() {
             match &why {
                 Failure::Conflict
-                | Failure::Exists
-                | Failure::Absent
-                | Failure::NamespaceAbsent { .. }
+                | Failure::AlreadyExists
+                | Failure::NotFound
+                | Failure::NamespaceNotFound { .. }
                 | Failure::NamespaceTerminating { .. }
-                | Failure::Quota { .. }
+                | Failure::QuotaExceeded { .. }
                 | Failure::Forbidden { .. }
-                | Failure::Refused { .. }
+                | Failure::AdmissionDenied { .. }
                 | Failure::Unauthorized
                 | Failure::TooLarge { .. }
                 | Failure::Immutable
                 | Failure::Invalid { .. }
                 | Failure::Busy { .. }
                 | Failure::Expired
-                | Failure::Silent { .. }
-                | Failure::Cut { .. }
+                | Failure::Timeout { .. }
+                | Failure::ConnectionLost { .. }
                 | Failure::Server { .. }
-                | Failure::Strange { .. }
+                | Failure::UnexpectedResponse { .. }
                 | Failure::Status { .. }
                 | Failure::Unreachable { .. }
                 | Failure::Config(_) => {}
             }
-            let act = Box::new(Act::of(Verb::Update, kind, "prod", "plugins"));
-            let error = Error { cluster: "build01".into(), act, why };
-            reads_well(&error, &error.hints());
+            let operation = Box::new(Operation::of(Verb::Update, kind, "prod", "plugins"));
+            let error = Error { cluster: "build01".into(), operation, why };
+            assert_message_style(&error, &error.hints());
         }
     }
 }
@@ -106,6 +106,6 @@ fn everything_wrong_with_a_kubeconfig_is_one_line_and_says_what_to_do() {
             | ConfigError::PluginSilent { .. }
             | ConfigError::PluginAnswer { .. } => {}
         }
-        reads_well(&error, &error.hints());
+        assert_message_style(&error, &error.hints());
     }
 }

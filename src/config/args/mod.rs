@@ -47,7 +47,7 @@ pub struct Args {
 
 impl Args {
     /// Arguments with default values, for a command that fetches a repository and publishes nothing.
-    pub fn for_fetching(repo: &str, asked: &str, credentials: Credentials, mirror: &Path) -> Self {
+    pub fn for_fetching(repo: &str, ref_name: &str, credentials: Credentials, mirror: &Path) -> Self {
         #[derive(clap::Parser)]
         struct Bare {
             #[command(flatten)]
@@ -57,7 +57,7 @@ impl Args {
         #[expect(clippy::expect_used, reason = "the arguments are the required ones, and constant")]
         let mut args = bare.expect("the defaults are valid").args;
         args.source.repo = repo.to_owned();
-        args.source.asked = asked.to_owned();
+        args.source.ref_name = ref_name.to_owned();
         args.credentials = credentials;
         args.root.mirror = mirror.display().to_string();
         args
@@ -82,7 +82,7 @@ pub struct Source {
 
     /// Branch, tag, full ref name or full commit id to follow
     #[arg(long = "ref", value_name = "REF", default_value = "HEAD")]
-    pub asked: String,
+    pub ref_name: String,
 
     /// Directory of the repository to publish, as in `services/gateway`; empty for all of it
     ///

@@ -97,7 +97,7 @@ pub(super) fn of(section: &str, below: Option<&str>, name: &str) -> Use {
 }
 
 /// What to give instead of a setting without effect. `None` if it has an effect, or is passed to git (`by_git`).
-pub(super) fn instead(found: Use, by_git: bool) -> Option<&'static str> {
+pub(super) fn replacement(found: Use, by_git: bool) -> Option<&'static str> {
     match found {
         Applied(..) => None,
         ByGit(_) if by_git => None,

@@ -64,9 +64,9 @@ fn settings_about_the_remote_are_applied_and_others_named_without_their_values()
     assert!(found.unverified && found.local_submodules && matches!(found.proxy, Proxy::To(_)));
     assert_eq!(found.ca_file, Some("/ca.pem".into()));
     assert_eq!(found.cookie_file, Some("/cookies".into()));
-    let remarks: Vec<String> = found.remarks(false).collect();
+    let warnings: Vec<String> = found.warnings(false).collect();
     assert_eq!(
-        remarks,
+        warnings,
         [
             "git's Core.autoCRLF has no effect here: files are published as they are committed",
             "git's credential.helper has no effect here: use --credential, --password-file or --askpass-url",
@@ -77,8 +77,8 @@ fn settings_about_the_remote_are_applied_and_others_named_without_their_values()
         ]
     );
     // git itself fetches, and has the settings; what is published is not its doing.
-    assert!(found.remarks(true).all(|line| !line.contains("credential.helper")));
-    assert!(found.remarks(true).any(|line| line.contains("autoCRLF")));
+    assert!(found.warnings(true).all(|line| !line.contains("credential.helper")));
+    assert!(found.warnings(true).any(|line| line.contains("autoCRLF")));
     assert!(!format!("{found:?}").contains("s3cret"), "{found:?}");
     assert!(effect(&[("http.extraHeader", "A: b")], "git@example.com:x").headers.is_empty());
 }
@@ -140,8 +140,8 @@ fn a_protocols_own_setting_beats_that_for_all_protocols() {
 #[test]
 fn a_url_that_is_none_is_named_as_without_effect() {
     let found = effect(&[("http.example.com.proxy", "http://proxy")], "https://h/x");
-    let remarks: Vec<String> = found.remarks(true).collect();
-    assert_eq!(remarks, ["git's http.[redacted].proxy has no effect here: the URL in it is invalid"]);
+    let warnings: Vec<String> = found.warnings(true).collect();
+    assert_eq!(warnings, ["git's http.[redacted].proxy has no effect here: the URL in it is invalid"]);
 }
 
 #[test]

@@ -29,8 +29,8 @@ use crate::secret::Secret;
 use pflag::FlagSpec;
 
 use table::RENAMED;
+use table::{DEPRECATED, SPECIAL};
 pub use table::{FLAGS, Flag, Kind};
-use table::{OLD, SPECIAL};
 pub(super) use table::{of_sync, older_names, variable};
 
 /// What the command line asks the program to do.
@@ -81,7 +81,7 @@ impl Call {
 
 /// Why a command line or an environment cannot be parsed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Fault {
+pub enum ParseError {
     /// An argument is malformed. The message is printed with the usage, and once more on stdout; exit code 2.
     #[error("{0}")]
     Arguments(String),
@@ -122,10 +122,10 @@ pub type Lookup<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 ///
 /// # Errors
 /// When a variable or an argument is malformed.
-pub fn read(sync: &Command, arguments: &[String], lookup: Lookup<'_>) -> Result<Call, Fault> {
+pub fn read(sync: &Command, arguments: &[String], lookup: Lookup<'_>) -> Result<Call, ParseError> {
     let mut values = Values::default();
     let mut notes = Vec::new();
-    for flag in FLAGS.iter().chain(OLD) {
+    for flag in FLAGS.iter().chain(DEPRECATED) {
         if let Some(given) = value_from_environment(flag, lookup, &mut notes)? {
             values.set(flag.name, given);
         }
@@ -135,8 +135,8 @@ pub fn read(sync: &Command, arguments: &[String], lookup: Lookup<'_>) -> Result<
     let ours = |flag: &str| lookup(&variable("TREESWAP", flag)).is_some();
     values.0.retain(|name, _| flag_named(name).is_none_or(|flag| !ours(flag.here())));
     let mut parsed = ParsedFlags { values, own: Vec::new(), asked: [false; 3], hidden };
-    for (name, value) in
-        pflag::split(arguments, &known_flags(sync)).map_err(|error| Fault::Arguments(error.to_string()))?
+    for (name, value) in pflag::split(arguments, &known_flags(sync))
+        .map_err(|error| ParseError::Arguments(error.to_string()))?
     {
         parsed.add(&name, value)?;
     }
@@ -159,7 +159,7 @@ fn flag_named(name: &str) -> Option<&'static Flag> {
 
 /// All known flags: git-sync's, and ours.
 fn known_flags(sync: &Command) -> Vec<FlagSpec> {
-    let theirs = FLAGS.iter().chain(OLD).chain(SPECIAL);
+    let theirs = FLAGS.iter().chain(DEPRECATED).chain(SPECIAL);
     let theirs = theirs.map(|flag| FlagSpec { name: flag.name.to_owned(), switch: flag.kind.is_switch() });
     let ours = sync.get_arguments().filter(|arg| !arg.is_hide_set()).filter_map(|arg| {
         let name = arg.get_long().filter(|flag| of_sync(flag).is_none() && *flag != "help")?;
@@ -176,7 +176,7 @@ fn value_from_environment(
     flag: &Flag,
     lookup: Lookup<'_>,
     notes: &mut Vec<String>,
-) -> Result<Option<SourcedValue>, Fault> {
+) -> Result<Option<SourcedValue>, ParseError> {
     let newest = flag.variable().filter(|_| flag_named(flag.name).is_some());
     let Some((name, value)) = read_variable(newest.as_deref(), flag.older, lookup, notes)? else {
         return Ok(None);
@@ -188,7 +188,7 @@ fn value_from_environment(
             notes.push(format!("${name} is ignored: {why}"));
             Ok(None)
         }
-        Err(why) => Err(Fault::Environment(format!("invalid value {value:?} for ${name}: {why}"))),
+        Err(why) => Err(ParseError::Environment(format!("invalid value {value:?} for ${name}: {why}"))),
     }
 }
 
@@ -199,7 +199,7 @@ fn read_variable(
     older: &[&str],
     lookup: Lookup<'_>,
     notes: &mut Vec<String>,
-) -> Result<Option<(String, String)>, Fault> {
+) -> Result<Option<(String, String)>, ParseError> {
     let set: Vec<&str> =
         newest.into_iter().chain(older.iter().copied()).filter(|name| lookup(name).is_some()).collect();
     let Some(&winner) = set.last() else { return Ok(None) };
@@ -214,19 +214,19 @@ fn read_variable(
     let text = lookup(winner).and_then(|value| value.into_string().ok());
     match text {
         Some(text) => Ok(Some((winner.to_owned(), text))),
-        None => Err(Fault::Environment(format!("invalid value for ${winner}: it is not UTF-8"))),
+        None => Err(ParseError::Environment(format!("invalid value for ${winner}: it is not UTF-8"))),
     }
 }
 
 /// Reads the secrets that only variables can hold; our variables win over git-sync's.
-fn read_hidden(lookup: Lookup<'_>, notes: &mut Vec<String>) -> Result<Hidden, Fault> {
+fn read_hidden(lookup: Lookup<'_>, notes: &mut Vec<String>) -> Result<Hidden, ParseError> {
     let mut read = |ours: &'static str, theirs: &'static str, older: &[&str]| {
         let given = match read_variable(Some(ours), &[], lookup, notes)? {
             Some(given) => Some(given),
             None => read_variable(Some(theirs), older, lookup, notes)?,
         };
         let given = given.filter(|(_, value)| !value.is_empty());
-        Ok::<_, Fault>(
+        Ok::<_, ParseError>(
             given.map(|(name, value)| Variable { name: format!("${name}"), value: Secret::new(value) }),
         )
     };
@@ -264,8 +264,8 @@ struct ParsedFlags {
 
 impl ParsedFlags {
     /// Adds one flag of the command line.
-    fn add(&mut self, name: &str, value: String) -> Result<(), Fault> {
-        let flag = FLAGS.iter().chain(OLD).chain(SPECIAL).find(|flag| flag.name == name);
+    fn add(&mut self, name: &str, value: String) -> Result<(), ParseError> {
+        let flag = FLAGS.iter().chain(DEPRECATED).chain(SPECIAL).find(|flag| flag.name == name);
         let flag = flag.or_else(|| of_sync(name)); // `--grace`
         let Some(flag) = flag else {
             self.own.push(Setting { flag: name.to_owned(), value, origin: Origin::Flag });
@@ -273,7 +273,7 @@ impl ParsedFlags {
         };
         if let Err(why) = flag.kind.check(&value) {
             let shown = if flag.kind == Kind::Json { String::new() } else { format!(" {value:?}") };
-            return Err(Fault::Arguments(format!("invalid value{shown} for --{name}: {why}")));
+            return Err(ParseError::Arguments(format!("invalid value{shown} for --{name}: {why}")));
         }
         let on = || super::values::boolean(&value).unwrap_or_default();
         match flag.name {
@@ -315,11 +315,11 @@ impl ParsedFlags {
         if let Some(given) = self.values.last("ref").filter(|given| !given.value.is_empty()).cloned() {
             match refspec::source(&given.value) {
                 Ok(source) => {
-                    notes.extend(refspec::note(&given.origin.called("ref"), &given.value));
+                    notes.extend(refspec::warning(&given.origin.display_name("ref"), &given.value));
                     self.values.set("ref", SourcedValue { value: source.to_owned(), ..given });
                 }
                 Err(why) => {
-                    let name = given.origin.called("ref");
+                    let name = given.origin.display_name("ref");
                     wrong = wrong.or(Some(Error::Value { name, value: given.value, why }));
                 }
             }
@@ -331,7 +331,7 @@ impl ParsedFlags {
                     // git-sync accepts a negative timeout and removes worktrees at once.
                     self.values.set(flag.name, SourcedValue { value: "0s".to_owned(), ..given });
                 } else {
-                    let name = given.origin.called(flag.name);
+                    let name = given.origin.display_name(flag.name);
                     wrong = wrong.or(Some(Error::Value { name, value: given.value, why }));
                 }
             }

@@ -33,7 +33,7 @@ pub(super) fn translate(values: &mut Values, notes: &mut Vec<String>) -> Outcome
     let given = |values: &Values, name| values.last(name).filter(|given| is_set(name, &given.value)).cloned();
     for (name, successor) in SUCCESSORS {
         if let Some(given) = given(values, name) {
-            let old = given.origin.called(name);
+            let old = given.origin.display_name(name);
             notes.push(format!("{old} is deprecated and wins over what replaces it: use {successor}"));
         }
     }
@@ -46,14 +46,14 @@ pub(super) fn translate(values: &mut Values, notes: &mut Vec<String>) -> Outcome
         (Some(branch), Some(rev)) if rev.value == "HEAD" => values.set("ref", branch),
         (None, Some(rev)) => values.set("ref", rev),
         (Some(branch), Some(rev)) => {
-            let one = branch.origin.called("branch");
-            let other = rev.origin.called("rev");
+            let one = branch.origin.display_name("branch");
+            let other = rev.origin.display_name("rev");
             outcome.wrong = Some(Error::Conflict { one, other });
         }
         (None, None) => {}
     }
     if let Some(given) = given(values, "change-permissions") {
-        let name = given.origin.called("change-permissions");
+        let name = given.origin.display_name("change-permissions");
         let hint = "use --group-write; other modes are those of the commit";
         outcome.wrong = outcome.wrong.or(Some(Error::Unsupported { name, hint }));
     }

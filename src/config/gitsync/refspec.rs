@@ -30,7 +30,7 @@ pub(super) fn source(text: &str) -> Result<&str, String> {
 }
 
 /// The warning for a refspec with a `<to>`.
-pub(super) fn note(flag: &str, text: &str) -> Option<String> {
+pub(super) fn warning(flag: &str, text: &str) -> Option<String> {
     let (from, to) = sides(text);
     (!to.is_empty()).then(|| format!("{flag}={text} follows {from}; {to} is not written"))
 }
@@ -73,8 +73,8 @@ mod tests {
         ] {
             assert_eq!(source(text), Ok(from), "{text}");
         }
-        assert_eq!(note("--ref", "+main:x").unwrap(), "--ref=+main:x follows main; x is not written");
-        assert_eq!((note("--ref", "+main"), note("--ref", "main:")), (None, None));
+        assert_eq!(warning("--ref", "+main:x").unwrap(), "--ref=+main:x follows main; x is not written");
+        assert_eq!((warning("--ref", "+main"), warning("--ref", "main:")), (None, None));
     }
 
     #[test]

@@ -25,7 +25,7 @@ pub enum Kind {
 
 impl Kind {
     /// The placeholder for the value in the usage text; empty for a switch.
-    pub fn word(self) -> &'static str {
+    pub fn placeholder(self) -> &'static str {
         match self {
             Self::Text => "string",
             Self::Int => "int",
@@ -107,7 +107,7 @@ pub(in crate::config) fn of_sync(flag: &str) -> Option<&'static Flag> {
 
 /// All old names of variables.
 pub(in crate::config) fn older_names() -> impl Iterator<Item = &'static str> {
-    let all = FLAGS.iter().chain(OLD).flat_map(|flag| flag.older.iter().copied());
+    let all = FLAGS.iter().chain(DEPRECATED).flat_map(|flag| flag.older.iter().copied());
     all.chain(std::iter::once("GIT_SYNC_PASSWORD"))
 }
 
@@ -218,7 +218,7 @@ pub const FLAGS: &[Flag] = &[
 ];
 
 /// The flags of v3 that v4 accepts without listing them in its help; `older` has their variables.
-pub(super) const OLD: &[Flag] = &[
+pub(super) const DEPRECATED: &[Flag] = &[
     flag("branch", Text, &["GIT_SYNC_BRANCH"]),
     flag("change-permissions", Int, &["GIT_SYNC_PERMISSIONS"]),
     flag("dest", Text, &["GIT_SYNC_DEST"]),

@@ -11,7 +11,7 @@ fn sync() -> Command {
 }
 
 /// Reads with these variables and arguments.
-fn call(variables: &[(&str, &str)], arguments: &[&str]) -> Result<Call, Fault> {
+fn call(variables: &[(&str, &str)], arguments: &[&str]) -> Result<Call, ParseError> {
     let arguments: Vec<String> = arguments.iter().map(|text| (*text).to_owned()).collect();
     let look = |name: &str| {
         variables.iter().find(|(known, _)| *known == name).map(|(_, value)| OsString::from(value))
@@ -67,7 +67,7 @@ fn a_variable_is_read_even_where_the_flag_is_given() {
         ("GIT_SYNC_WAIT", "soon", "invalid value \"soon\" for $GIT_SYNC_WAIT"),
     ] {
         let fault = call(&[(name, value)], &["--period=1s", "--depth=1", "--one-time"]).unwrap_err();
-        assert!(matches!(&fault, Fault::Environment(text) if text.starts_with(said)), "{fault:?}");
+        assert!(matches!(&fault, ParseError::Environment(text) if text.starts_with(said)), "{fault:?}");
     }
     assert_eq!(values(&[("GITSYNC_REF", "")], &[], "ref"), [""], "text may be empty");
     let unreadable = read(&sync(), &[], &|name| {
@@ -160,7 +160,7 @@ fn version_help_and_manual_come_in_this_order_and_before_what_is_missing() {
     assert_eq!(action(&["--man", "-?"]), Action::Help);
     assert_eq!(action(&["--man"]), Action::Manual);
     assert_eq!(action(&["--help=false", "extra"]), Action::Run);
-    assert!(matches!(call(&[], &["--help", "--nope"]), Err(Fault::Arguments(_))));
+    assert!(matches!(call(&[], &["--help", "--nope"]), Err(ParseError::Arguments(_))));
 }
 
 #[test]

@@ -10,7 +10,7 @@ use crate::config::error::Error;
 use crate::config::personality::Personality;
 use crate::config::values::path;
 use crate::payload::Symlinks;
-use crate::phase::ITS_SOURCES;
+use crate::phase::REF_OF_SOURCES;
 use crate::phase::machine::{Patience, Timing};
 use crate::revision::Ref;
 use crate::{mirror, retry, store, sync};
@@ -21,15 +21,15 @@ impl Check<'_> {
         &self,
         root: &Path,
         style: &store::Style,
-        asked: &Ref,
+        followed: &Ref,
         pace: Timing,
         sync_timeout: Duration,
     ) -> Result<sync::Options, Error> {
         let Args { source, root: given, pace: args::PaceArgs { one_time, .. }, logging, .. } = self.args;
         Ok(sync::Options {
-            asked: match source.sources.as_str() {
-                "" => asked.to_string(),
-                _ => ITS_SOURCES.to_owned(),
+            ref_name: match source.sources.as_str() {
+                "" => followed.to_string(),
+                _ => REF_OF_SOURCES.to_owned(),
             },
             root: root.to_owned(),
             limits: self.limits()?,
@@ -46,10 +46,10 @@ impl Check<'_> {
             sync_timeout,
             one_time: *one_time,
             // As git-sync does for a commit id. As treeswap, attempts go on, to check that the root is intact.
-            park: self.origins.personality() == Personality::GitSync && matches!(asked, Ref::Commit(_)),
+            park: self.origins.personality() == Personality::GitSync && matches!(followed, Ref::Commit(_)),
             every_failure: self.origins.personality() == Personality::GitSync,
-            touch_file: self.own_file("touch-file", &given.touch_file, root, style)?,
-            error_file: self.own_file("error-file", &logging.error_file, root, style)?,
+            touch_file: self.operator_file("touch-file", &given.touch_file, root, style)?,
+            error_file: self.operator_file("error-file", &logging.error_file, root, style)?,
         })
     }
 

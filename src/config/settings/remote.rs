@@ -24,8 +24,8 @@ impl Check<'_> {
     }
 
     /// The ref to follow.
-    pub(super) fn asked(&self) -> Result<Ref, Error> {
-        let text = &self.args.source.asked;
+    pub(super) fn followed_ref(&self) -> Result<Ref, Error> {
+        let text = &self.args.source.ref_name;
         text.parse().map_err(|error: crate::revision::BadRef| self.invalid("ref", text, error.why()))
     }
 
@@ -75,8 +75,8 @@ impl Check<'_> {
     }
 
     /// Warnings about settings that have no effect or are unsafe. They never contain a value, which may be a secret.
-    pub(super) fn remarks(&self, git: &git_config::Effect, hidden: &Hidden) -> Vec<String> {
-        let settings = git.remarks(!self.args.git.git.is_empty());
+    pub(super) fn warnings(&self, git: &git_config::Effect, hidden: &Hidden) -> Vec<String> {
+        let settings = git.warnings(!self.args.git.git.is_empty());
         let ssh = hidden.ssh_command.as_deref().map(git_config::ssh_command).unwrap_or_default();
         let trusting = match (self.args.credentials.ssh_known_hosts, ssh.trusting) {
             (true, false) => None,

@@ -9,7 +9,7 @@ use crate::config::check::Check;
 use crate::config::error::Error;
 use crate::config::values::path;
 use crate::retention;
-use crate::store::{self, OwnFile};
+use crate::store::{self, OperatorFile};
 
 impl Check<'_> {
     /// The root as an absolute path.
@@ -39,19 +39,19 @@ impl Check<'_> {
 
     /// A file that we write for the operator, such as `--touch-file`. As in git-sync, a relative path is relative to
     /// the root.
-    pub(super) fn own_file(
+    pub(super) fn operator_file(
         &self,
         flag: &str,
         text: &str,
         root: &Path,
         style: &store::Style,
-    ) -> Result<Option<OwnFile>, Error> {
-        let file = path(text).map(|path| OwnFile::new(root, style, &path)).transpose();
-        file.map_err(|why| self.misplaced(flag, text, why, style))
+    ) -> Result<Option<OperatorFile>, Error> {
+        let file = path(text).map(|path| OperatorFile::new(root, style, &path)).transpose();
+        file.map_err(|why| self.misplaced_file(flag, text, why, style))
     }
 
     /// The error for a path that may not be where it is.
-    pub(super) fn misplaced(&self, flag: &str, text: &str, why: String, style: &store::Style) -> Error {
+    pub(super) fn misplaced_file(&self, flag: &str, text: &str, why: String, style: &store::Style) -> Error {
         let hint = match style {
             store::Style::Kubelet => "name a path outside of the root, or one in it that begins with \"..\"",
             store::Style::GitSync { .. } => {
@@ -75,7 +75,7 @@ impl Check<'_> {
         store::check_place(root, style, &path)
             .and_then(|()| store::check_resolved(root, &path, style, made_for))
             .map(|()| path)
-            .map_err(|why| self.misplaced(flag, text, why, style))
+            .map_err(|why| self.misplaced_file(flag, text, why, style))
     }
 
     /// The same for a file that must not be inside the root.

@@ -32,9 +32,9 @@ impl Check<'_> {
             return Ok(Some(admin::Options {
                 bind: given.http_bind.clone(),
                 webhook_secrets: given.webhook_secret_file.clone(),
-                front: match personality {
-                    Personality::Treeswap => admin::Front::Treeswap,
-                    Personality::GitSync => admin::Front::GitSync { metrics: given.http_metrics },
+                fallback: match personality {
+                    Personality::Treeswap => admin::Fallback::Treeswap,
+                    Personality::GitSync => admin::Fallback::GitSync { metrics: given.http_metrics },
                 },
                 pprof: given.http_pprof,
                 max_stale,

@@ -213,12 +213,12 @@ impl Decision {
     }
 
     /// Returns true if the write counts against the [`RepairLimit`].
-    pub fn is_counted(&self) -> bool {
+    pub fn counts_toward_limit(&self) -> bool {
         self.repairs() || self.why == DecisionReason::TurnedBack
     }
 
     /// Returns true if it deletes the ConfigMap or writes it because no file matches it any more.
-    pub fn empties(&self) -> bool {
+    pub fn removes_content(&self) -> bool {
         self.action == Action::Delete || (self.why == DecisionReason::Unfed && self.writes())
     }
 }
@@ -470,7 +470,7 @@ impl Policy {
     /// Refuses a counted write while its target is over the repair limit.
     fn limit_repairs(&self, mut decision: Decision, record: Option<&LastAttempt>) -> Decision {
         let contested = record.and_then(|record| self.pace.repairs_over_limit(&record.repairs, self.now));
-        if let (Some(times), true) = (contested, decision.writes() && decision.is_counted()) {
+        if let (Some(times), true) = (contested, decision.writes() && decision.counts_toward_limit()) {
             decision.action = Action::Refuse(match decision.why {
                 DecisionReason::TurnedBack => Refusal::TurnedBack(times),
                 _ => Refusal::Contested(times),

@@ -81,9 +81,9 @@ impl Desired {
         for planned in &plan.configmaps {
             // A ConfigMap that holds the composed revision changes with every source.
             let held = if planned.stamp.is_some() && shape.version_key == VersionKey::Every {
-                sources.held()
+                sources.hold_reason()
             } else {
-                sources.held_below(planned.rules.iter().map(|rule| prefix(*rule)))
+                sources.hold_reason_below(planned.rules.iter().map(|rule| prefix(*rule)))
             };
             let wanted = DesiredConfigMap { held, ..DesiredConfigMap::of(planned, &shape)? };
             for place in &planned.places {

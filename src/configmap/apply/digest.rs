@@ -63,11 +63,11 @@ fn text(deciding: &Deciding<'_>) -> String {
     let form = DigestInput {
         dialect: rules.dialect.to_string(),
         policies: Policies {
-            collisions: policies.collisions.word(),
-            illegal_keys: policies.illegal_keys.word(),
-            links: policies.links.word(),
-            overlaps: policies.overlaps.word(),
-            oversize: policies.oversize.word(),
+            collisions: policies.collisions.label(),
+            illegal_keys: policies.illegal_keys.label(),
+            links: policies.links.label(),
+            overlaps: policies.overlaps.label(),
+            oversize: policies.oversize.label(),
         },
         repository: options.repository.as_deref(),
         rules: rules.rules.iter().map(rule).collect(),
@@ -129,7 +129,7 @@ mod tests {
 
     macro_rules! policy {
         ($case:ident, $name:literal, $($value:expr),*) => {
-            word($case, $name, &[$(($value, $value.word())),*])
+            word($case, $name, &[$(($value, $value.label())),*])
         };
     }
 

@@ -20,7 +20,7 @@ pub struct Holding {
 
 /// The state of a Lease from our point of view.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Standing {
+pub enum LeaseAvailability {
     /// Nobody holds it.
     Free,
     /// We hold it: an earlier attempt succeeded and its response was lost.
@@ -28,10 +28,10 @@ pub enum Standing {
     /// Another instance holds it and has renewed it in time.
     Taken(String),
     /// Another instance holds it and has not renewed it for longer than the duration.
-    Silent(String),
+    Expired(String),
 }
 
-impl Standing {
+impl LeaseAvailability {
     /// Returns true if the Lease can be taken.
     pub fn is_open(&self) -> bool {
         !matches!(self, Self::Taken(_))
@@ -48,15 +48,21 @@ pub struct Watch {
 impl Watch {
     /// Evaluates one read of the Lease (`None`: it does not exist) at `now` on a monotonic clock. `us` is our identity;
     /// `most` caps the duration that the Lease states.
-    pub fn observe(&mut self, found: Option<&Holding>, us: &str, most: Duration, now: Duration) -> Standing {
+    pub fn observe(
+        &mut self,
+        found: Option<&Holding>,
+        us: &str,
+        most: Duration,
+        now: Duration,
+    ) -> LeaseAvailability {
         let Some((Holding { duration, version, .. }, holder)) =
             found.and_then(|found| Some((found, found.holder.clone()?)))
         else {
             self.last = None;
-            return Standing::Free;
+            return LeaseAvailability::Free;
         };
         if holder == us {
-            return Standing::Ours;
+            return LeaseAvailability::Ours;
         }
         let since = match &self.last {
             Some((last, since)) if last == version => *since,
@@ -64,7 +70,11 @@ impl Watch {
         };
         self.last = Some((version.clone(), since));
         let silence = duration.unwrap_or(most).min(most);
-        if now.saturating_sub(since) >= silence { Standing::Silent(holder) } else { Standing::Taken(holder) }
+        if now.saturating_sub(since) >= silence {
+            LeaseAvailability::Expired(holder)
+        } else {
+            LeaseAvailability::Taken(holder)
+        }
     }
 }
 
@@ -82,18 +92,18 @@ pub enum SlotChoice {
 /// Chooses a slot of a pool: one that is ours, else a free one, else one with a silent holder; among equals the first
 /// one from index `first` on. `None` marks a slot that cannot be used. Instances with the same `first` compete for a
 /// slot.
-pub fn choose(standings: &[Option<&Standing>], first: usize) -> SlotChoice {
-    let rank = |standing: &Standing| match standing {
-        Standing::Ours => Some(0),
-        Standing::Free => Some(1),
-        Standing::Silent(_) => Some(2),
-        Standing::Taken(_) => None,
+pub fn choose(availabilities: &[Option<&LeaseAvailability>], first: usize) -> SlotChoice {
+    let rank = |availability: &LeaseAvailability| match availability {
+        LeaseAvailability::Ours => Some(0),
+        LeaseAvailability::Free => Some(1),
+        LeaseAvailability::Expired(_) => Some(2),
+        LeaseAvailability::Taken(_) => None,
     };
-    let around = (0..standings.len()).map(|step| (first + step) % standings.len());
-    let open = around.filter_map(|at| Some((rank(standings[at]?)?, at)));
+    let around = (0..availabilities.len()).map(|step| (first + step) % availabilities.len());
+    let open = around.filter_map(|at| Some((rank(availabilities[at]?)?, at)));
     match open.min_by_key(|(rank, _)| *rank) {
         Some((_, at)) => SlotChoice::Take(at),
-        None if standings.iter().any(Option::is_some) => SlotChoice::Wait,
+        None if availabilities.iter().any(Option::is_some) => SlotChoice::Wait,
         None => SlotChoice::Nowhere,
     }
 }
@@ -112,12 +122,12 @@ mod tests {
     fn silence_counts_from_the_change_that_we_saw() {
         let mut watch = Watch::default();
         let mut at = |now, version: &str| watch.observe(Some(&held(version, 15)), "b", S(15), S(now));
-        let taken = Standing::Taken("a".into());
+        let taken = LeaseAvailability::Taken("a".into());
         assert_eq!(at(100, "1"), taken, "however long ago it was written");
         assert_eq!(at(114, "1"), taken);
         assert_eq!(at(114, "2"), taken, "it was renewed");
         assert_eq!(at(128, "2"), taken);
-        assert_eq!(at(129, "2"), Standing::Silent("a".into()));
+        assert_eq!(at(129, "2"), LeaseAvailability::Expired("a".into()));
         assert_eq!(at(130, "3"), taken, "it, or another one, is there again");
     }
 
@@ -126,35 +136,38 @@ mod tests {
         for (theirs, ours) in [(15, 3_600), (3_600, 15)] {
             let mut watch = Watch::default();
             watch.observe(Some(&held("1", theirs)), "b", S(ours), S(0));
-            let standing = watch.observe(Some(&held("1", theirs)), "b", S(ours), S(15));
-            assert_eq!(standing, Standing::Silent("a".into()), "{theirs} {ours}");
+            let availability = watch.observe(Some(&held("1", theirs)), "b", S(ours), S(15));
+            assert_eq!(availability, LeaseAvailability::Expired("a".into()), "{theirs} {ours}");
         }
         let mut watch = Watch::default();
         let unsaid = Holding { duration: None, ..held("1", 0) };
-        assert_eq!(watch.observe(Some(&unsaid), "b", S(15), S(0)), Standing::Taken("a".into()));
-        assert_eq!(watch.observe(Some(&unsaid), "b", S(15), S(15)), Standing::Silent("a".into()));
+        assert_eq!(watch.observe(Some(&unsaid), "b", S(15), S(0)), LeaseAvailability::Taken("a".into()));
+        assert_eq!(watch.observe(Some(&unsaid), "b", S(15), S(15)), LeaseAvailability::Expired("a".into()));
     }
 
     #[test]
     fn what_nobody_has_is_free_and_what_is_ours_stays_so() {
         let mut watch = Watch::default();
         let let_go = Holding { holder: None, ..held("2", 15) };
-        assert_eq!(watch.observe(None, "b", S(15), S(0)), Standing::Free);
-        assert_eq!(watch.observe(Some(&held("1", 15)), "b", S(15), S(1)), Standing::Taken("a".into()));
-        assert_eq!(watch.observe(Some(&let_go), "b", S(15), S(2)), Standing::Free);
-        assert_eq!(watch.observe(Some(&held("3", 15)), "a", S(15), S(99)), Standing::Ours);
-        assert!(Standing::Free.is_open() && Standing::Silent("a".into()).is_open());
-        assert!(!Standing::Taken("a".into()).is_open());
+        assert_eq!(watch.observe(None, "b", S(15), S(0)), LeaseAvailability::Free);
+        assert_eq!(
+            watch.observe(Some(&held("1", 15)), "b", S(15), S(1)),
+            LeaseAvailability::Taken("a".into())
+        );
+        assert_eq!(watch.observe(Some(&let_go), "b", S(15), S(2)), LeaseAvailability::Free);
+        assert_eq!(watch.observe(Some(&held("3", 15)), "a", S(15), S(99)), LeaseAvailability::Ours);
+        assert!(LeaseAvailability::Free.is_open() && LeaseAvailability::Expired("a".into()).is_open());
+        assert!(!LeaseAvailability::Taken("a".into()).is_open());
     }
 
     #[test]
     fn any_place_of_a_pool_will_do_and_a_free_one_is_better_than_a_silent_ones() {
-        let free = Standing::Free;
-        let ours = Standing::Ours;
-        let taken = Standing::Taken("a".into());
-        let silent = Standing::Silent("b".into());
+        let free = LeaseAvailability::Free;
+        let ours = LeaseAvailability::Ours;
+        let taken = LeaseAvailability::Taken("a".into());
+        let silent = LeaseAvailability::Expired("b".into());
         let [free, ours, taken, silent] = [&free, &ours, &taken, &silent].map(Some);
-        for (standings, first, expected) in [
+        for (availabilities, first, expected) in [
             (vec![free, free, free], 1, SlotChoice::Take(1)),
             (vec![free, taken, taken], 1, SlotChoice::Take(0)),
             (vec![taken, silent, taken], 2, SlotChoice::Take(1)),
@@ -166,7 +179,7 @@ mod tests {
             (vec![None, None], 1, SlotChoice::Nowhere),
             (Vec::new(), 0, SlotChoice::Nowhere),
         ] {
-            assert_eq!(choose(&standings, first), expected, "{standings:?} from {first}");
+            assert_eq!(choose(&availabilities, first), expected, "{availabilities:?} from {first}");
         }
     }
 }

@@ -127,7 +127,7 @@ impl Ledger {
 
     /// Records an attempt. A record with no writes sent only updates the ledger if the outcome differs from the last
     /// one, for example to clear an error. `counted`: the write counts against the [`RepairLimit`].
-    pub fn note(&mut self, name: &str, mut record: LastAttempt, counted: bool) {
+    pub fn record_attempt(&mut self, name: &str, mut record: LastAttempt, counted: bool) {
         let old = self.records.get(name);
         let sent = record.attempts > 0;
         if let Some(old) = old {
@@ -180,15 +180,19 @@ mod tests {
     #[test]
     fn attempts_add_up_and_what_is_no_news_changes_nothing() {
         let mut ledger = Ledger::default();
-        ledger.note("a", record(1, Some("no route"), 1), false);
-        ledger.note("a", record(2, Some("no route"), 1), false);
+        ledger.record_attempt("a", record(1, Some("no route"), 1), false);
+        ledger.record_attempt("a", record(2, Some("no route"), 1), false);
         assert_eq!((ledger.records["a"].attempts, ledger.records["a"].at), (2, at(2)));
         let before = ledger.clone();
-        ledger.note("a", record(3, Some("no route"), 0), false);
+        ledger.record_attempt("a", record(3, Some("no route"), 0), false);
         assert_eq!(ledger, before, "nothing was sent");
-        ledger.note("a", LastAttempt { revision: "s".into(), ..record(3, Some("no route"), 0) }, false);
+        ledger.record_attempt(
+            "a",
+            LastAttempt { revision: "s".into(), ..record(3, Some("no route"), 0) },
+            false,
+        );
         assert_eq!(ledger, before, "another revision that asks for the same");
-        ledger.note("a", record(4, None, 1), true);
+        ledger.record_attempt("a", record(4, None, 1), true);
         assert_eq!((ledger.records["a"].attempts, ledger.records["a"].repairs.len()), (3, 1));
         assert_eq!(Ledger::read(&ledger.data()), ledger);
     }
@@ -197,10 +201,10 @@ mod tests {
     fn a_long_error_is_no_news_the_second_time() {
         let mut ledger = Ledger::default();
         let long = "é".repeat(1_000);
-        ledger.note("a", record(1, Some(&long), 0), false);
+        ledger.record_attempt("a", record(1, Some(&long), 0), false);
         let before = Ledger::read(&ledger.data());
         assert_eq!(before, ledger);
-        ledger.note("a", record(2, Some(&long), 0), false);
+        ledger.record_attempt("a", record(2, Some(&long), 0), false);
         assert_eq!(ledger, before);
     }
 
@@ -209,14 +213,14 @@ mod tests {
         let mut ledger = Ledger::default();
         for target in 0..10_000 {
             let error = (target % 10 == 0).then(|| "é".repeat(1_000));
-            ledger.note(&format!("target-{target}"), record(target, error.as_deref(), 1), false);
+            ledger.record_attempt(&format!("target-{target}"), record(target, error.as_deref(), 1), false);
         }
         let data = ledger.data();
         assert!(data.iter().map(|(key, text)| key.len() + text.len()).sum::<usize>() <= BYTES_MAX);
         assert!((0..10_000).step_by(10).all(|target| data.contains_key(&format!("target-{target}"))));
         assert!(data.contains_key("target-9999") && !data.contains_key("target-1"));
         for _ in 0..20 {
-            ledger.note("target-1", record(1, None, 1), true);
+            ledger.record_attempt("target-1", record(1, None, 1), true);
         }
         assert_eq!(ledger.records["target-1"].repairs.len(), REPAIRS_MAX);
     }

@@ -12,11 +12,11 @@ pub(super) fn text(deciding: &Deciding<'_>) -> String {
     let Deciding { rules, setting, options, shape } = deciding;
     let rules: Vec<Rule<'_>> = rules.rules.iter().map(Rule).collect();
     let policies = Policy {
-        overlaps: options.policies.overlaps.word(),
-        collisions: options.policies.collisions.word(),
-        illegal_keys: options.policies.illegal_keys.word(),
-        links: options.policies.links.word(),
-        oversize: options.policies.oversize.word(),
+        overlaps: options.policies.overlaps.label(),
+        collisions: options.policies.collisions.label(),
+        illegal_keys: options.policies.illegal_keys.label(),
+        links: options.policies.links.label(),
+        oversize: options.policies.oversize.label(),
         unknown_fields: if setting.ignore_unknown { "ignore" } else { "refuse" },
     };
     let repository = &options.repository;

@@ -31,7 +31,7 @@ pub use crate::marker::{Entry, Marker, RulesDigest, TooLong};
 pub use deciding::Deciding;
 pub use decision::{Action, Decision, DecisionReason, LiveConfigMap, Policy, Refusal, is_proven_by_record};
 pub use desired_state::{Desired, DesiredConfigMap, ExtraKeys, VersionKey};
-pub use lease::{Holding, SlotChoice, Standing, Watch, choose};
+pub use lease::{Holding, LeaseAvailability, SlotChoice, Watch, choose};
 pub use ledger::{LastAttempt, Ledger, RepairLimit};
 pub use ledger_set::LedgerSet;
 pub use order::{Moves, Order, order};
@@ -64,6 +64,6 @@ pub mod names {
     /// Label: the program that manages an object.
     pub const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "treeswap");
     /// The labels of ConfigMaps that Prow's config-updater wrote.
-    pub const PROW: [(&str, &str); 2] =
+    pub const PROW_LABELS: [(&str, &str); 2] =
         [("app.kubernetes.io/name", "prow"), ("app.kubernetes.io/component", "updateconfig-plugin")];
 }

@@ -11,14 +11,14 @@ use super::super::payload::Payload;
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Moves {
     /// What the ConfigMap gains.
-    pub gains: BTreeSet<Thing>,
+    pub gains: BTreeSet<MovedItem>,
     /// What the ConfigMap loses.
-    pub loses: BTreeSet<Thing>,
+    pub loses: BTreeSet<MovedItem>,
 }
 
 /// Something that can move between ConfigMaps.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Thing {
+pub enum MovedItem {
     /// A key.
     Key(String),
     /// A content, by the SHA-256 of its uncompressed bytes.
@@ -42,14 +42,14 @@ impl Moves {
     pub(super) fn new(difference: &Difference, desired: Option<&Payload>, current: Option<&Current>) -> Self {
         let mut moves = Self::default();
         for key in &difference.added {
-            moves.gains.insert(Thing::Key(key.clone()));
+            moves.gains.insert(MovedItem::Key(key.clone()));
             let value = desired.and_then(|payload| payload.values().get(key));
             let value = value.filter(|value| !value.bytes().is_empty());
-            moves.gains.extend(value.map(|value| Thing::Content(*value.digest())));
+            moves.gains.extend(value.map(|value| MovedItem::Content(*value.digest())));
         }
         for key in &difference.removed {
-            moves.loses.insert(Thing::Key(key.clone()));
-            moves.loses.extend(current.and_then(|current| current.content_of(key)).map(Thing::Content));
+            moves.loses.insert(MovedItem::Key(key.clone()));
+            moves.loses.extend(current.and_then(|current| current.content_of(key)).map(MovedItem::Content));
         }
         moves
     }
@@ -57,7 +57,7 @@ impl Moves {
 
 /// Orders the writes of one namespace, which the caller passes sorted by name. A cycle is broken at its first name.
 pub fn order(writes: &[&Moves]) -> Order {
-    let mut gainers: BTreeMap<&Thing, Vec<usize>> = BTreeMap::new();
+    let mut gainers: BTreeMap<&MovedItem, Vec<usize>> = BTreeMap::new();
     for (write, moves) in writes.iter().enumerate() {
         for thing in &moves.gains {
             gainers.entry(thing).or_default().push(write);
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     fn moves(gains: &[&str], loses: &[&str]) -> Moves {
-        let keys = |keys: &[&str]| keys.iter().map(|key| Thing::Key((*key).to_owned())).collect();
+        let keys = |keys: &[&str]| keys.iter().map(|key| MovedItem::Key((*key).to_owned())).collect();
         Moves { gains: keys(gains), loses: keys(loses) }
     }
 
@@ -155,7 +155,7 @@ mod tests {
                 (proptest::collection::btree_set(0u8..6, 0..3), proptest::collection::btree_set(0u8..6, 0..3)), 0..8)
         ) {
             let writes: Vec<Moves> = sides.iter().map(|(gains, loses)| {
-                let keys = |set: &BTreeSet<u8>| set.iter().map(|key| Thing::Key(key.to_string())).collect();
+                let keys = |set: &BTreeSet<u8>| set.iter().map(|key| MovedItem::Key(key.to_string())).collect();
                 Moves { gains: keys(gains), loses: keys(loses) }
             }).collect();
             let order = ordered(&writes);

@@ -115,7 +115,9 @@ impl Owner {
             (None, Some(label)) if *label == self.label => Claim::Ours, // the annotation was removed by hand
             (None, Some(label)) => Claim::Other(label.clone()),
             (None, None)
-                if names::PROW.iter().all(|(key, value)| labels.get(*key).is_some_and(|v| v == value)) =>
+                if names::PROW_LABELS
+                    .iter()
+                    .all(|(key, value)| labels.get(*key).is_some_and(|v| v == value)) =>
             {
                 Claim::Prow
             }
@@ -191,8 +193,8 @@ mod tests {
         assert_eq!(claim(&[], &[(names::OWNER_NAME, "b")]), Claim::Other("b".into()));
         let both = [(names::OWNER, owner.label())];
         assert_eq!(claim(&both, &[(names::OWNER_NAME, "b")]), Claim::Other("b".into()), "the name decides");
-        assert_eq!(claim(&names::PROW, &[]), Claim::Prow);
-        assert_eq!(claim(&names::PROW[..1], &[]), Claim::Nobody);
+        assert_eq!(claim(&names::PROW_LABELS, &[]), Claim::Prow);
+        assert_eq!(claim(&names::PROW_LABELS[..1], &[]), Claim::Nobody);
     }
 
     #[test]

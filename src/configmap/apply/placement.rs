@@ -53,7 +53,7 @@ impl Placement {
     }
 
     /// Returns true if the same sources answered in both.
-    pub fn answers_like(&self, other: &Self) -> bool {
+    pub fn has_same_answers(&self, other: &Self) -> bool {
         let names = |placement: &Self| -> Vec<String> {
             placement.unanswered().map(|source| source.name.clone()).collect()
         };
@@ -61,13 +61,13 @@ impl Placement {
     }
 
     /// Why writes that depend on all sources are held; `None` if all sources answered.
-    pub fn held(&self) -> Option<String> {
+    pub fn hold_reason(&self) -> Option<String> {
         self.unanswered().next().map(hold_reason)
     }
 
     /// Why writes are held that are made from files whose paths begin with one of `prefixes`; `None` if no source
     /// without an answer can have such a file.
-    pub fn held_below<'p>(&self, prefixes: impl IntoIterator<Item = &'p [u8]>) -> Option<String> {
+    pub fn hold_reason_below<'p>(&self, prefixes: impl IntoIterator<Item = &'p [u8]>) -> Option<String> {
         self.unanswered().next()?;
         let reached = |prefix: &[u8]| self.unanswered().find(|source| self.reaches(prefix, source));
         prefixes.into_iter().find_map(reached).map(hold_reason)
@@ -140,7 +140,7 @@ mod tests {
             let all =
                 [("top", ""), ("jobs", "jobs"), ("twin", "jobs"), ("a", "teams/a"), ("deep", "teams/a/deep")];
             let placement = placed(&all.map(|(name, to)| (name, to, name != away)));
-            let why = placement.held_below([prefix.as_bytes()]);
+            let why = placement.hold_reason_below([prefix.as_bytes()]);
             assert_eq!(why.is_some(), held, "{away} away, {prefix:?}");
             if let Some(why) = why {
                 assert_eq!(
@@ -148,20 +148,23 @@ mod tests {
                     format!("source {away} is not known to be at the newest commit of its ref: it hangs")
                 );
             }
-            assert!(placement.held().is_some());
+            assert!(placement.hold_reason().is_some());
         }
         let all = [("top", "", false), ("jobs", "jobs", true)];
         let mut absent = placed(&all);
         absent.0[1].revision = None;
-        assert!(absent.held_below([&b"jobs/"[..]]).is_some(), "where nothing is placed, the top has it");
+        assert!(
+            absent.hold_reason_below([&b"jobs/"[..]]).is_some(),
+            "where nothing is placed, the top has it"
+        );
         let mut moves = placed(&[("a", "old", false), ("b", "other", true)]);
         moves.0[0].moves_to = Some("new".to_owned());
         for (prefix, held) in [("old/", true), ("new/x", true), ("other/", false)] {
-            assert_eq!(moves.held_below([prefix.as_bytes()]).is_some(), held, "{prefix}");
+            assert_eq!(moves.hold_reason_below([prefix.as_bytes()]).is_some(), held, "{prefix}");
         }
         let well = placed(&[("top", "", true)]);
-        assert!(well.held().is_none() && well.held_below([&b""[..]]).is_none());
-        assert!(Placement::default().held_below([&b"x"[..]]).is_none(), "one repository");
+        assert!(well.hold_reason().is_none() && well.hold_reason_below([&b""[..]]).is_none());
+        assert!(Placement::default().hold_reason_below([&b"x"[..]]).is_none(), "one repository");
     }
 
     #[test]

@@ -42,7 +42,7 @@ impl PruneLimit {
         let mut emptied = 0;
         for decision in existing.filter(|decision| decision.why != super::DecisionReason::NotOurs) {
             ours += 1;
-            emptied += usize::from(decision.empties());
+            emptied += usize::from(decision.removes_content());
         }
         if emptied * 100 > ours * usize::from(self.percent) {
             return Err(PruneLimitExceeded { emptied, ours, percent: self.percent });

@@ -70,7 +70,7 @@ fn prows(keys: &[(&str, &str)]) -> LiveConfigMap {
         data: keys.iter().map(|(key, text)| ((*key).to_owned(), (*text).to_owned())).collect(),
         ..Current::default()
     };
-    let labels = names::PROW.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+    let labels = names::PROW_LABELS.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
     LiveConfigMap { uid: "u9".into(), version: "3".into(), labels, current, ..LiveConfigMap::default() }
 }
 
@@ -117,7 +117,7 @@ fn what_nobody_touched_and_other_rules_want_otherwise_is_no_drift() {
     let now = Policy { rules: "with a stamp".into(), ..policy() };
     let decision = now.decide(Some(&stamped), Some(&seen), Some(&known), None);
     assert_eq!((&decision.action, decision.why), (&Action::Replace, DecisionReason::OtherRules));
-    assert!(!decision.repairs() && !decision.is_counted());
+    assert!(!decision.repairs() && !decision.counts_toward_limit());
     assert_eq!((keys(&decision.difference.added), decision.over.as_deref()), (vec!["stamp"], Some("rules")));
     let touched = LiveConfigMap { version: "8".into(), ..seen.clone() };
     assert_eq!(now.decide(Some(&stamped), Some(&touched), Some(&known), None).why, DecisionReason::Drift);
@@ -134,7 +134,7 @@ fn what_nobody_touched_and_other_rules_want_otherwise_is_no_drift() {
     };
     let decision = now.decide(Some(&stamped), Some(&seen), Some(&known), Some(&record(2)));
     assert_eq!((&decision.action, decision.why), (&Action::Replace, DecisionReason::TurnedBack));
-    assert!(!decision.repairs() && decision.is_counted());
+    assert!(!decision.repairs() && decision.counts_toward_limit());
     let decision = now.decide(Some(&stamped), Some(&seen), Some(&known), Some(&record(3)));
     assert_eq!(decision.action, Action::Refuse(Refusal::TurnedBack(3)));
     // As an earlier release recorded and annotated the same rules.
@@ -294,13 +294,13 @@ fn a_last_file_that_goes_empties_or_deletes_what_is_ours() {
     let entry = entry(&before, &seen, R1);
     let decision = policy().decide(Some(&gone), Some(&seen), Some(&entry), None);
     assert_eq!(
-        (&decision.action, decision.why, decision.empties()),
+        (&decision.action, decision.why, decision.removes_content()),
         (&Action::Replace, DecisionReason::Unfed, true)
     );
     let pruning = Policy { prune: true, ..policy() };
     let decision = pruning.decide(Some(&gone), Some(&seen), Some(&entry), None);
     assert_eq!(
-        (&decision.action, decision.why, decision.empties()),
+        (&decision.action, decision.why, decision.removes_content()),
         (&Action::Delete, DecisionReason::Unfed, true)
     );
     assert_eq!(

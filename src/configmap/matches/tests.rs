@@ -87,11 +87,11 @@ fn options() -> impl Strategy<Value = Options> {
     );
     let most = prop_oneof![3 => Just(None), 1 => (2_000_u64..2_000_000).prop_map(Some)];
     (policies, prop::bool::ANY, prop::bool::ANY, most).prop_map(
-        |(policies, repository, stamp, most_bytes)| Options {
+        |(policies, repository, stamp, memory_limit)| Options {
             repository: repository.then(|| "acme/config".to_owned()),
             stamp: stamp.then(|| "r1".to_owned()),
             policies,
-            most_bytes,
+            memory_limit,
         },
     )
 }
@@ -124,7 +124,7 @@ proptest! {
             let plan = expected.plan(&mut Texts).unwrap();
             let was_followed = followed.follow(&changes);
             let links = entries.values().any(|entry| matches!(entry, Entry::Link(_)));
-            prop_assert!(was_followed || links || options.most_bytes.is_some() || followed.has_links);
+            prop_assert!(was_followed || links || options.memory_limit.is_some() || followed.has_links);
             let made = if was_followed { followed.plan(&mut Texts).unwrap() } else { Plan::default() };
             let too_much = |plan: &Plan| matches!(plan.refused[..], [Finding::TooMuch { .. }]);
             if was_followed && !too_much(&made) {

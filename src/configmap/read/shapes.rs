@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use super::RulesParser;
 use crate::configmap::fault::Fault;
-use crate::configmap::yaml::{Node, Top, Trap};
+use crate::configmap::yaml::{ImplicitType, Node, Top};
 
 /// Fields that Prow removed, and what to write instead.
 const REMOVED: &[(&str, &str)] = &[
@@ -134,10 +134,10 @@ impl RulesParser<'_> {
         let mut named = Vec::new();
         for (key, value) in entries {
             let name = match key {
-                Node::Text(text) if key.trap(self.source).is_none() => text.to_string(),
+                Node::Text(text) if key.implicit_type(self.source).is_none() => text.to_string(),
                 Node::Number(Some(text)) => text.clone(),
                 Node::Text(text) => {
-                    self.trap(field, key, text);
+                    self.implicit_type(field, key, text);
                     continue;
                 }
                 other => {
@@ -155,20 +155,20 @@ impl RulesParser<'_> {
     }
 
     /// Records an unquoted word that YAML 1.1 does not read as text.
-    fn trap(&mut self, field: &str, node: &Node<'_>, word: &str) {
-        let what = match node.trap(self.source) {
-            Some(Trap::Number) => "a number",
+    fn implicit_type(&mut self, field: &str, node: &Node<'_>, word: &str) {
+        let what = match node.implicit_type(self.source) {
+            Some(ImplicitType::Number) => "a number",
             _ => "a boolean",
         };
-        self.fault(field, node, Fault::Trap { word: word.to_owned(), what });
+        self.fault(field, node, Fault::ImplicitType { word: word.to_owned(), what });
     }
 
     /// A text; empty if the field is absent.
     pub(super) fn text(&mut self, field: &str, node: &Node<'_>) -> String {
         match node {
             Node::Null => {}
-            Node::Text(text) if node.trap(self.source).is_none() => return text.to_string(),
-            Node::Text(text) => self.trap(field, node, text),
+            Node::Text(text) if node.implicit_type(self.source).is_none() => return text.to_string(),
+            Node::Text(text) => self.implicit_type(field, node, text),
             other => self.fault(field, other, Fault::Type { found: other.what(), expected: "text" }),
         }
         String::new()
@@ -192,10 +192,10 @@ impl RulesParser<'_> {
     /// A boolean; `None` if the field is absent. Words that only YAML 1.1 reads as booleans are accepted with a
     /// warning.
     pub(super) fn boolean(&mut self, field: &str, node: &Node<'_>) -> Option<bool> {
-        match (node, node.trap(self.source)) {
+        match (node, node.implicit_type(self.source)) {
             (Node::Null, _) => None,
             (Node::Bool(value), _) => Some(*value),
-            (Node::Text(word), Some(Trap::Bool(value))) => {
+            (Node::Text(word), Some(ImplicitType::Bool(value))) => {
                 self.fault(field, node, Fault::OldBoolean(word.to_string(), value));
                 Some(value)
             }

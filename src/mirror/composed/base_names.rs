@@ -171,7 +171,7 @@ impl<'a> Walk<'a> {
             let rule = Rule::Depth { limit: self.depth };
             return Err(Refusal { revision: self.revision, path: escaped(&self.path), rule }.into());
         }
-        let damaged = |lack| Error::damaged(self.revision, lack);
+        let damaged = |error| Error::damaged(self.revision, error);
         let (object, held) = self.budget.hold(self.reader, &id, &self.path)?;
         let lines = lines(&id, object.data()).map_err(damaged)?;
         self.budget.enter(self.reader, &id, &self.path, lines.len())?;

@@ -134,7 +134,7 @@ fn refusal(revision: Revision, path: &[u8], rule: Rule) -> Error {
 impl Overlay<'_> {
     /// The file or tree that a part places, after applying its patterns; `None` if they select nothing.
     fn selected(&mut self, part: &Part) -> Result<Option<Item>, Error> {
-        let damaged = |lack| Error::damaged(part.revision, lack);
+        let damaged = |error| Error::damaged(part.revision, error);
         let top = self.reader.commit(&part.revision.0).map_err(damaged)?.tree;
         let found = self.resolve(part.revision, Item { mode: DIRECTORY, id: top }, part.components())?;
         let item = found.ok_or_else(|| refusal(part.revision, part.path.as_bytes(), Rule::NoPath))?;
@@ -153,7 +153,7 @@ impl Overlay<'_> {
         mut at: Item,
         names: impl Iterator<Item = &'n [u8]>,
     ) -> Result<Option<Item>, Error> {
-        let damaged = |lack| Error::damaged(revision, lack);
+        let damaged = |error| Error::damaged(revision, error);
         for name in names {
             if !at.is_dir() {
                 return Ok(None);
@@ -175,7 +175,7 @@ impl Overlay<'_> {
         path: &mut Vec<u8>,
         inherited: bool,
     ) -> Result<Option<ObjectId>, Error> {
-        let damaged = |lack| Error::damaged(revision, lack);
+        let damaged = |error| Error::damaged(revision, error);
         let (all, size): (Vec<(Vec<u8>, Item)>, usize) = {
             let object = self.reader.tree(&tree).map_err(damaged)?;
             let lines = lines(&tree, object.data()).map_err(damaged)?;
@@ -188,7 +188,7 @@ impl Overlay<'_> {
         let mut is_same = true;
         for (name, item) in all {
             let end = push_name(path, &name);
-            let wanted = patterns.wants(path, item.matches_as_dir(), inherited);
+            let wanted = patterns.selects(path, item.matches_as_dir(), inherited);
             let found = if item.is_dir() {
                 self.filtered(revision, patterns, item.id, path, wanted)?
             } else {
@@ -254,7 +254,7 @@ impl Overlay<'_> {
         let mut names: BTreeMap<Vec<u8>, (Vec<PartItem>, Vec<Placed<'_>>)> = BTreeMap::new();
         for (part, tree) in here {
             let revision = self.parts[part].revision;
-            let damaged = |lack| Error::damaged(revision, lack);
+            let damaged = |error| Error::damaged(revision, error);
             let object = self.reader.tree(&tree.id).map_err(damaged)?;
             let lines = lines(&tree.id, object.data()).map_err(damaged)?;
             self.check_bounds(revision, path, lines.len())?;

@@ -37,7 +37,7 @@ fn part(name: &str, revision: Revision, to: &str) -> Part {
     Part {
         name: name.to_owned(),
         repo: "https://git.example.com/x.git".to_owned(),
-        asked: "main".to_owned(),
+        ref_name: "main".to_owned(),
         revision,
         path: String::new(),
         to: to.to_owned(),

@@ -1,12 +1,12 @@
 use super::*;
-use crate::human::reads_well;
+use crate::human::assert_message_style;
 
 fn id() -> ObjectId {
     ObjectId([0xab; 20])
 }
 
-fn lack() -> Lack {
-    Lack(crate::mirror::lack::Lack::Missing { id: id(), expected: "blob".into() })
+fn object_error() -> ObjectError {
+    ObjectError(crate::mirror::object_error::ObjectError::Missing { id: id(), expected: "blob".into() })
 }
 
 fn local(kind: io::ErrorKind) -> Error {
@@ -28,11 +28,11 @@ fn every_variant_is_one_line_without_a_librarys_noise_and_says_what_to_do() {
         Error::Foreign { path: "/mirror".into() },
         Error::Locked { path: "/mirror".into() },
         Error::Git { act: "open the mirror's objects".into(), source: libgit2() },
-        Error::Damaged { revision: Revision(id()), lack: lack() },
+        Error::Damaged { revision: Revision(id()), source: object_error() },
         Error::Wire(wire()),
         Error::Unsent { wanted: id(), source: Box::new(wire()) },
-        Error::Incomplete { asked: id(), at: Some("a/b".into()), lack: lack() },
-        Error::NotACommit { asked: "v1".into(), kind: "tree".into() },
+        Error::Incomplete { requested: id(), at: Some("a/b".into()), source: object_error() },
+        Error::NotACommit { requested: "v1".into(), kind: "tree".into() },
         Error::BadPack { why: "it is truncated".into() },
         Error::IndexMemory { task: "indexing the fetched pack", limit: 64 << 20 },
         Error::IndexKilled { task: "garbage collection in the mirror", limit: 64 << 20 },
@@ -84,7 +84,7 @@ fn every_variant_is_one_line_without_a_librarys_noise_and_says_what_to_do() {
     };
     assert_eq!(each.iter().map(named).collect::<std::collections::HashSet<_>>().len(), each.len());
     for error in &each {
-        reads_well(error, &error.hints());
+        assert_message_style(error, &error.hints());
     }
 }
 
@@ -99,7 +99,7 @@ fn a_full_volume_and_a_missing_right_need_somebody() {
         (io::ErrorKind::Interrupted, true),
     ] {
         assert_eq!(local(kind).is_transient(), transient, "{kind}");
-        reads_well(&local(kind), &local(kind).hints());
+        assert_message_style(&local(kind), &local(kind).hints());
     }
 }
 
@@ -112,7 +112,7 @@ fn what_does_not_limit_the_indexing_process_is_no_matter_of_the_volume() {
         source: io::Error::new(kind_of(said), said),
     };
     let hints = error.hints();
-    reads_well(&error, &hints);
+    assert_message_style(&error, &hints);
     assert!(hints.iter().any(|hint| hint.contains("--sandbox=off")), "{hints:?}");
     assert!(!hints.iter().any(|hint| hint.contains("volume")), "{hints:?}");
 }
@@ -141,7 +141,7 @@ fn hints_of_a_source_name_keys_where_there_are_some() {
     for error in each {
         let error = Error::OfSource { name: "jobs".into(), source: Box::new(Error::Wire(error)) };
         let hints = error.hints();
-        reads_well(&error, &hints);
+        assert_message_style(&error, &hints);
         named.extend(FLAGS_AS_KEYS.iter().filter(|(_, key)| hints.iter().any(|hint| hint.contains(key))));
     }
     assert_eq!(named.len(), FLAGS_AS_KEYS.len(), "{named:?}");

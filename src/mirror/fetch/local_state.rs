@@ -63,7 +63,9 @@ pub(super) fn inspect(
     }
     let peeled = match reader.peel(&want) {
         Ok(Ok(peeled)) => peeled,
-        Ok(Err(kind)) => return Err(Error::NotACommit { asked: want.to_string(), kind: kind.to_owned() }),
+        Ok(Err(kind)) => {
+            return Err(Error::NotACommit { requested: want.to_string(), kind: kind.to_owned() });
+        }
         Err(_) => return Ok(known),
     };
     let whole = received.is_some() || tree_closure(reader, peeled.tree, base, partial).is_ok();

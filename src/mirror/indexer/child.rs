@@ -25,7 +25,7 @@ use rustix::process::{DumpableBehavior, Resource, Rlimit, Signal};
 use super::pack::{self, Fault, IndexedPack, Limits};
 use super::repack::repack;
 use super::{Job, Report, Task};
-use crate::mirror::lack::Lack;
+use crate::mirror::object_error::ObjectError;
 use crate::mirror::odb::{Settings, Store, oid};
 use crate::mirror::{closure, pack_index};
 use crate::revision::ObjectId;
@@ -246,7 +246,7 @@ fn find_missing(job: &Job, wanted: &[ObjectId]) -> Result<Option<Report>, Abort>
     let missing = wanted.iter().find(|id| !reader.has(id));
     Ok(missing.map(|id| Report::Incomplete {
         at: None,
-        lack: Lack::Missing { id: *id, expected: "object".into() },
+        error: ObjectError::Missing { id: *id, expected: "object".into() },
     }))
 }
 
@@ -263,18 +263,18 @@ fn verify(
     let peeled = match reader.peel(tip) {
         Ok(Ok(peeled)) => peeled,
         Ok(Err(kind)) => return Ok(Some(Report::NotACommit(kind.to_owned()))),
-        Err(lack) => return Ok(Some(Report::Incomplete { at: None, lack })),
+        Err(error) => return Ok(Some(Report::Incomplete { at: None, error })),
     };
     let base = base.and_then(|base| reader.commit(&base).ok()).map(|commit| commit.tree);
-    let lack = closure::closure_beside(&reader, peeled.tree, base, partial, |id| taken.is_blob(id)).err();
-    if let Some(Lack::Unreadable { why, .. }) = &lack
+    let error = closure::closure_beside(&reader, peeled.tree, base, partial, |id| taken.is_blob(id)).err();
+    if let Some(ObjectError::Unreadable { why, .. }) = &error
         && is_exhausted(why, job)
     {
         return Err(Abort::Report(Report::Memory));
     }
-    Ok(lack.map(|lack| {
-        let at = closure::path_to(&reader, peeled.tree, lack.id());
-        Report::Incomplete { at: at.map(Into::into), lack }
+    Ok(error.map(|error| {
+        let at = closure::path_to(&reader, peeled.tree, error.id());
+        Report::Incomplete { at: at.map(Into::into), error }
     }))
 }
 

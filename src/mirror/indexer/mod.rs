@@ -19,7 +19,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, BufWriter};
 use tokio::process::{Child, ChildStdin, Command};
 
 use super::error::{Error, kind_of};
-use super::lack::Lack;
+use super::object_error::ObjectError;
 use crate::revision::{ObjectId, Revision};
 use crate::sandbox::Sandbox;
 #[cfg(any(test, fuzzing))]
@@ -72,7 +72,7 @@ pub(super) enum Task {
 
 impl Task {
     /// Describes the task, for messages.
-    fn words(&self) -> &'static str {
+    fn phrase(&self) -> &'static str {
         match self {
             Self::Index { .. } | Self::Fill(_) => "indexing the fetched pack",
             Self::Merge(_) => "merging small packs of the mirror",
@@ -108,7 +108,7 @@ pub(super) enum Report {
         /// The path in the tree of the missing object, if it was found.
         at: Option<Box<str>>,
         /// The object, and why it cannot be read.
-        lack: Lack,
+        error: ObjectError,
     },
     /// The wanted object is not a commit; its kind.
     NotACommit(String),
@@ -208,7 +208,7 @@ fn parse_report(
     }
     let signal = status.and_then(|status| status.signal());
     if signal == Some(rustix::process::Signal::KILL.as_raw()) {
-        return Err(Error::IndexKilled { task: job.task.words(), limit: job.memory });
+        return Err(Error::IndexKilled { task: job.task.phrase(), limit: job.memory });
     }
     let end = match (signal, status.and_then(|status| status.code())) {
         (Some(signal), _) => format!("was ended by signal {signal}"),
@@ -232,22 +232,22 @@ pub(super) fn failure(program: &Path, job: &Job, report: Report) -> Error {
     };
     match (report, &job.task) {
         (
-            Report::Incomplete { at, lack: Lack::TooLarge { id, expected, bytes, limit } },
+            Report::Incomplete { at, error: ObjectError::TooLarge { id, expected, bytes, limit } },
             Task::Index { tip, .. },
         ) => {
             let path = at.map_or_else(|| format!("{expected} {id}"), String::from);
             Error::too_large(Revision(*tip), path, bytes, limit)
         }
-        (Report::Incomplete { at, lack }, Task::Index { tip, .. }) => {
-            Error::Incomplete { asked: *tip, at, lack: lack.into() }
+        (Report::Incomplete { at, error }, Task::Index { tip, .. }) => {
+            Error::Incomplete { requested: *tip, at, source: error.into() }
         }
         (Report::NotACommit(kind), Task::Index { tip, .. }) => {
-            Error::NotACommit { asked: tip.to_string(), kind }
+            Error::NotACommit { requested: tip.to_string(), kind }
         }
         (Report::Cut, _) => Error::BadPack { why: "it is truncated".into() },
         (Report::Many(objects), _) => Error::BadPack { why: format!("{objects} objects are too many") },
         (Report::Bad(why), _) => Error::BadPack { why },
-        (Report::Memory, _) => Error::IndexMemory { task: job.task.words(), limit: job.memory },
+        (Report::Memory, _) => Error::IndexMemory { task: job.task.phrase(), limit: job.memory },
         (Report::Bytes, _) => Error::FetchBytes { limit: job.max_bytes },
         (Report::Local(why), _) => local(why),
         _ => Error::Indexer {

@@ -70,7 +70,7 @@ pub(super) fn repack(job: &Job, needs: &Needs) -> Result<Report, Error> {
     let store = Store::open(git).map_err(|source| open_failed(git, source))?;
     let reader = store.reader().map_err(|source| open_failed(git, source))?;
     for id in &needs.held {
-        reader.commit(id).map_err(|lack| Error::damaged(crate::revision::Revision(*id), lack))?;
+        reader.commit(id).map_err(|error| Error::damaged(crate::revision::Revision(*id), error))?;
     }
     let ends: HashSet<ObjectId> = ids_in(&git.join("shallow"))?.into_iter().collect();
     all.mark_all(&reader, needs.held.iter().copied().chain(roots(git)?), &ends)?;
@@ -145,7 +145,7 @@ impl Objects {
         roots: impl IntoIterator<Item = ObjectId>,
         ends: &HashSet<ObjectId>,
     ) -> Result<(), Error> {
-        let failed = |id: &ObjectId, lack| Error::damaged(crate::revision::Revision(*id), lack);
+        let failed = |id: &ObjectId, error| Error::damaged(crate::revision::Revision(*id), error);
         for root in roots {
             let mut stack = vec![(root, None)];
             while let Some((id, kind)) = stack.pop() {
@@ -154,22 +154,22 @@ impl Objects {
                 }
                 let kind = match kind {
                     Some(kind) => kind,
-                    None => reader.kind(&id).map_err(|lack| failed(&id, lack))?,
+                    None => reader.kind(&id).map_err(|error| failed(&id, error))?,
                 };
                 match kind {
                     ObjectType::Commit => {
-                        let commit = reader.commit(&id).map_err(|lack| failed(&id, lack))?;
+                        let commit = reader.commit(&id).map_err(|error| failed(&id, error))?;
                         stack.push((commit.tree, Some(ObjectType::Tree)));
                         if !ends.contains(&id) {
                             stack.extend(commit.parents.iter().map(|id| (*id, Some(ObjectType::Commit))));
                         }
                     }
                     ObjectType::Tag => {
-                        stack.push((reader.target(&id).map_err(|lack| failed(&id, lack))?, None));
+                        stack.push((reader.target(&id).map_err(|error| failed(&id, error))?, None));
                     }
                     ObjectType::Tree => {
-                        let object = reader.tree(&id).map_err(|lack| failed(&id, lack))?;
-                        for line in tree::lines(&id, object.data()).map_err(|lack| failed(&id, lack))? {
+                        let object = reader.tree(&id).map_err(|error| failed(&id, error))?;
+                        for line in tree::lines(&id, object.data()).map_err(|error| failed(&id, error))? {
                             match line.mode & tree::FORMAT {
                                 tree::DIRECTORY => stack.push((line.id, Some(ObjectType::Tree))),
                                 tree::SUBMODULE => {}

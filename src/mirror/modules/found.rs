@@ -8,7 +8,7 @@ use super::Submodules;
 use super::allowance::{COUNT_MAX, NESTED_MAX};
 use super::declared::{self, FILE_MAX};
 use crate::mirror::Error;
-use crate::mirror::lack::Lack;
+use crate::mirror::object_error::ObjectError;
 use crate::mirror::odb::ObjectReader;
 use crate::mirror::tree::{DIRECTORY, FORMAT, Line, REGULAR, SUBMODULE, lines};
 use crate::payload::{Refusal, Rule, escaped, join};
@@ -34,7 +34,7 @@ pub(in crate::mirror) struct Link {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(in crate::mirror) enum ModulesError {
     /// An object of the repository itself cannot be read.
-    Lack(Lack),
+    ObjectError(ObjectError),
     /// A commit of a submodule is absent: it was not fetched yet, or was garbage collected.
     Absent {
         /// The submodule's path.
@@ -51,9 +51,9 @@ pub(in crate::mirror) enum ModulesError {
     },
 }
 
-impl From<Lack> for ModulesError {
-    fn from(lack: Lack) -> Self {
-        Self::Lack(lack)
+impl From<ObjectError> for ModulesError {
+    fn from(error: ObjectError) -> Self {
+        Self::ObjectError(error)
     }
 }
 
@@ -61,7 +61,7 @@ impl ModulesError {
     /// Converts it to an error of the mirror.
     pub(in crate::mirror) fn into_error(self, revision: Revision) -> Error {
         match self {
-            Self::Lack(lack) => Error::damaged(revision, lack),
+            Self::ObjectError(error) => Error::damaged(revision, error),
             Self::Absent { path, commit } => Error::NoModule { path, commit },
             Self::Refused { path, why } => {
                 let path = escaped(path.as_bytes());
@@ -77,7 +77,7 @@ impl ModulesError {
             at => String::from_utf8_lossy(&join(at, path.as_bytes())).into_owned(),
         };
         match self {
-            Self::Lack(lack) => Self::Lack(lack),
+            Self::ObjectError(error) => Self::ObjectError(error),
             Self::Absent { path, commit } => Self::Absent { path: full(path), commit },
             Self::Refused { path, why } => Self::Refused { path: full(path), why },
         }
@@ -122,7 +122,7 @@ fn entries(
     reader: &ObjectReader<'_>,
     top: ObjectId,
     paths: &[&str],
-) -> Result<Vec<Option<(u32, ObjectId)>>, Lack> {
+) -> Result<Vec<Option<(u32, ObjectId)>>, ObjectError> {
     let mut found = vec![None; paths.len()];
     let mut waiting = vec![(top, paths.iter().copied().enumerate().collect::<Vec<_>>())];
     while let Some((id, paths)) = waiting.pop() {
@@ -151,7 +151,7 @@ fn entries(
 /// All published submodules below a tree, by their path from its top.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(in crate::mirror) struct Modules {
-    asked: Submodules,
+    submodules: Submodules,
     /// Each submodule's path, and the tree of its commit.
     trees: BTreeMap<Vec<u8>, ObjectId>,
     /// Submodules with `update = none`.
@@ -163,10 +163,10 @@ impl Modules {
     pub(in crate::mirror) fn of(
         reader: &ObjectReader<'_>,
         tree: ObjectId,
-        asked: Submodules,
+        submodules: Submodules,
     ) -> Result<Self, ModulesError> {
-        let mut all = Self { asked, ..Self::default() };
-        if asked == Submodules::Off {
+        let mut all = Self { submodules, ..Self::default() };
+        if submodules == Submodules::Off {
             return Ok(all);
         }
         let mut waiting = vec![(Vec::new(), tree, 0)];
@@ -186,7 +186,7 @@ impl Modules {
                 let commit =
                     commit.map_err(|_| ModulesError::Absent { path: shown(), commit: link.commit })?;
                 all.trees.insert(path.clone(), commit.tree);
-                if asked == Submodules::Recursive {
+                if submodules == Submodules::Recursive {
                     waiting.push((path, commit.tree, level + 1));
                 }
             }
@@ -220,13 +220,14 @@ impl Modules {
     /// The rule that refuses a gitlink at `path` that should be published but that `.gitmodules` does not declare.
     /// `None` if the gitlink is fine.
     pub(in crate::mirror) fn undeclared(&self, path: &[u8]) -> Option<Rule> {
-        let asked = match self.asked {
+        let is_published = match self.submodules {
             Submodules::Off => false,
             Submodules::First => !self.encloses(path),
             Submodules::Recursive => true,
         };
         let known = self.trees.contains_key(path) || self.skipped.contains(path);
-        (asked && !known).then(|| Rule::Submodule { why: "`.gitmodules` has no entry for it".to_owned() })
+        (is_published && !known)
+            .then(|| Rule::Submodule { why: "`.gitmodules` has no entry for it".to_owned() })
     }
 
     /// Returns true if the path is inside a published submodule.

@@ -57,8 +57,8 @@ impl Objects {
         (staged, place): (&Path, &Path),
         repository: &RepositoryPath,
     ) -> Result<(), Error> {
-        let asked = self.shared.asked;
-        if asked == Submodules::Off {
+        let submodules = self.shared.submodules;
+        if submodules == Submodules::Off {
             return Ok(());
         }
         for link in links_in(&self.shared.store()?, revision)? {
@@ -68,7 +68,7 @@ impl Objects {
                 continue;
             }
             let key = dir_name(&link.name);
-            let shared = self.shared.below(self.shared.dir.join(DIR).join(&key), asked.next());
+            let shared = self.shared.below(self.shared.dir.join(DIR).join(&key), submodules.next());
             let objects = Self { shared: shared.into(), cancel: self.cancel.clone() };
             let repository = repository.below(&link.path, &key);
             let commit = Revision(link.commit);

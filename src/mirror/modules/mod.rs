@@ -31,7 +31,7 @@ use fs_err as fs;
 
 use super::error::Error;
 use super::files::local;
-use super::lack::Lack;
+use super::object_error::ObjectError;
 use super::{Mirror, Options, Tip};
 use crate::payload::{Limits, Refusal, Rule, escaped};
 use crate::revision::{ObjectId, Ref, Revision};
@@ -48,7 +48,7 @@ pub(super) use linked::RepositoryPath;
 #[derive(Clone, Debug)]
 pub struct Access {
     /// Which submodules are published with their content.
-    pub asked: Submodules,
+    pub submodules: Submodules,
     /// The hosts that they may be fetched from.
     pub hosts: Hosts,
     /// Whether they may be fetched from repositories on this machine (`protocol.file.allow=always`). If the followed
@@ -61,7 +61,7 @@ pub struct Access {
 impl Default for Access {
     fn default() -> Self {
         let hosts = Hosts::Known(Vec::new());
-        Self { asked: Submodules::Off, hosts, local: false, limits: Limits::default() }
+        Self { submodules: Submodules::Off, hosts, local: false, limits: Limits::default() }
     }
 }
 
@@ -102,7 +102,7 @@ impl Mirror {
         held: &[Revision],
         allowance: &mut Allowance,
     ) -> Result<(), Error> {
-        if self.options.modules.asked == Submodules::Off {
+        if self.options.modules.submodules == Submodules::Off {
             return Ok(());
         }
         self.fill_lists(revision).await?;
@@ -156,7 +156,7 @@ impl Mirror {
         super::blocking::blocking(move || {
             let store = shared.store()?;
             let reader = store.objects()?;
-            let damaged = |lack| Error::damaged(commit, lack);
+            let damaged = |error| Error::damaged(commit, error);
             let tree = reader.commit(&commit.0).map_err(damaged)?.tree;
             let entries = crate::mirror::tree::count(&reader, &tree).map_err(damaged)?;
             Ok((layout.bytes()?, entries.unwrap_or(0)))
@@ -212,7 +212,7 @@ impl Mirror {
     /// hold.
     fn modules_of(&self, held: &[Revision]) -> Result<BTreeMap<String, Vec<Revision>>, Error> {
         let mut needed: BTreeMap<String, Vec<Revision>> = BTreeMap::new();
-        if self.options.modules.asked == Submodules::Off {
+        if self.options.modules.submodules == Submodules::Off {
             return Ok(needed);
         }
         let store = self.shared.store()?;
@@ -267,11 +267,11 @@ impl Mirror {
             self.children.remove(&key); // releases its lock, which the new mirror takes
         }
         if !self.children.contains_key(&key) {
-            let asked = self.options.modules.asked.next();
-            let access = Access { asked, ..self.options.modules.clone() };
+            let submodules = self.options.modules.submodules.next();
+            let access = Access { submodules, ..self.options.modules.clone() };
             let options = Options {
                 dir: self.layout.dir().join(DIR).join(&key),
-                asked: Ref::Commit(commit),
+                followed: Ref::Commit(commit),
                 wire: self.options.wire.for_remote(url),
                 modules: access,
                 filter: None,     // all files of a submodule are published
@@ -296,20 +296,20 @@ impl Mirror {
 /// The submodules of a revision in the mirror.
 fn links_in(store: &super::odb::Store, revision: Revision) -> Result<Vec<Link>, Error> {
     let reader = store.objects()?;
-    let commit = reader.commit(&revision.0).map_err(|lack| Error::damaged(revision, lack))?;
+    let commit = reader.commit(&revision.0).map_err(|error| Error::damaged(revision, error))?;
     links(&reader, commit.tree).map(|(links, _)| links).map_err(|error| error.into_error(revision))
 }
 
 /// The next object that must be fetched before the submodules of a revision can be listed; `None` if no object is
 /// missing.
-pub(super) fn absent_of_links(
+pub(super) fn missing_object_of_links(
     store: &super::odb::Store,
     revision: Revision,
 ) -> Result<Option<ObjectId>, Error> {
     let reader = store.objects()?;
-    let commit = reader.commit(&revision.0).map_err(|lack| Error::damaged(revision, lack))?;
+    let commit = reader.commit(&revision.0).map_err(|error| Error::damaged(revision, error))?;
     match links(&reader, commit.tree) {
-        Err(found::ModulesError::Lack(Lack::Missing { id, .. })) => Ok(Some(id)),
+        Err(found::ModulesError::ObjectError(ObjectError::Missing { id, .. })) => Ok(Some(id)),
         _ => Ok(None),
     }
 }

@@ -48,7 +48,7 @@ impl Credentials {
             let username = credential.username.clone().unwrap_or_else(|| TOKEN_USER.to_owned());
             // A user name may be a token, so it is redacted, unless it is part of the remote's path.
             if !remote.path().contains(&username) {
-                secret::know_user(&username);
+                secret::register_user(&username);
             }
             all.push((url, username, credential.password.clone()));
         }

@@ -33,7 +33,7 @@ impl Wait {
         }
     }
 
-    fn words(self) -> &'static str {
+    fn phrase(self) -> &'static str {
         match self {
             Self::Connect => "no connection",
             Self::Idle => "silence",
@@ -60,7 +60,7 @@ impl Budget {
         }
     }
 
-    fn words(self) -> &'static str {
+    fn phrase(self) -> &'static str {
         match self {
             Self::Refs => "references",
             Self::Pack => "pack",
@@ -118,7 +118,7 @@ pub enum Error {
         remote: String,
         /// The cause.
         #[source]
-        source: Box<super::Unissued>,
+        source: Box<super::IssueError>,
     },
     /// The remote has no such ref. (The message uses git's wording: people and scripts search for it.)
     #[error("couldn't find remote ref {name} in {remote}")]
@@ -129,7 +129,7 @@ pub enum Error {
         remote: String,
     },
     /// A wait exceeded its limit.
-    #[error("{remote}: {} after {after:?} while {doing} ({})", wait.words(), wait.flag())]
+    #[error("{remote}: {} after {after:?} while {doing} ({})", wait.phrase(), wait.flag())]
     Timeout {
         /// The remote.
         remote: String,
@@ -141,7 +141,7 @@ pub enum Error {
         doing: &'static str,
     },
     /// A response exceeded its size limit.
-    #[error("{remote}: the {} of its answer exceeds {} ({})", budget.words(), human::bytes(*limit), budget.flag())]
+    #[error("{remote}: the {} of its answer exceeds {} ({})", budget.phrase(), human::bytes(*limit), budget.flag())]
     TooMuch {
         /// The remote.
         remote: String,

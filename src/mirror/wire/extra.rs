@@ -101,8 +101,8 @@ impl fmt::Debug for ExtraHeader {
 impl ExtraHeader {
     /// Adds a header. Returns `None` if the name or the value is not valid in a header.
     pub fn new(scope: Scope, name: &str, value: &str) -> Option<Self> {
-        secret::know_name(name);
-        secret::know_header(value);
+        secret::register_name(name);
+        secret::register_header(value);
         let name = HeaderName::from_bytes(name.as_bytes()).ok()?;
         let mut value = HeaderValue::from_str(value).ok()?;
         value.set_sensitive(true);

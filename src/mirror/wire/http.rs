@@ -116,11 +116,11 @@ impl Http {
         })
     }
 
-    pub(super) async fn resolve(&mut self, asked: &[Ref]) -> Result<FoundRefs, Error> {
+    pub(super) async fn resolve(&mut self, wanted: &[Ref]) -> Result<FoundRefs, Error> {
         if let Some(issuer) = &mut self.issuer {
             issuer.attempt_begins();
         }
-        self.look_up(&refs::candidates(asked)).await
+        self.look_up(&refs::candidates(wanted)).await
     }
 
     async fn look_up(&mut self, candidates: &BTreeSet<String>) -> Result<FoundRefs, Error> {

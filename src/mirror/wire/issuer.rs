@@ -87,7 +87,7 @@ impl fmt::Debug for Issued {
 /// Why no credential was issued.
 #[derive(Debug, thiserror::Error)]
 #[error("{url} ({flag}) {why}")]
-pub struct Unissued {
+pub struct IssueError {
     url: String,
     flag: &'static str,
     why: IssueFailure,
@@ -165,7 +165,7 @@ impl Issuer {
     ///
     /// # Errors
     /// If the request fails or its response is not a credential.
-    pub async fn credential(&mut self) -> Result<(String, Secret), Unissued> {
+    pub async fn credential(&mut self) -> Result<(String, Secret), IssueError> {
         let is_valid = |token: &CachedToken| {
             token.expires_at.is_none_or(|end| end.duration_since(Timestamp::now()) > EXPIRY_MARGIN)
         };
@@ -185,7 +185,7 @@ impl Issuer {
         Ok(credential)
     }
 
-    async fn askpass(&self, url: &Url) -> Result<CachedToken, Unissued> {
+    async fn askpass(&self, url: &Url) -> Result<CachedToken, IssueError> {
         let text = self.request_text(self.client.get(url.clone()).timeout(ASKPASS_TIMEOUT), 200).await?;
         let value = |name: &str| {
             let lines = text.expose().lines().filter_map(|line| line.split_once('='));
@@ -200,8 +200,8 @@ impl Issuer {
         Ok(CachedToken { username: secret(username), password: secret(password), expires_at: None })
     }
 
-    async fn github(&self, app: &App) -> Result<CachedToken, Unissued> {
-        let no_key = |why, source| Unissued { source, why: IssueFailure::Key(why), ..self.unissued("") };
+    async fn github(&self, app: &App) -> Result<CachedToken, IssueError> {
+        let no_key = |why, source| IssueError { source, why: IssueFailure::Key(why), ..self.unissued("") };
         let key = app.key.clone().now(GITHUB_TIMEOUT).await;
         let key = key.map_err(|error| no_key("the private key cannot be read", Some(error)))?;
         let token = github::sign(app, &key, Timestamp::now()).map_err(|why| no_key(why, None))?;
@@ -219,7 +219,7 @@ impl Issuer {
     }
 
     /// Sends the request and returns the response's text. Any other status than `wanted` is an error.
-    async fn request_text(&self, request: RequestBuilder, wanted: u16) -> Result<Secret, Unissued> {
+    async fn request_text(&self, request: RequestBuilder, wanted: u16) -> Result<Secret, IssueError> {
         let mut answer = request.send().await.map_err(|error| self.failed(error))?;
         let status = answer.status().as_u16();
         let text = self.read_body(&mut answer).await?;
@@ -234,7 +234,7 @@ impl Issuer {
         Err(self.unissued(format!("answered {status}, not {wanted}{said}")))
     }
 
-    async fn read_body(&self, answer: &mut Response) -> Result<Secret, Unissued> {
+    async fn read_body(&self, answer: &mut Response) -> Result<Secret, IssueError> {
         let mut bytes = Vec::new();
         while let Some(piece) = answer.chunk().await.map_err(|error| self.failed(error))? {
             bytes.extend_from_slice(&piece);
@@ -246,7 +246,7 @@ impl Issuer {
         Ok(Secret::holder(text))
     }
 
-    fn failed(&self, error: reqwest::Error) -> Unissued {
+    fn failed(&self, error: reqwest::Error) -> IssueError {
         let error = error.without_url();
         match tls::problem(&error) {
             Some(problem) => self.unissued(format!("is not trusted: {}", problem.text)),
@@ -255,13 +255,13 @@ impl Issuer {
         }
     }
 
-    fn unissued(&self, why: impl Into<String>) -> Unissued {
+    fn unissued(&self, why: impl Into<String>) -> IssueError {
         let why = IssueFailure::Answer(why.into());
-        Unissued { url: self.from.url(), flag: self.from.flag(), why, source: None }
+        IssueError { url: self.from.url(), flag: self.from.flag(), why, source: None }
     }
 }
 
-impl Unissued {
+impl IssueError {
     /// Hints for the operator, one line each.
     pub fn hints(&self) -> Vec<String> {
         match self.why {

@@ -38,11 +38,11 @@ impl Local {
         Self { name, path, options }
     }
 
-    pub(super) async fn resolve(&mut self, asked: &[Ref]) -> Result<FoundRefs, Error> {
+    pub(super) async fn resolve(&mut self, wanted: &[Ref]) -> Result<FoundRefs, Error> {
         let path = self.path.clone();
-        let wanted = asked.to_vec();
+        let owned = wanted.to_vec();
         let found = FoundRefs::none(&self.name);
-        match blocking(move || look_up(&path, &wanted, found)).await {
+        match blocking(move || look_up(&path, &owned, found)).await {
             Ok(found) => Ok(found),
             Err(source) if source.code() == ErrorCode::NotFound || permission_error(&self.path).is_some() => {
                 self.failed(source)
@@ -50,7 +50,7 @@ impl Local {
             // libgit2 cannot read some formats (reftable, sha256); git can, or reports the problem better.
             Err(source) => match self.upload_pack()? {
                 Some(reader) => {
-                    let candidates = refs::candidates(asked);
+                    let candidates = refs::candidates(wanted);
                     let opened = Opened::new(reader, &self.name, &self.options, &candidates).await?;
                     opened.look_up(&self.name, &self.options, &candidates).await
                 }
@@ -168,16 +168,16 @@ fn allow_any_owner() {
 }
 
 /// Resolves each ref to the first of its candidates that exists.
-fn look_up(path: &Path, asked: &[Ref], mut found: FoundRefs) -> Result<FoundRefs, git2::Error> {
+fn look_up(path: &Path, wanted: &[Ref], mut found: FoundRefs) -> Result<FoundRefs, git2::Error> {
     let store = Store::of(open(path)?);
-    for asked in asked {
-        look_up_one(&store, asked, &mut found)?;
+    for followed in wanted {
+        look_up_one(&store, followed, &mut found)?;
     }
     Ok(found)
 }
 
-fn look_up_one(store: &Store, asked: &Ref, found: &mut FoundRefs) -> Result<(), git2::Error> {
-    for name in asked.candidates() {
+fn look_up_one(store: &Store, followed: &Ref, found: &mut FoundRefs) -> Result<(), git2::Error> {
+    for name in followed.candidates() {
         let reference = match store.repository().find_reference(&name) {
             Ok(reference) => reference,
             Err(error) if matches!(error.code(), ErrorCode::NotFound | ErrorCode::InvalidSpec) => continue,
@@ -194,14 +194,14 @@ fn look_up_one(store: &Store, asked: &Ref, found: &mut FoundRefs) -> Result<(), 
         let reader = store.reader()?;
         let object = to_object_id(id);
         let mut peeled = object;
-        let mut kind = reader.kind(&peeled).map_err(local_pack::lack)?;
+        let mut kind = reader.kind(&peeled).map_err(local_pack::to_git_error)?;
         let is_tag = kind == ObjectType::Tag;
         for _ in 0..TAGS_MAX {
             if kind != ObjectType::Tag {
                 break;
             }
-            peeled = reader.target(&peeled).map_err(local_pack::lack)?;
-            kind = reader.kind(&peeled).map_err(local_pack::lack)?;
+            peeled = reader.target(&peeled).map_err(local_pack::to_git_error)?;
+            kind = reader.kind(&peeled).map_err(local_pack::to_git_error)?;
         }
         found.insert(&name, object, is_tag.then_some(peeled));
         return Ok(());

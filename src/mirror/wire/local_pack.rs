@@ -14,7 +14,7 @@ use tokio::sync::mpsc::Sender;
 
 use super::packing::Writer;
 use super::{Deepen, PackResponse, Request};
-use crate::mirror::lack::Lack;
+use crate::mirror::object_error::ObjectError;
 use crate::mirror::odb::{COMMIT_MAX, ObjectReader, Store, TREE_MAX, to_object_id};
 use crate::mirror::tree;
 use crate::revision::ObjectId;
@@ -104,7 +104,7 @@ impl History {
     }
 
     fn parents(&self, store: &Store, id: Oid) -> Result<Vec<Oid>, git2::Error> {
-        let commit = store.reader()?.commit(&to_object_id(id)).map_err(lack)?;
+        let commit = store.reader()?.commit(&to_object_id(id)).map_err(to_git_error)?;
         let ends = self.own_boundary.contains(&id);
         Ok(if ends { Vec::new() } else { commit.parents.iter().map(to_oid).collect() })
     }
@@ -206,13 +206,13 @@ impl Packer<'_> {
     fn want(&mut self, id: ObjectId) -> Result<Option<ObjectId>, git2::Error> {
         let mut at = id;
         loop {
-            match self.reader.kind(&at).map_err(lack)? {
+            match self.reader.kind(&at).map_err(to_git_error)? {
                 ObjectType::Commit => return Ok(Some(at)),
                 ObjectType::Tag => {
                     if !self.objects.add(at)? {
                         return Ok(None);
                     }
-                    at = self.reader.target(&at).map_err(lack)?;
+                    at = self.reader.target(&at).map_err(to_git_error)?;
                 }
                 ObjectType::Tree => {
                     let _stopped = self.add_tree(at)?;
@@ -231,7 +231,7 @@ impl Packer<'_> {
         if !self.trees {
             return Ok(ControlFlow::Continue(()));
         }
-        let tree = self.reader.commit(&id).map_err(lack)?.tree;
+        let tree = self.reader.commit(&id).map_err(to_git_error)?.tree;
         self.add_tree(tree)
     }
 
@@ -242,8 +242,8 @@ impl Packer<'_> {
             if pieces.is_closed() {
                 return Ok(ControlFlow::Break(()));
             }
-            let tree = reader.tree(&id).map_err(lack)?;
-            for line in tree::lines(&id, tree.data()).map_err(lack)?.filter(is_here) {
+            let tree = reader.tree(&id).map_err(to_git_error)?;
+            for line in tree::lines(&id, tree.data()).map_err(to_git_error)?.filter(is_here) {
                 if (line.is_dir() || *blobs) && objects.add(line.id)? && line.is_dir() {
                     left.push(line.id);
                 }
@@ -257,8 +257,8 @@ impl Packer<'_> {
         let Self { reader, objects, .. } = self;
         let mut left = if objects.mark_known(root)? { vec![root] } else { Vec::new() };
         while let Some(id) = left.pop() {
-            let tree = reader.tree(&id).map_err(lack)?;
-            for line in tree::lines(&id, tree.data()).map_err(lack)?.filter(is_here) {
+            let tree = reader.tree(&id).map_err(to_git_error)?;
+            for line in tree::lines(&id, tree.data()).map_err(to_git_error)?.filter(is_here) {
                 if objects.mark_known(line.id)? && line.is_dir() {
                     left.push(line.id);
                 }
@@ -274,9 +274,9 @@ impl Packer<'_> {
             let (size, kind) = self.reader.read_header(id).map_err(with_object("object", to_oid(id)))?;
             let flow = if kind != ObjectType::Blob {
                 let limit = if kind == ObjectType::Tree { TREE_MAX } else { COMMIT_MAX };
-                pack.object(kind, self.reader.structure(id, kind, limit).map_err(lack)?.data())
+                pack.object(kind, self.reader.structure(id, kind, limit).map_err(to_git_error)?.data())
             } else if size <= BLOB_MAX {
-                pack.object(kind, self.reader.structure(id, kind, BLOB_MAX).map_err(lack)?.data())
+                pack.object(kind, self.reader.structure(id, kind, BLOB_MAX).map_err(to_git_error)?.data())
             } else {
                 self.large_blob(id, &mut pack)
             }?;
@@ -311,13 +311,13 @@ fn with_object(kind: &'static str, id: Oid) -> impl Fn(git2::Error) -> git2::Err
     move |error| git2::Error::new(error.code(), error.class(), format!("{kind} {id}: {}", error.message()))
 }
 
-/// Converts a [`Lack`] to an error of libgit2's type; a missing object gets the code NotFound.
-pub(super) fn lack(lack: Lack) -> git2::Error {
-    let code = match lack {
-        Lack::Missing { .. } => ErrorCode::NotFound,
+/// Converts an [`ObjectError`] to an error of libgit2's type; a missing object gets the code NotFound.
+pub(super) fn to_git_error(error: ObjectError) -> git2::Error {
+    let code = match error {
+        ObjectError::Missing { .. } => ErrorCode::NotFound,
         _ => ErrorCode::GenericError,
     };
-    git2::Error::new(code, ErrorClass::Odb, lack.to_string())
+    git2::Error::new(code, ErrorClass::Odb, error.to_string())
 }
 
 fn to_oid(id: &ObjectId) -> Oid {

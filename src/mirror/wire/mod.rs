@@ -43,7 +43,7 @@ pub use credential::Credential;
 pub use error::{Budget, Error, Wait};
 pub use extra::{Closeness, ExtraHeader, Proxy, Scope};
 pub use github::App;
-pub use issuer::{Issuance, Issued, Issuer, Unissued};
+pub use issuer::{Issuance, IssueError, Issued, Issuer};
 pub use refs::FoundRefs;
 
 use remote::Remote;
@@ -324,18 +324,18 @@ impl Client {
 
     /// Resolves all refs in one request. If all of them are commit ids, no request is sent. A missing ref is not an
     /// error here but in [`FoundRefs::tip`]; an error here concerns the whole repository.
-    pub async fn resolve(&mut self, asked: &[Ref]) -> Result<FoundRefs, Error> {
-        if asked.iter().all(|asked| matches!(asked, Ref::Commit(_))) {
+    pub async fn resolve(&mut self, wanted: &[Ref]) -> Result<FoundRefs, Error> {
+        if wanted.iter().all(|one| matches!(one, Ref::Commit(_))) {
             return Ok(FoundRefs::none(&self.name));
         }
         let overall = self.overall;
         let resolved = async {
             match &mut self.transport {
-                Transport::Http(http) => http.resolve(asked).await,
-                Transport::Stream(streams) => streams.resolve(asked).await,
-                Transport::Local(local) => local.resolve(asked).await,
+                Transport::Http(http) => http.resolve(wanted).await,
+                Transport::Stream(streams) => streams.resolve(wanted).await,
+                Transport::Local(local) => local.resolve(wanted).await,
                 Transport::Program => match &mut self.fetcher {
-                    Some(fetcher) => fetcher.resolve(asked).await,
+                    Some(fetcher) => fetcher.resolve(wanted).await,
                     None => unreachable!("only a client with a program goes this way"),
                 },
             }

@@ -60,7 +60,7 @@ pub(super) fn encode(
     if offered.version == Version::Two && !offered.has("fetch") {
         return missing("fetch");
     }
-    let filtered = request.filter.is_some() && offered.fetch_has("filter") && offered.any_want();
+    let filtered = request.filter.is_some() && offered.fetch_has("filter") && offered.allows_any_want();
     if request.only_filtered && !filtered {
         return missing("filter");
     }

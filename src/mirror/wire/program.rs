@@ -96,8 +96,8 @@ impl Fetcher {
     }
 
     /// Resolves refs with `ls-remote`, for a remote whose URL only the program understands.
-    pub(super) async fn resolve(&mut self, asked: &[Ref]) -> Result<FoundRefs, Error> {
-        let candidates = refs::candidates(asked);
+    pub(super) async fn resolve(&mut self, wanted: &[Ref]) -> Result<FoundRefs, Error> {
+        let candidates = refs::candidates(wanted);
         let mut args = vec!["ls-remote".to_owned(), self.url.clone()];
         args.extend(candidates.iter().flat_map(|name| [name.clone(), format!("{name}^{{}}")]));
         let listing = self.run(&args, None).await?;

@@ -71,7 +71,7 @@ impl Capabilities {
     }
 
     /// Returns true if objects that no ref names can be wanted. A version 2 server accepts any id.
-    pub(super) fn any_want(&self) -> bool {
+    pub(super) fn allows_any_want(&self) -> bool {
         self.version == Version::Two
             || self.has("allow-any-sha1-in-want")
             || self.has("allow-reachable-sha1-in-want")
@@ -90,8 +90,8 @@ impl Capabilities {
 }
 
 /// The full ref names that the refs may stand for.
-pub(super) fn candidates(asked: &[Ref]) -> BTreeSet<String> {
-    asked.iter().flat_map(Ref::candidates).collect()
+pub(super) fn candidates(wanted: &[Ref]) -> BTreeSet<String> {
+    wanted.iter().flat_map(Ref::candidates).collect()
 }
 
 /// The result of resolving some refs.
@@ -111,15 +111,15 @@ impl FoundRefs {
     ///
     /// # Errors
     /// [`Error::NoSuchRef`] if the remote does not have it.
-    pub fn tip(&self, asked: &Ref) -> Result<Tip, Error> {
-        if let Ref::Commit(id) = asked {
+    pub fn tip(&self, followed: &Ref) -> Result<Tip, Error> {
+        if let Ref::Commit(id) = followed {
             return Ok(Tip { name: None, object: *id, peeled: None });
         }
-        let found = asked.candidates().into_iter().find_map(|name| {
+        let found = followed.candidates().into_iter().find_map(|name| {
             let (object, peeled) = *self.named.get(&name)?;
             Some(Tip { name: Some(name), object, peeled })
         });
-        found.ok_or_else(|| Error::NoSuchRef { name: asked.to_string(), remote: self.remote.clone() })
+        found.ok_or_else(|| Error::NoSuchRef { name: followed.to_string(), remote: self.remote.clone() })
     }
 
     pub(super) fn insert(&mut self, name: &str, object: ObjectId, peeled: Option<ObjectId>) {
@@ -304,21 +304,21 @@ mod tests {
 
     #[tokio::test]
     async fn a_tag_takes_precedence_over_a_branch_and_a_longer_name_does_not_match() {
-        let asked: Ref = "v1".parse().unwrap();
-        let candidates = candidates(std::slice::from_ref(&asked));
+        let followed: Ref = "v1".parse().unwrap();
+        let candidates = candidates(std::slice::from_ref(&followed));
         let answer = message(&[
             &format!("{A} refs/heads/v1\n"),
             &format!("{A} refs/heads/v1x\n"),
             &format!("{B} refs/tags/v1 peeled:{A}\n"),
         ]);
         let found = read_ls_refs(&mut reader(answer), "remote", &candidates).await.unwrap();
-        let tip = found.tip(&asked).unwrap();
+        let tip = found.tip(&followed).unwrap();
         assert_eq!(tip.name.as_deref(), Some("refs/tags/v1"));
         assert_eq!((tip.object.to_string(), tip.peeled.unwrap().to_string()), (B.into(), A.into()));
 
         let other = message(&[&format!("{A} refs/heads/v1x\n")]);
         let found = read_ls_refs(&mut reader(other), "remote", &candidates).await.unwrap();
-        let error = found.tip(&asked).unwrap_err().to_string();
+        let error = found.tip(&followed).unwrap_err().to_string();
         assert!(error.contains("couldn't find remote ref v1"), "{error}");
     }
 
@@ -341,7 +341,7 @@ mod tests {
         ]);
         let candidates = BTreeSet::from(["refs/tags/v1".to_owned()]);
         let read = read_advertisement(&mut reader(v0), "remote", &candidates).await.unwrap();
-        assert!(read.capabilities.fetch_has("shallow") && !read.capabilities.any_want());
+        assert!(read.capabilities.fetch_has("shallow") && !read.capabilities.allows_any_want());
         assert_eq!(read.found.named.len(), 1);
         assert_eq!(read.found.named["refs/tags/v1"].1.unwrap().to_string(), A);
         let empty = message(&[&format!("{} capabilities^{{}}\0shallow\n", "0".repeat(40))]);

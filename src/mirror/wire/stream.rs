@@ -222,8 +222,8 @@ impl Streams {
         Opened::new(reader, &self.name, &self.options, candidates).await
     }
 
-    pub(super) async fn resolve(&mut self, asked: &[Ref]) -> Result<FoundRefs, Error> {
-        let candidates = refs::candidates(asked);
+    pub(super) async fn resolve(&mut self, wanted: &[Ref]) -> Result<FoundRefs, Error> {
+        let candidates = refs::candidates(wanted);
         let opened = self.open(&candidates).await?;
         opened.look_up(&self.name, &self.options, &candidates).await
     }

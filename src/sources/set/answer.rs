@@ -31,13 +31,13 @@ impl SourceSet {
     pub(super) fn unanswered(&self, source: &Followed) -> Option<SourceError> {
         let (_, why) = self.state_of(source);
         let repository = self.repositories.get(&source.mirror);
-        let has_answered = repository.and_then(|repository| repository.answered) >= self.asked;
+        let has_answered = repository.and_then(|repository| repository.answered) >= self.polled_at;
         why.or_else(|| (!has_answered).then(SourceError::unanswered))
     }
 
     /// The status of each source, in the file's order. `current` is the published set; `has_failed` says whether the
     /// last attempt failed, so that a newer set may have been chosen but not published.
-    pub fn rows(&self, current: Option<Revision>, has_failed: bool) -> Vec<SourceStatus> {
+    pub fn source_statuses(&self, current: Option<Revision>, has_failed: bool) -> Vec<SourceStatus> {
         let published = current.map(|current| self.composer.objects().parts(current)).unwrap_or_default();
         let row = |source: &Followed| {
             let Followed { listed, mirror, repo, .. } = source;
@@ -56,13 +56,13 @@ impl SourceSet {
             SourceStatus {
                 name: listed.name.clone(),
                 repo: repo.clone(),
-                asked: listed.asked.clone(),
+                ref_name: listed.ref_name.clone(),
                 path: listed.path.clone(),
                 to: listed.to.clone(),
                 revision: part.map(|part| part.revision),
                 failing_since: repository.and_then(|repository| repository.failing_since),
                 is_late: repository.is_some_and(|repository| repository.busy),
-                heard: repository.map_or(self.never_heard, |repository| repository.heard),
+                last_answer: repository.map_or(self.never_answered, |repository| repository.last_answer),
                 hints: why.as_ref().map(|why| why.hints.clone()).unwrap_or_default(),
                 error: why.map(|why| why.what),
             }

@@ -11,7 +11,7 @@ use crate::human::one_line;
 use crate::mirror::{self, Part, Tip};
 use crate::payload::{Parts, Refusal};
 use crate::revision::{ObjectId, Revision};
-use crate::sources::file::Listed;
+use crate::sources::file::SourceSpec;
 
 impl SourceSet {
     /// Chooses the commit of each source. An error says that a source is missing which the set cannot do without.
@@ -26,7 +26,7 @@ impl SourceSet {
             let new = |revision| Part {
                 name: listed.name.clone(),
                 repo: repo.clone(),
-                asked: listed.asked.clone(),
+                ref_name: listed.ref_name.clone(),
                 revision,
                 path: listed.path.clone(),
                 to: listed.to.clone(),
@@ -64,7 +64,7 @@ impl SourceSet {
     /// renamed.
     fn keep_removed(&self, parts: &mut Vec<Part>) {
         let is_listed = |name: &String| self.sources.iter().any(|source| source.listed.name == *name);
-        let is_present = |listed: &Listed| parts.iter().any(|part| part.name == listed.name);
+        let is_present = |listed: &SourceSpec| parts.iter().any(|part| part.name == listed.name);
         let all_present =
             self.sources.iter().all(|source| source.listed.optional || is_present(&source.listed));
         if self.options.root && !all_present {
@@ -78,7 +78,7 @@ impl SourceSet {
     /// Returns the commit that the source's ref named last, unless it is refused, and what is wrong with the source.
     pub(super) fn state_of(&self, source: &Followed) -> (Option<Revision>, Option<SourceError>) {
         let repository = self.repositories.get(&source.mirror);
-        let named = repository.and_then(|repository| repository.known.get(&source.listed.asked));
+        let named = repository.and_then(|repository| repository.known.get(&source.listed.ref_name));
         let named = named.map(|(_, revision)| *revision);
         let refused = self.refused.get(&source.listed.name);
         match refused.filter(|(revision, _)| Some(*revision) == named) {
@@ -87,7 +87,7 @@ impl SourceSet {
             None if repository.is_none() && source.unopened.is_some() => (None, source.unopened.clone()),
             None => (
                 named,
-                repository.and_then(|repository| repository.errors.get(&source.listed.asked).cloned()),
+                repository.and_then(|repository| repository.errors.get(&source.listed.ref_name).cloned()),
             ),
         }
     }

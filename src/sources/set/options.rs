@@ -8,10 +8,10 @@ use crate::human::one_line;
 use crate::mirror::{self, wire};
 use crate::retry::Backoff;
 use crate::sources::SourceError;
-use crate::sources::file::{BadFile, List, Listed};
+use crate::sources::file::{BadFile, List, SourceSpec};
 
 /// Returns the connection options of a source's repository, or an error message.
-pub type WireOf = Arc<dyn Fn(&Listed) -> Result<wire::Options, String> + Send + Sync>;
+pub type WireOf = Arc<dyn Fn(&SourceSpec) -> Result<wire::Options, String> + Send + Sync>;
 
 /// The settings of a set.
 #[derive(Clone)]

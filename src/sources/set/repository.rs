@@ -11,12 +11,12 @@ use tokio::time::Instant;
 
 use crate::mirror::{self, Mirror, Part};
 use crate::phase::LastAnswer;
-use crate::phase::machine::BREATH;
+use crate::phase::machine::MIN_RETRY_DELAY;
 use crate::retry::Backoff;
 use crate::revision::{ObjectId, Revision};
 use crate::sources::SourceError;
-use crate::sources::file::Listed;
-use crate::sources::poll::{Answer, Answers};
+use crate::sources::file::SourceSpec;
+use crate::sources::poll::{Answer, PollResult};
 
 /// A pause in polling after a failure.
 #[derive(Clone, Copy)]
@@ -49,11 +49,11 @@ pub(super) struct Repository {
     /// True while a poll is running or its answer is not yet accepted.
     pub(super) busy: bool,
     /// When the last poll began.
-    pub(super) asked: Option<Instant>,
+    pub(super) polled_at: Option<Instant>,
     /// When the last poll that was answered began.
     pub(super) answered: Option<Instant>,
     /// The remote's last answer.
-    pub(super) heard: LastAnswer,
+    pub(super) last_answer: LastAnswer,
     /// The duration of the last successful poll.
     pub(super) last_duration: Option<Duration>,
     /// Set if the volume was too full for a fetch.
@@ -73,9 +73,9 @@ impl Repository {
             pause: None,
             requested: Arc::default(),
             busy: false,
-            asked: None,
+            polled_at: None,
             answered: None,
-            heard: LastAnswer::not_yet(),
+            last_answer: LastAnswer::not_yet(),
             last_duration: None,
             full: None,
         }
@@ -83,27 +83,27 @@ impl Repository {
 
     /// Records the answers of a poll, and begins or ends a pause. A refused commit begins none: the remote is healthy,
     /// and the commit that replaces it is published as soon as any other.
-    pub(super) fn accept(&mut self, answers: Answers, backoff: &Backoff) {
+    pub(super) fn accept(&mut self, answers: PollResult, backoff: &Backoff) {
         self.busy = false;
-        self.answered = self.asked;
+        self.answered = self.polled_at;
         self.errors.clear();
-        self.known.retain(|asked, _| answers.of_refs.iter().any(|(of, _)| of == asked));
+        self.known.retain(|ref_name, _| answers.of_refs.iter().any(|(of, _)| of == ref_name));
         let refused = std::mem::take(&mut self.refused);
         let failed = answers.has_failed();
-        if answers.heard {
-            self.heard = LastAnswer::now();
+        if answers.is_answered {
+            self.last_answer = LastAnswer::now();
         }
         self.full = answers.full;
-        for (asked, answer) in answers.of_refs {
+        for (ref_name, answer) in answers.of_refs {
             match answer {
-                Answer::Named(object, revision) => _ = self.known.insert(asked, (object, revision)),
+                Answer::Named(object, revision) => _ = self.known.insert(ref_name, (object, revision)),
                 Answer::Refused(object, why) => {
-                    self.refused.insert(asked.clone(), (object, why.clone()));
-                    self.errors.insert(asked, why);
+                    self.refused.insert(ref_name.clone(), (object, why.clone()));
+                    self.errors.insert(ref_name, why);
                 }
                 Answer::Failed(why) => {
-                    self.refused.extend(refused.get(&asked).map(|was| (asked.clone(), was.clone())));
-                    self.errors.insert(asked, why);
+                    self.refused.extend(refused.get(&ref_name).map(|was| (ref_name.clone(), was.clone())));
+                    self.errors.insert(ref_name, why);
                 }
             }
         }
@@ -114,14 +114,14 @@ impl Repository {
         }
         if failed {
             self.failures = self.failures.saturating_add(1);
-            let asked = answers.retry_after.unwrap_or_default();
-            let until = Instant::now() + backoff.delay(self.failures).max(asked);
-            let earliest = until.min(Instant::now() + asked.max(BREATH));
+            let retry_after = answers.retry_after.unwrap_or_default();
+            let until = Instant::now() + backoff.delay(self.failures).max(retry_after);
+            let earliest = until.min(Instant::now() + retry_after.max(MIN_RETRY_DELAY));
             self.pause = Some(Pause { until, earliest });
         } else {
             self.failures = 0;
             self.pause = None;
-            self.last_duration = self.asked.map(|asked| asked.elapsed());
+            self.last_duration = self.polled_at.map(|at| at.elapsed());
         }
     }
 
@@ -137,11 +137,12 @@ impl Repository {
     /// postpones the next timer, so without the last condition a repository would not be polled while others are
     /// requested repeatedly.)
     pub(super) fn is_due(&self, refs: &BTreeSet<String>, now: Instant, period: Duration) -> bool {
-        let is_new = |asked: &String| !self.known.contains_key(asked) && !self.errors.contains_key(asked);
+        let is_new =
+            |ref_name: &String| !self.known.contains_key(ref_name) && !self.errors.contains_key(ref_name);
         self.requested.load(Ordering::Relaxed)
             || self.pause.is_some()
             || refs.iter().any(is_new)
-            || self.asked.is_none_or(|asked| now >= asked + period / 2)
+            || self.polled_at.is_none_or(|at| now >= at + period / 2)
     }
 
     /// Locks the mirror; `None` if a poll may be fetching into it.
@@ -160,7 +161,7 @@ impl Repository {
 
 /// The name of a repository's mirror: a digest of the URL and the credentials' user and file names. Sources for which
 /// these are equal share a mirror.
-pub(super) fn mirror_name(repo: &str, source: &Listed) -> String {
+pub(super) fn mirror_name(repo: &str, source: &SourceSpec) -> String {
     let credentials = &source.credentials;
     let files = [&credentials.password_file, &credentials.ssh_key_file, &credentials.ssh_known_hosts_file];
     let files = files.map(|file| file.as_os_str().as_encoded_bytes());

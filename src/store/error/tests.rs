@@ -1,5 +1,5 @@
 use super::*;
-use crate::human::reads_well;
+use crate::human::assert_message_style;
 
 fn each() -> Vec<Error> {
     let root = || PathBuf::from("/root");
@@ -60,7 +60,7 @@ fn every_variant_is_one_line_without_a_librarys_noise_and_says_what_to_do() {
     };
     assert_eq!(each().iter().map(named).collect::<std::collections::HashSet<_>>().len(), 17);
     for error in each() {
-        reads_well(&error, &error.hints());
+        assert_message_style(&error, &error.hints());
     }
 }
 

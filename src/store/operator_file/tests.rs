@@ -27,8 +27,8 @@ impl World {
         self.dir.path().join("root")
     }
 
-    fn own(&self, path: impl AsRef<Path>) -> OwnFile {
-        OwnFile::new(&self.root(), &Style::Kubelet, path.as_ref()).unwrap()
+    fn own(&self, path: impl AsRef<Path>) -> OperatorFile {
+        OperatorFile::new(&self.root(), &Style::Kubelet, path.as_ref()).unwrap()
     }
 
     /// All names in the generation.
@@ -53,7 +53,7 @@ impl World {
 #[test]
 fn names_that_a_commit_can_have_and_names_of_ours_are_refused_by_their_text() {
     let root = Path::new("/r");
-    let refused = |style: &Style, path: &str| OwnFile::new(root, style, Path::new(path)).err();
+    let refused = |style: &Style, path: &str| OperatorFile::new(root, style, Path::new(path)).err();
     let kubelet = |path| refused(&Style::Kubelet, path);
     for path in ["touched", "sub/ready", "/r/touched", "..own/../touched", "../r/x", ".", "", "/"] {
         assert!(kubelet(path).is_some(), "{path}");
@@ -117,7 +117,7 @@ fn the_link_of_git_syncs_layout_is_not_replaced_by_another_way_to_its_directory(
         let style = Style::GitSync { link: dir.path().join(link) };
         for there in [false, true] {
             for path in [dir.path().join(file), dir.path().join(file).join("x/err.json")] {
-                let own = OwnFile::new(&root, &style, &path).unwrap();
+                let own = OperatorFile::new(&root, &style, &path).unwrap();
                 own.touch().expect_err(file);
                 own.write(b"text").expect_err(file);
             }
@@ -129,7 +129,7 @@ fn the_link_of_git_syncs_layout_is_not_replaced_by_another_way_to_its_directory(
         }
         fs_err::remove_file(root.join("link")).unwrap();
         let beside = dir.path().join(file).with_file_name("linked");
-        OwnFile::new(&root, &style, &beside).unwrap().write(b"text").unwrap();
+        OperatorFile::new(&root, &style, &beside).unwrap().write(b"text").unwrap();
     }
 }
 

@@ -4,7 +4,7 @@ use super::*;
 use crate::payload::testing::{Blobs, Tree, expected, id_of, payload, read_back, tree};
 use crate::payload::{Rules, Symlinks};
 use crate::store::Durability;
-use crate::store::durable::{FEW_MAX, Unsynced, make_durable};
+use crate::store::durable::{MAX_SINGLE_SYNCS, Unsynced, make_durable};
 
 const OPTIONS: WriteOptions = WriteOptions { threads: 3, group_write: false };
 
@@ -195,7 +195,8 @@ fn few_files_are_synced_by_name_and_many_with_the_file_system() {
     assert_eq!(files.len(), 3);
     let dirs: Vec<_> = dirs.iter().map(|dir| String::from_utf8_lossy(dir).into_owned()).collect();
     assert_eq!(dirs, ["", "a", "a/b", "a/b/c", "sub", "sub/module"]);
-    let many: Tree = (0..=FEW_MAX).map(|n| (format!("{n}").into_bytes(), (Kind::File, Vec::new()))).collect();
+    let many: Tree =
+        (0..=MAX_SINGLE_SYNCS).map(|n| (format!("{n}").into_bytes(), (Kind::File, Vec::new()))).collect();
     assert!(matches!(Unsynced::after_write(&checked(&many)), Unsynced::Many));
     let dir = tempfile::tempdir().unwrap();
     let top = write_to(dir.path(), &few, &Blobs::of(&[&some()]), &OPTIONS).unwrap();

@@ -57,7 +57,7 @@ impl Root {
         assert!(target.is_relative(), "{target:?}");
         assert_eq!(target.file_name().unwrap().to_str().unwrap(), commit.to_string());
         let dir = self.link.canonicalize().unwrap();
-        assert_eq!(dir, self.at(Name::of(commit).place()).canonicalize().unwrap());
+        assert_eq!(dir, self.at(Name::of(commit).relative_path()).canonicalize().unwrap());
         let mut found = read_back(&dir);
         let git = found.remove(&b".git"[..]).unwrap().1;
         assert_eq!(String::from_utf8(git).unwrap(), format!("gitdir: ../../.git/worktrees/{commit}\n"));
@@ -203,8 +203,8 @@ fn a_commit_that_is_published_again_is_exchanged_and_the_old_one_stays_for_its_r
     assert!(watch.events().iter().any(|event| event == "MOVED_TO live"), "watchers of the link are told");
     let old = published.previous.unwrap();
     assert_eq!(old, Name::of(of(&one).revision).numbered(1));
-    assert_eq!(inode(&root.at(old.place())), before);
-    assert_eq!(fs_err::read_to_string(root.at(old.place()).join("a")).unwrap(), "tampered");
+    assert_eq!(inode(&root.at(old.relative_path())), before);
+    assert_eq!(fs_err::read_to_string(root.at(old.relative_path()).join("a")).unwrap(), "tampered");
     let later =
         store.plan(&clock::Now { boottime: clock::now().boottime + Duration::from_secs(60), ..clock::now() });
     let decision = later.decisions.iter().find(|decision| decision.name == old).unwrap();
@@ -239,7 +239,7 @@ fn going_back_to_a_retired_commit_leaves_its_readers_their_directory() {
     root.assert_serves(&one);
     assert_eq!(store.generations().len(), 3);
     let name = Name::of(of(&one).revision);
-    assert_eq!(fsx::identity(&reader).unwrap().1, inode(&root.at(name.numbered(1).place())));
+    assert_eq!(fsx::identity(&reader).unwrap().1, inode(&root.at(name.numbered(1).relative_path())));
     assert_eq!(store.generations().iter().filter(|record| record.retired.is_none()).count(), 1);
 }
 
@@ -261,7 +261,7 @@ fn without_an_exchange_there_is_always_a_complete_generation_behind_the_link() {
     publish(&mut store, &one); // the name is free for it: what had it is renamed
     root.assert_serves(&one);
     assert_eq!(store.generations().len(), 4);
-    assert!(store.generations().iter().all(|record| root.at(record.name.place()).is_dir()));
+    assert!(store.generations().iter().all(|record| root.at(record.name.relative_path()).is_dir()));
     assert!(mend(&mut store).done.is_empty());
 }
 
@@ -279,7 +279,7 @@ fn what_becomes_of_the_link_is_mended_and_what_it_named_elsewhere_is_left_alone(
     publish(&mut store, &one);
     publish(&mut store, &two);
     root.assert_serves(&two);
-    let retired = Name::of(of(&one).revision).place();
+    let retired = Name::of(of(&one).revision).relative_path();
     for target in [None, Some("releases/v1"), Some("nowhere"), Some(retired.to_str().unwrap())] {
         fs_err::remove_file(&root.link).unwrap();
         if let Some(target) = target {
@@ -318,10 +318,10 @@ fn foreign_things_are_kept_and_garbage_in_the_way_is_replaced() {
     fs_err::write(root.at("note"), "x").unwrap();
     fs_err::write(root.at(of(&one).revision.to_string()), "a file named as a commit").unwrap();
     let mut store = root.open();
-    fs_err::write(root.at(Name::of(of(&one).revision).place()), "garbage").unwrap();
+    fs_err::write(root.at(Name::of(of(&one).revision).relative_path()), "garbage").unwrap();
     publish(&mut store, &one);
     root.assert_serves(&one);
-    fs_err::create_dir(root.at(Name::of(of(&two).revision).place())).unwrap();
+    fs_err::create_dir(root.at(Name::of(of(&two).revision).relative_path())).unwrap();
     publish(&mut store, &two);
     root.assert_serves(&two);
     let found = mend(&mut store);
@@ -366,7 +366,7 @@ fn after_a_crash_around_an_exchange_nothing_is_trusted_and_nothing_is_lost() {
         store.layout.save(&state, fsx::Flush::Lazy).unwrap();
         drop(store);
         if let Some(exchanged) = exchanged {
-            root.make_tree(&root.at(other.place()), &one, of(&one).revision);
+            root.make_tree(&root.at(other.relative_path()), &one, of(&one).revision);
             if exchanged {
                 let home = fsx::open_dir_at_path(&root.at(".worktrees")).unwrap();
                 assert!(fsx::exchange(&home, name.as_str(), &home, other.as_str()).unwrap());

@@ -4,7 +4,7 @@
 use std::io::Read as _;
 use std::os::fd::AsRawFd as _;
 
-use super::recycle::{carry, open, publish_next, reap};
+use super::recycle::{carry_forward, open, publish_next, reap};
 use super::*;
 
 /// More entries than one getdents call lists.
@@ -140,7 +140,7 @@ fn readers_of_a_generation_that_is_used_again_see_the_end_of_what_changes() {
     let reader = Reader::start(&world);
     publish(&mut store, &some("2"));
     reap(&mut store);
-    assert!(carry(&store, &some("1"), &some("2")));
+    assert!(carry_forward(&store, &some("1"), &some("2")));
     assert_eq!(reader.above_kept(), "2", "already while nobody publishes it");
     assert!(publish_next(&mut store, &some("2"), &some("3")));
     store.wait_for_deletions(&go());

@@ -53,7 +53,7 @@ fn waiting(world: &World) -> Store {
     store
 }
 
-pub(super) fn carry(store: &Store, from: &Tree, to: &Tree) -> bool {
+pub(super) fn carry_forward(store: &Store, from: &Tree, to: &Tree) -> bool {
     let delta = delta(from, to, rules()).unwrap();
     store.spare_task().unwrap().recycle(&delta, &Blobs::of(&[from, to]), &go()).unwrap()
 }
@@ -83,7 +83,7 @@ fn a_retired_generation_becomes_the_next_one() {
     publish(&mut store, &some("2"));
     reap(&mut store);
     assert!(store.spare_task().unwrap().retired().is_some());
-    assert!(carry(&store, &some("1"), &some("2")));
+    assert!(carry_forward(&store, &some("1"), &some("2")));
     assert!(store.spare_task().is_none(), "the spare is ready");
     assert!(publish_next(&mut store, &some("2"), &some("3")));
     world.assert_serves(&some("3"));
@@ -94,7 +94,7 @@ fn a_retired_generation_becomes_the_next_one() {
     for round in 3..8 {
         let content = |number: i32| some(&number.to_string());
         assert_eq!(reap(&mut store), 1, "{round}");
-        assert!(carry(&store, &content(round - 1), &content(round)), "{round}");
+        assert!(carry_forward(&store, &content(round - 1), &content(round)), "{round}");
         assert!(publish_next(&mut store, &content(round), &content(round + 1)), "{round}");
         world.assert_serves(&content(round + 1));
     }
@@ -249,7 +249,7 @@ fn what_somebody_else_changed_is_not_carried_on() {
             at_once("while retired", first);
             reap(&mut store);
             at_once("while it waits", world.at("..treeswap/spare/retired"));
-            let carried = carry(&store, &some("1"), &some("2"));
+            let carried = carry_forward(&store, &some("1"), &some("2"));
             assert_eq!(carried, moment == "once it is ready", "{what} {moment}: carried on");
             at_once("once it is ready", world.at("..treeswap/spare/tree"));
             if carried && CONTENT.iter().any(|(name, _)| name == what) {
@@ -258,7 +258,7 @@ fn what_somebody_else_changed_is_not_carried_on() {
                 assert!(publish_next(&mut store, &some("2"), &some("3")), "{what}");
                 publish(&mut store, &some("4"));
                 reap(&mut store);
-                assert!(!carry(&store, &some("3"), &some("4")), "{what}: carried on once more");
+                assert!(!carry_forward(&store, &some("3"), &some("4")), "{what}: carried on once more");
                 assert!(!publish_next(&mut store, &some("4"), &some("5")), "{what}");
                 world.assert_serves(&some("5"));
                 continue;
@@ -282,7 +282,7 @@ fn a_recycling_that_is_asked_to_end_begins_again() {
     let task = store.spare_task().unwrap();
     assert!(task.recycle(&delta, &Blobs::of(&[&some("2")]), &ended).is_err());
     assert!(store.waits_for_recycling().is_some(), "nothing was done to it");
-    assert!(carry(&store, &some("1"), &some("2")));
+    assert!(carry_forward(&store, &some("1"), &some("2")));
     assert!(publish_next(&mut store, &some("2"), &some("3")));
     world.assert_serves(&some("3"));
 }

@@ -1,6 +1,6 @@
 //! Generations that share files: what is one inode, what is not, and foreign writes to shared files.
 
-use super::recycle::{a_tick, carry, publish_next, reap, some};
+use super::recycle::{a_tick, carry_forward, publish_next, reap, some};
 use super::*;
 use crate::payload::join;
 use crate::payload::testing::{delta, trees};
@@ -77,7 +77,7 @@ fn a_retired_generation_is_carried_forward_and_takes_what_is_new_from_the_curren
     let from = (1..3).find(|number| of(&content(*number)).revision.to_string() == waiting).unwrap();
     let kept = inode(&world, "..data", "kept/y");
     let changed = inode(&world, "..data", "changed/a");
-    assert!(carry(&store, &content(from), &content(3)));
+    assert!(carry_forward(&store, &content(from), &content(3)));
     let spare = |path: &str| world.at("..treeswap/spare/tree").join(path);
     assert_eq!(fs_err::metadata(spare("changed/a")).unwrap().ino(), changed, "it was linked, not written");
     assert!(publish_next(&mut store, &content(3), &content(4)));
@@ -88,7 +88,7 @@ fn a_retired_generation_is_carried_forward_and_takes_what_is_new_from_the_curren
     // And so on, with what is deleted in between.
     for number in 4..9 {
         assert_eq!(reap(&mut store), 1, "{number}");
-        assert!(carry(&store, &content(number - 1), &content(number)), "{number}");
+        assert!(carry_forward(&store, &content(number - 1), &content(number)), "{number}");
         assert!(publish_next(&mut store, &content(number), &content(number + 1)), "{number}");
         store.wait_for_deletions(&go());
         assert_eq!(doubt(&mut store), None, "{number}");
@@ -126,7 +126,7 @@ fn damage_to_a_shared_file_is_found_by_the_next_scrub_and_the_spare_does_not_bri
     // Nor do retired generations, which share it as well.
     reap(&mut store);
     if store.waits_for_recycling().is_some() {
-        assert!(!carry(&store, &content(1), &content(2)), "it holds the damage");
+        assert!(!carry_forward(&store, &content(1), &content(2)), "it holds the damage");
     }
     assert_eq!(doubt(&mut store), None);
 }
@@ -291,7 +291,7 @@ fn what_generations_share_counts_once() {
         let waiting = store.waits_for_recycling().map(|revision| revision.to_string());
         if let Some(from) = (1..number).find(|from| Some(of(&content(*from)).revision.to_string()) == waiting)
         {
-            assert!(carry(&store, &content(from), &content(number)));
+            assert!(carry_forward(&store, &content(from), &content(number)));
         } else {
             assert!(link(&store, &content(number)));
         }
@@ -317,7 +317,7 @@ fn a_generation_that_was_written_whole_shares_nothing() {
     store.wait_for_deletions(&go());
     let waiting = store.waits_for_recycling().unwrap().to_string();
     let from = (1..5).find(|from| of(&content(*from)).revision.to_string() == waiting).unwrap();
-    assert!(carry(&store, &content(from), &content(5)));
+    assert!(carry_forward(&store, &content(from), &content(5)));
     assert_counts(&store, &world, 0, "a spare of other files");
     assert!(publish_next(&mut store, &content(5), &content(6)));
     assert_counts(&store, &world, 0, "a generation of other files");

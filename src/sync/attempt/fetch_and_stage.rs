@@ -99,10 +99,10 @@ impl Worker {
     ) -> Result<Revision, Error> {
         let began = Instant::now();
         let held = self.held();
-        let spare_look = self.store().await.spare_look();
+        let spare_check = self.store().await.spare_check();
         let inspect_spare = bounds.blocking(Stage::Fetch, move |cancel| {
-            if let Some(spare_look) = spare_look {
-                spare_look.run(cancel);
+            if let Some(spare_check) = spare_check {
+                spare_check.run(cancel);
             }
             Ok(())
         });
@@ -110,7 +110,7 @@ impl Worker {
         let fetch = bounds.network(Stage::Fetch, upstream.fetch(tip, &held, wanted));
         // If the inspection fails, the spare is inspected when it is used.
         let (fetched, _) = tokio::join!(fetch, inspect_spare);
-        self.view.sources = upstream.rows(self.view.revision(), false);
+        self.view.sources = upstream.source_statuses(self.view.revision(), false);
         let revision = fetched?;
         self.metrics.took("fetch", began.elapsed());
         Ok(revision)
@@ -143,9 +143,9 @@ impl Worker {
         self.spare.wait_until_ready(bounds).await;
         self.spare.stop_and_wait().await;
         let local = self.view.revision().map(|revision| revision.to_string()).unwrap_or_default();
-        let asked = self.options.asked.as_str();
+        let ref_name = self.options.ref_name.as_str();
         let updates = self.metrics.git_sync.updates();
-        info!(name: "update", target: GIT_SYNC, asked, local, remote = %revision, updates, "update");
+        info!(name: "update", target: GIT_SYNC, asked = ref_name, local, remote = %revision, updates, "update");
         let wanted = choice.wanted.clone();
         let choice = choice.clone();
         let objects = self.objects().await;
@@ -188,7 +188,7 @@ impl Worker {
                 let worktrees = worktrees.map(|objects| objects.until(cancel));
                 let mut ready = |record: &GenerationRecord, at: &Path| {
                     if let Some(objects) = &worktrees {
-                        let place = root.join(record.name.place());
+                        let place = root.join(record.name.relative_path());
                         objects.add_worktree(record.revision, &wanted, at, &place)?;
                     }
                     if let Some(hooks) = &hooks {

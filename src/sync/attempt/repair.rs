@@ -23,9 +23,9 @@ impl Worker {
         let mirror_bytes = self.view.mirror_bytes;
         let commits = self.view.commits.clone();
         let sources = self.view.sources.clone();
-        let heard = self.view.heard;
+        let last_answer = self.view.last_answer;
         let repaired = bounds
-            .blocking(Stage::Mend, move |cancel| {
+            .blocking(Stage::Repair, move |cancel| {
                 let now = clock::now();
                 let recovered = store.repair(&now)?;
                 let plan = store.plan_to_reap(&now, cancel)?;
@@ -39,7 +39,7 @@ impl Worker {
                     mirror_bytes,
                     commits,
                     sources,
-                    heard,
+                    last_answer,
                 };
                 Ok((view, (reaped, store.take_evicted()), recovered, store.waits_for_recycling()))
             })
@@ -101,7 +101,7 @@ impl Worker {
             self.scrubs.start(None); // so that an interval passes before the next one even if this fails
         }
         let mut store = self.store().await;
-        let evaluated = bounds.blocking(Stage::Mend, move |_| {
+        let evaluated = bounds.blocking(Stage::Repair, move |_| {
             let found = ended.and_then(Result::ok).and_then(|scrubbed| store.scrubbed(scrubbed));
             Ok((found, if is_due { store.scrub() } else { None }))
         });
@@ -174,7 +174,7 @@ impl Worker {
         self.spare.stop_and_wait().await;
         let store = self.store().await;
         // The spare's hard links may share the inodes that were changed.
-        bounds.blocking(Stage::Mend, move |cancel| Ok(store.drop_spare(cancel)?)).await?;
+        bounds.blocking(Stage::Repair, move |cancel| Ok(store.drop_spare(cancel)?)).await?;
         let published = self.stage_and_publish(bounds, revision, choice, None).await?;
         self.metrics.damaged.inc();
         Ok(Some(published))
@@ -215,7 +215,7 @@ impl Worker {
             return Ok(None);
         };
         let objects = self.objects().await;
-        let head = bounds.blocking(Stage::Mend, move |_| Ok(objects.worktree_head(revision))).await?;
+        let head = bounds.blocking(Stage::Repair, move |_| Ok(objects.worktree_head(revision))).await?;
         if head == Some(revision) {
             return Ok(None);
         }

@@ -134,7 +134,7 @@ impl Work for Double {
 fn options() -> Options {
     let backoff = Backoff { first: S(10), ceiling: S(100) };
     Options {
-        asked: "main".to_owned(),
+        ref_name: "main".to_owned(),
         root: "/root".into(),
         limits: Default::default(),
         symlinks: Default::default(),
@@ -181,13 +181,13 @@ async fn drive_held(
 ) -> Ran {
     let (send, mut triggers) = mpsc::channel(1);
     let metrics = Metrics::default();
-    let asker = crate::sync::TriggerSender { send, metrics: metrics.clone() };
+    let trigger_sender = crate::sync::TriggerSender { send, metrics: metrics.clone() };
     let asks = asks.to_vec();
     tokio::spawn(async move {
         let began = Instant::now();
         for (at, trigger) in asks {
             tokio::time::sleep_until(began + at).await;
-            asker.ask(trigger);
+            trigger_sender.request(trigger);
         }
         std::future::pending::<()>().await; // the channel stays open
     });

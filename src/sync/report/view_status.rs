@@ -18,16 +18,18 @@ pub(super) fn known_success(
     before: Option<Status>,
     view: &View,
     remote: &str,
-    asked: &str,
+    ref_name: &str,
 ) -> (Option<Timestamp>, Option<EarlierSuccess>) {
     let (known, earlier) = match before {
-        Some(before) if before.remote == remote && before.asked == asked => {
+        Some(before) if before.remote == remote && before.ref_name == ref_name => {
             (before.last_success, before.earlier_success)
         }
-        Some(Status { last_success, earlier_success, remote: other_remote, asked: other_ref, .. }) => {
-            let ours = earlier_success.as_ref().filter(|one| one.remote == remote && one.asked == asked);
+        Some(Status { last_success, earlier_success, remote: other_remote, ref_name: other_ref, .. }) => {
+            let ours =
+                earlier_success.as_ref().filter(|one| one.remote == remote && one.ref_name == ref_name);
             let ours = ours.map(|one| one.at);
-            let other = last_success.map(|at| EarlierSuccess { at, remote: other_remote, asked: other_ref });
+            let other =
+                last_success.map(|at| EarlierSuccess { at, remote: other_remote, ref_name: other_ref });
             (ours, other.or(earlier_success.filter(|_| ours.is_none())))
         }
         None => {
@@ -43,7 +45,7 @@ pub(super) fn known_success(
 pub(super) fn fill_status(status: &mut Status, view: &View) {
     status.ready |= view.ready;
     status.sources.clone_from(&view.sources);
-    status.heard = view.heard;
+    status.last_answer = view.last_answer;
     let shown = |record: &GenerationRecord| {
         let decision = view.plan.decisions.iter().find(|decision| decision.name == record.name);
         let is_current = view.current.as_ref() == Some(&record.name);
@@ -67,18 +69,18 @@ pub(super) fn fill_status(status: &mut Status, view: &View) {
 }
 
 /// Logs that nothing had to be published. With `--one-time`, this tells the operator that the remote was asked.
-pub(super) fn log_agreed(asked: &str, record: &GenerationRecord, view: &View, took: Duration) {
+pub(super) fn log_agreed(ref_name: &str, record: &GenerationRecord, view: &View, took: Duration) {
     let revision = record.revision.short();
     let name = &record.name;
     let line = if view.sources.is_empty() {
-        format!("up to date: {asked} is {revision}, which is published as {name}")
+        format!("up to date: {ref_name} is {revision}, which is published as {name}")
     } else if view.sources.iter().any(|source| source.error.is_some()) {
         format!("nothing new from the sources that answered: {name} stays current")
     } else {
         format!("up to date: {name} has the newest commits of all sources")
     };
     info!(
-        name: "agreed", asked, revision = %record.revision, generation = %record.name, duration_ms = millis(took),
+        name: "agreed", asked = ref_name, revision = %record.revision, generation = %record.name, duration_ms = millis(took),
         "{line}"
     );
 }

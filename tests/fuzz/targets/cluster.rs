@@ -5,8 +5,8 @@ use std::time::Duration;
 use hyper::http::{HeaderMap, HeaderValue, StatusCode};
 use k8s_openapi::api::core::v1::ConfigMap as KubeConfigMap;
 
-use super::act::{Act, Kind, Verb};
-use super::answer::{Anything, HttpResponse, Listed};
+use super::act::{Kind, Operation, Verb};
+use super::answer::{AnyObject, HttpResponse, MetadataList};
 use super::error::Failure;
 use super::kubeconfig::Clusters;
 use super::{ConfigError, Options};
@@ -23,7 +23,7 @@ fn api_answers(data: &[u8]) {
     let input = &mut Input::new(data);
     let status = StatusCode::from_u16(*input.of(&STATUSES)).unwrap();
     let verb = *input.of(&[Verb::List, Verb::Get, Verb::Create, Verb::Update, Verb::Delete]);
-    let act = Act::of(verb, Kind::ConfigMap, "ci", "config");
+    let act = Operation::of(verb, Kind::ConfigMap, "ci", "config");
     let mut headers = HeaderMap::new();
     if let Ok(pause) = HeaderValue::from_bytes(input.piece()) {
         headers.insert("retry-after", pause);
@@ -33,9 +33,9 @@ fn api_answers(data: &[u8]) {
     let longest = Duration::from_secs(60);
     let answer = HttpResponse { status, headers, body: body.clone() };
     let result = match shape % 3 {
-        0 => answer.read::<Listed>(&act, longest).map(|_| ()),
+        0 => answer.read::<MetadataList>(&act, longest).map(|_| ()),
         1 => answer.read::<KubeConfigMap>(&act, longest).map(|_| ()),
-        _ => answer.read::<Anything>(&act, longest).map(|_| ()),
+        _ => answer.read::<AnyObject>(&act, longest).map(|_| ()),
     };
     match result {
         Ok(()) => assert!(status.is_success() && matches!(body.trim_ascii_start()[0], b'{' | b'[')),

@@ -43,7 +43,7 @@ fn git_config(data: &[u8]) {
                 .map(|Entry { key, value }| format!("{}:{}", quoted(key), quoted(value)))
                 .collect();
             assert_eq!(parse(&written.join(",")), Ok(entries.clone()));
-            let _ = apply(&entries, remote).map(|effect| effect.remarks(true).count());
+            let _ = apply(&entries, remote).map(|effect| effect.warnings(true).count());
         }
         let _ = ssh_command(&text);
         return;
@@ -62,7 +62,7 @@ fn git_config(data: &[u8]) {
     }
     match apply(&entries, remote) {
         Ok(effect) => {
-            for remark in effect.remarks(false) {
+            for remark in effect.warnings(false) {
                 assert!(!remark.contains(SECRET), "{remark}");
             }
             let shown = format!("{:?} {:?}", effect.headers, effect.proxy);

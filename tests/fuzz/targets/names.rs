@@ -37,7 +37,7 @@ fn generations(data: &[u8]) {
     let Some(name) = Name::parse(&text) else { return };
     assert_eq!(name.as_str(), text);
     assert!(!text.contains('/') && text != "." && text != ".." && !text.contains(|c: char| c.is_control()));
-    assert_eq!(name.place().components().count(), if name.commit().is_some() { 2 } else { 1 });
+    assert_eq!(name.relative_path().components().count(), if name.commit().is_some() { 2 } else { 1 });
     let at: Timestamp = "2026-11-20T15:04:05.5Z".parse().unwrap();
     let next = Name::new(at, [&name]);
     assert_eq!(Name::dated(next.as_str()).as_ref(), Some(&next));

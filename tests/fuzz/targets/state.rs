@@ -22,7 +22,7 @@ fn states(data: &[u8]) {
         let Loaded::Known(again) = load() else { panic!("what was written is not understood") };
         assert_eq!(again, state);
         for record in &state.generations {
-            assert!(record.name.place().is_relative() && state.record(&record.name).is_some());
+            assert!(record.name.relative_path().is_relative() && state.record(&record.name).is_some());
         }
         let mut ordered = State::default();
         state.generations.iter().for_each(|record| ordered.put(record.clone()));

@@ -82,7 +82,7 @@ fn sources(data: &[u8]) {
         }
         let is_git = |part: &str| part.eq_ignore_ascii_case(".git") || part.starts_with("..");
         assert!(!source.to.split('/').any(is_git), "{:?}", source.to);
-        drop(source.wanted());
+        drop(source.parsed_ref());
     }
     let cut = data.iter().fold(0_usize, |sum, byte| sum.wrapping_mul(31) + usize::from(*byte)) % text.len();
     if let Some(head) = text.get(..cut) {

@@ -366,7 +366,7 @@ fn sparse(data: &[u8]) {
         let patterns = Patterns::parse(&format!("{text}\n{last}\n")).unwrap();
         for inherited in [true, false] {
             assert_eq!(
-                patterns.wants(top, false, inherited),
+                patterns.selects(top, false, inherited),
                 wanted,
                 "{text:?}, {last:?}, {}",
                 top.escape_ascii()
@@ -376,7 +376,7 @@ fn sparse(data: &[u8]) {
     let patterns = parsed.unwrap();
     let is_nothing = lines.iter().all(|line| line.trim().is_empty() || line.starts_with('#'));
     if is_nothing {
-        assert!(!patterns.wants(&path, false, false) && patterns.wants(&path, true, true));
+        assert!(!patterns.selects(&path, false, false) && patterns.selects(&path, true, true));
     }
 }
 

@@ -2,7 +2,7 @@ use std::io;
 use std::time::Duration;
 
 use super::*;
-use crate::human::reads_well;
+use crate::human::assert_message_style;
 
 fn libgit2() -> Libgit2 {
     Libgit2(git2::Repository::open("/nowhere/at/all").err().unwrap())
@@ -83,11 +83,11 @@ fn every_variant_is_one_line_without_a_librarys_noise_and_says_what_to_do() {
     let each = each();
     assert_eq!(each.iter().map(named).collect::<std::collections::HashSet<_>>().len(), 22);
     for error in &each {
-        reads_well(error, &error.hints());
+        assert_message_style(error, &error.hints());
     }
     for status in [400, 403, 404, 407, 410, 429, 500, 503] {
         let error = Error::Status { remote: "h".into(), status, retry_after: None, said: String::new() };
-        reads_well(&error, &error.hints());
+        assert_message_style(&error, &error.hints());
     }
 }
 

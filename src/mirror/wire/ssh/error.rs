@@ -226,7 +226,7 @@ fn words(text: Option<&str>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::human::reads_well;
+    use crate::human::assert_message_style;
 
     #[test]
     fn every_variant_is_one_line_and_says_what_to_do() {
@@ -271,7 +271,7 @@ mod tests {
                 | Error::NotRun { .. }
                 | Error::Command { .. } => {}
             }
-            reads_well(&error, &error.hints());
+            assert_message_style(&error, &error.hints());
         }
     }
 }

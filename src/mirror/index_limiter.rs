@@ -10,18 +10,18 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 /// The semaphores for a set of mirrors.
 #[derive(Debug)]
-pub(super) struct Turns {
+pub(super) struct IndexLimiter {
     small: Semaphore,
     large: Semaphore,
 }
 
 /// A permit to index a pack, until it is dropped.
 #[derive(Debug)]
-pub(super) struct Turn<'a>(
+pub(super) struct IndexPermit<'a>(
     #[expect(dead_code, reason = "released when dropped")] Option<SemaphorePermit<'a>>,
 );
 
-impl Turns {
+impl IndexLimiter {
     /// Bytes of a pack that are received before its turn, and kept in memory until then.
     pub(super) const BUFFERED: usize = 256 << 10;
 
@@ -30,12 +30,13 @@ impl Turns {
     }
 
     /// Waits for the turn of a pack that was received completely.
-    pub(super) async fn small(&self) -> Turn<'_> {
-        Turn(self.small.acquire().await.ok()) // an error means that the semaphore was closed, which never happens
+    pub(super) async fn small(&self) -> IndexPermit<'_> {
+        // An error means that the semaphore was closed, which never happens.
+        IndexPermit(self.small.acquire().await.ok())
     }
 
     /// Waits for the turn of a pack of which more is to be received.
-    pub(super) async fn large(&self) -> Turn<'_> {
-        Turn(self.large.acquire().await.ok())
+    pub(super) async fn large(&self) -> IndexPermit<'_> {
+        IndexPermit(self.large.acquire().await.ok())
     }
 }
