@@ -480,7 +480,7 @@ pub fn write_termination_log(root: &Path, path: &Path, error: &str, hints: &[Str
     });
     match written {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            debug!(%error, "cannot write the termination log")
+            debug!(%error, "cannot write the termination log");
         }
         _ => {}
     }

@@ -98,7 +98,7 @@ fn a_signal_asks_for_a_look_and_a_signal_that_does_not_changes_nothing() {
     drains(&mut sync);
 
     let mut sync = start(&world, &["--period=1h", "--min-interval=0s", "--sync-on-signal=USR1"]);
-    said(&sync, "serving ");
+    said(&sync, "already published: ");
     send(&sync, Signal::HUP); // would end the process if nobody listened
     let three = world.remote.commit(&files("three"));
     send(&sync, Signal::USR1);

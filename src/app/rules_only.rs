@@ -194,7 +194,7 @@ impl DeliveryReporter {
                 self.status.send_modify(|status| status.next_attempt = next);
             }
             LoopEvent::Unanswered => {
-                warn!("a requested delivery was not started: the process is shutting down")
+                warn!("a requested delivery was not started: the process is shutting down");
             }
         }
     }

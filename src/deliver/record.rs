@@ -100,7 +100,7 @@ pub(super) async fn announce<S: Source>(
                 return Err(human::one_line(&error));
             }
             Some(Err(error)) => {
-                tracing::debug!(error = human::one_line(&error), "cannot record the planned writes")
+                tracing::debug!(error = human::one_line(&error), "cannot record the planned writes");
             }
         }
     }

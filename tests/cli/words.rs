@@ -49,7 +49,7 @@ fn a_root_that_leads_through_a_link_to_nothing_is_named_with_it() {
             format!("{} is a symbolic link to {}, which does not exist", link.display(), target.display());
         let ran = ran.expect_failure("nothing is there");
         ran.names(&[&words]);
-        assert!(ran.stderr.contains("\nhint: make that directory, or "), "{}", ran.stderr);
+        assert!(ran.stderr.contains("\nhint: create that directory, or "), "{}", ran.stderr);
     }
     // As the hint says.
     std::fs::create_dir(&target).unwrap();

@@ -165,7 +165,7 @@ fn a_cluster_that_no_rule_names_any_more_is_pruned_and_two_names_of_one_server_d
         0,
         &[
             "1 right",
-            "cluster gone: no rule names it, and whether it holds anything that we own is not known",
+            "cluster gone: no rule names it, and it is not known whether it has ConfigMaps of this owner",
         ],
     );
 }
