@@ -563,8 +563,9 @@ fn a_second_signal_aborts() {
     for round in 0..5 {
         let log = world.dir().join(format!("{round}.log"));
         let mut sync = run::Background::start(&mut world.sync(&["--period=1h"]), &log);
-        let running =
-            || ["published ", "serving "].iter().any(|word| sync.log().contains(word)).then_some(());
+        let running = || {
+            ["published ", "already published: "].iter().any(|word| sync.log().contains(word)).then_some(())
+        };
         eventually(20, "it is running", running);
         let pid = rustix::process::Pid::from_child(&sync.child);
         use rustix::process::Signal;

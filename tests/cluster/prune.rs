@@ -184,7 +184,7 @@ fn what_another_repository_wrote_under_the_same_owner_is_left() {
     ends(
         &one.apply(&[("one", a)], &["--prune"]),
         3,
-        &[&refused, "the remote does not have", "--owner", "1 right"],
+        &[&refused, "does not exist at the remote", "--owner", "1 right"],
     );
     assert_eq!(Kubernetes::shared().versions(b), before);
 }

@@ -242,7 +242,7 @@ fn where_inotify_is_exhausted_a_hint_names_the_sysctl_and_swaps_are_found_by_pol
         watching.until("1");
         let complaints = watching.complaints();
         assert!(
-            complaints.contains("looking every 50ms") && complaints.contains("\nhint: raise "),
+            complaints.contains("by polling every 50ms") && complaints.contains("\nhint: raise "),
             "{complaints}"
         );
         assert!(complaints.contains(sysctl), "{complaints}");
