@@ -37,7 +37,7 @@ use crate::sync::{End, Sync, TriggerSender};
 use crate::telemetry::metrics::Metrics;
 use crate::{admin, deliver, detached_io, human, mirror, secret, shutdown, sync, telemetry, user};
 
-pub use memory::of_plan as memory_of_plan;
+pub use memory::plan_limit as plan_memory_limit;
 pub use missing::missing;
 pub use rules_only::Rules;
 
@@ -166,7 +166,7 @@ pub fn sync(
     lines: &[Line],
     warnings: &[String],
 ) -> Result<(), Error> {
-    run_process(settings, lines, warnings, |runtime, settings| run(runtime, settings, rules))
+    run_process(settings, rules.is_some(), lines, warnings, |runtime, settings| run(runtime, settings, rules))
 }
 
 /// Runs `treeswap sync` with rules and without a root. Returns the report of the delivery with `--one-time`, and `None`
@@ -177,13 +177,16 @@ pub fn follow(
     lines: &[Line],
     warnings: &[String],
 ) -> Result<Option<deliver::Report>, Error> {
-    run_process(settings, lines, warnings, |runtime, settings| rules_only::run(runtime, settings, rules))
+    run_process(settings, true, lines, warnings, |runtime, settings| {
+        rules_only::run(runtime, settings, rules)
+    })
 }
 
 /// Sets the process up for `run` (allocator, core dumps, log, umask, tokio runtime), runs it, and writes the
 /// termination log if it fails.
 fn run_process<T>(
     mut settings: Settings,
+    has_rules: bool,
     lines: &[Line],
     warnings: &[String],
     run: impl FnOnce(&Runtime, Settings) -> Result<T, Error>,
@@ -195,7 +198,8 @@ fn run_process<T>(
     telemetry::start(&settings.telemetry);
     log_start(lines);
     // git-sync has no such ceilings: an installation that replaces it must not be refused what git-sync had room for.
-    let bounded = if settings.git_sync_metrics { None } else { memory::bound(&mut settings) };
+    let bounded =
+        if settings.git_sync_metrics { None } else { memory::lower_ceilings(&mut settings, has_rules) };
     let missing = missing(&settings);
     for warning in warnings.iter().chain(&settings.remarks).chain(&missing).chain(&bounded) {
         warn!("{warning}");

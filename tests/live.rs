@@ -33,7 +33,7 @@ fn a_running_writer_says_how_it_is_and_a_killed_one_is_not_healthy() {
     }
     let log = sidecar.process.log();
     assert!(log.contains(": x") && log.contains("2023-11-14T"), "{log}");
-    // Nobody writes a file at each failure, and yet each is seen.
+    // Failures are not written to disk each time: `status` asks the running writer.
     let away = world.remote.away();
     eventually(30, "more failures than are recorded", || {
         (json(&world)["sync"]["consecutive_failures"].as_u64()? >= 5).then_some(())
@@ -91,7 +91,7 @@ fn a_probe_of_a_root_without_a_generation_says_why_in_two_lines_that_stay_the_sa
         assert_eq!((ran.status.code(), ran.stdout.as_str()), (Some(1), ""), "{}", ran.stderr);
         ran.stderr
     };
-    // While an attempt runs, none is due.
+    // During an attempt no next one is scheduled, so both phrases are waited for.
     let whole = |said: &String| {
         said.contains("the sync fails since") && said.contains("the next attempt is due at 2")
     };
@@ -99,7 +99,11 @@ fn a_probe_of_a_root_without_a_generation_says_why_in_two_lines_that_stay_the_sa
     assert_eq!(said.lines().count(), 2, "{said}");
     std::thread::sleep(std::time::Duration::from_millis(1100));
     let first = |said: &str| said.lines().next().unwrap().to_owned();
-    assert_eq!(first(&probe()), first(&said), "what changes by the second is a new event each time");
+    assert_eq!(
+        first(&probe()),
+        first(&said),
+        "a text that changes every second makes Kubernetes record a new event each time"
+    );
 }
 
 #[test]

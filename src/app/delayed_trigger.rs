@@ -1,7 +1,7 @@
-//! Triggers on their way from webhooks and signals to the sync loop.
+//! The functions that webhooks and signals call to trigger an attempt of the sync loop.
 //!
 //! A push triggers all instances of a fleet at one moment; `--trigger-spread` delays each instance's attempt by a
-//! random time, so that they do not ask the remote at one moment.
+//! random time, so that they do not trigger_attempt the remote at one moment.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,11 +18,16 @@ use crate::telemetry::metrics::{Metrics, SourceLabel};
 /// A function that triggers an attempt.
 pub(super) type TriggerFn = Arc<dyn Fn(Trigger) + Send + Sync>;
 
-/// Wraps `ask` so that it is called after a random part of `within`. Triggers that arrive before that are counted and
-/// join the pending one. With zero `within`, returns `ask` itself.
-pub(super) fn spread(runtime: &Handle, within: Duration, metrics: &Metrics, ask: TriggerFn) -> TriggerFn {
+/// Wraps `trigger_attempt` so that it is called after a random part of `within`. Triggers that arrive before that are counted and
+/// join the pending one. With zero `within`, returns `trigger_attempt` itself.
+pub(super) fn spread(
+    runtime: &Handle,
+    within: Duration,
+    metrics: &Metrics,
+    trigger_attempt: TriggerFn,
+) -> TriggerFn {
     if within.is_zero() {
-        return ask;
+        return trigger_attempt;
     }
     let runtime = runtime.clone();
     let waiting = Arc::new(AtomicBool::new(false));
@@ -32,23 +37,23 @@ pub(super) fn spread(runtime: &Handle, within: Duration, metrics: &Metrics, ask:
             counted.get_or_create(&SourceLabel { source: trigger.label() }).inc();
             return;
         }
-        let ask = Arc::clone(&ask);
+        let trigger_attempt = Arc::clone(&trigger_attempt);
         let waiting = Arc::clone(&waiting);
         runtime.spawn(async move {
             tokio::time::sleep(within.mul_f64(random_fraction())).await;
-            waiting.store(false, Ordering::SeqCst); // before `ask`: a trigger from now on may be for a newer revision
-            ask(trigger);
+            waiting.store(false, Ordering::SeqCst); // before `trigger_attempt`: a trigger from now on may be for a newer revision
+            trigger_attempt(trigger);
         });
     })
 }
 
-/// Wraps `ask` so that the sources a trigger is for (all of them, if it names none) are added to `requests` before the
+/// Wraps `trigger_attempt` so that the sources a trigger is for (all of them, if it names none) are added to `requests` before the
 /// attempt is triggered: one attempt may serve several triggers.
-pub(super) fn requesting(requests: &Requests, ask: TriggerFn) -> admin::TriggerFn {
+pub(super) fn requesting(requests: &Requests, trigger_attempt: TriggerFn) -> admin::TriggerFn {
     let requests = requests.clone();
     Arc::new(move |trigger, sources| {
         requests.request(sources);
-        ask(trigger);
+        trigger_attempt(trigger);
     })
 }
 
@@ -61,7 +66,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_fleet_asks_all_over_the_time_and_each_of_it_once() {
+    async fn each_instance_triggers_once_at_a_random_time_within_the_spread() {
         let began = Instant::now();
         let asked = Arc::<Mutex<Vec<Duration>>>::default();
         let within = Duration::from_secs(10);
@@ -69,17 +74,14 @@ mod tests {
         for _ in 0..200 {
             let asked = Arc::clone(&asked);
             let note = move |_| asked.lock().unwrap().push(began.elapsed());
-            let ask = spread(&Handle::current(), within, &metrics, Arc::new(note));
-            (0..5).for_each(|_| ask(Trigger::Webhook));
+            let trigger_attempt = spread(&Handle::current(), within, &metrics, Arc::new(note));
+            (0..5).for_each(|_| trigger_attempt(Trigger::Webhook));
         }
         tokio::time::sleep(Duration::from_secs(11)).await;
         let asked = asked.lock().unwrap();
-        assert_eq!(asked.len(), 200, "five webhooks at one moment are one question");
+        assert_eq!(asked.len(), 200, "five webhooks at one moment are one trigger");
         let counted = metrics.triggers.get_or_create(&SourceLabel { source: "webhook" }).get();
-        assert_eq!(
-            counted, 800,
-            "those that wait for nothing of their own; the others are counted by who is asked"
-        );
+        assert_eq!(counted, 800, "those that joined a pending one; the first is counted by what it triggers");
         for second in 0..10 {
             let count = asked.iter().filter(|at| at.as_secs() == second).count();
             assert!((4..=50).contains(&count), "{count} of 200 within second {second}");
@@ -87,16 +89,16 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn where_nothing_is_to_be_spread_it_is_asked_at_once() {
+    async fn with_zero_spread_it_triggers_at_once() {
         let asked = Arc::new(AtomicBool::new(false));
         let note = Arc::clone(&asked);
-        let ask = spread(
+        let trigger_attempt = spread(
             &Handle::current(),
             Duration::ZERO,
             &Metrics::default(),
             Arc::new(move |_| note.store(true, Ordering::SeqCst)),
         );
-        ask(Trigger::Signal);
+        trigger_attempt(Trigger::Signal);
         assert!(asked.load(Ordering::SeqCst));
     }
 }

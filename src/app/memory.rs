@@ -23,20 +23,26 @@ fn container_limit() -> Option<u64> {
     limit.filter(|bytes| *bytes < UNLIMITED)
 }
 
-/// The ceiling in bytes on the keys and values of one plan; `None` if neither the container nor the process (`ulimit
-/// -d`) has a memory limit. A third of what is left, because the last plan is held while the next one is made.
-pub fn of_plan() -> Option<u64> {
+/// The ceiling in bytes on the keys and values of one plan of ConfigMaps; `None` if neither the container nor the
+/// process (`ulimit -d`) has a memory limit. A third of [`room`]: another third is for the last plan, which is held while
+/// the next one is made, and the last one for a root in memory.
+pub fn plan_limit() -> Option<u64> {
     let limit = container_limit().into_iter().chain(getrlimit(Resource::Data).current).min()?;
-    Some(limit.saturating_sub(RESERVED.min(limit / 2)) / 3)
+    Some(room(limit) / 3)
+}
+
+/// What a memory limit leaves beside the process itself.
+fn room(limit: u64) -> u64 {
+    limit - RESERVED.min(limit / 2)
 }
 
 /// Lowers `--max-bytes`, `--max-mirror-bytes` and `--max-fetch-bytes` to what the container has memory for, where root
 /// or mirror are in memory. Returns a warning that names the lowered ceilings, if there are any. Blocking.
-pub(super) fn bound(settings: &mut Settings) -> Option<String> {
+pub(super) fn lower_ceilings(settings: &mut Settings, has_rules: bool) -> Option<String> {
     let limit = container_limit()?;
     let root = is_in_memory(&settings.store.root);
     let mirror = is_in_memory(&settings.mirror.dir);
-    let (for_root, for_mirror) = shares(limit);
+    let (for_root, for_mirror) = shares(limit, has_rules);
     let mut lowered = Vec::new();
     let mut lower = |applies: bool, flag: &str, ceiling: &mut u64, most: u64| {
         if applies && *ceiling > most {
@@ -52,16 +58,17 @@ pub(super) fn bound(settings: &mut Settings) -> Option<String> {
     (!lowered.is_empty()).then(|| {
         format!(
             "{} is on tmpfs and this container's memory limit is {}: {}; a higher memory limit raises them",
-            settings.store.root.display(),
+            if root { &settings.store.root } else { &settings.mirror.dir }.display(),
             human::bytes(limit),
             lowered.join(", ")
         )
     })
 }
 
-/// Splits the container's limit, less what is reserved: three quarters for generations, one quarter for the mirror.
-fn shares(limit: u64) -> (u64, u64) {
-    let room = limit - RESERVED.min(limit / 2);
+/// Splits the room for a root and a mirror in memory: three quarters for generations, one quarter for the mirror. With
+/// rules, plans of ConfigMaps take two thirds of it before: see [`plan_limit`].
+fn shares(limit: u64, has_rules: bool) -> (u64, u64) {
+    let room = if has_rules { room(limit) / 3 } else { room(limit) };
     (room - room / 4, room / 4)
 }
 
@@ -73,8 +80,11 @@ mod tests {
     fn what_generations_and_mirror_may_take_leaves_room_for_the_process() {
         let mib = |bytes: u64| bytes >> 20;
         for (limit, expected) in [(64, (24, 8)), (256, (96, 32)), (640, (384, 128))] {
-            let (root, mirror) = shares(limit << 20);
+            let (root, mirror) = shares(limit << 20, false);
             assert_eq!((mib(root), mib(mirror)), expected);
+            let (root, mirror) = shares(limit << 20, true);
+            let plans = 2 * (room(limit << 20) / 3);
+            assert!(root + mirror + plans <= room(limit << 20), "{limit} MiB with rules");
         }
     }
 }

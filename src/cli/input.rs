@@ -245,7 +245,7 @@ impl RuleArgs {
             ignore_unknown: self.policies.unknown_fields == "ignore",
             repository: self.repository.clone(),
             policies: Policies { overlaps, collisions, illegal_keys, links, oversize },
-            memory_limit: app::memory_of_plan(),
+            memory_limit: app::plan_memory_limit(),
             shape,
             warn: |warning| super::warn(warning),
         }

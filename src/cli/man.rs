@@ -56,8 +56,10 @@ fn exit_codes(command: &str) -> Vec<(&'static str, &'static str)> {
             ("any", "the command's own"),
         ],
         "watch" => &[
-            ("0", "ended by SIGTERM"),
+            ("0", "ended by SIGTERM or SIGINT"),
             ("1", "failed"),
+            ("126", "the command cannot be run"),
+            ("127", "there is no such command"),
             ("any", "with --exit-on-failure, that of the command that failed"),
         ],
         "git-sync" => &[

@@ -1,6 +1,6 @@
 //! Writes one ConfigMap as a YAML manifest for kubectl.
 //!
-//! A text becomes a block scalar if that preserves every byte, else a JSON string, which is valid YAML. Keys and names
+//! A text becomes a block scalar if that preserves every byte, else a double-quoted scalar. Keys and names
 //! are always quoted, so that no version of YAML reads one as a boolean.
 
 use std::fmt::Write as _;
@@ -75,7 +75,7 @@ fn is_printable(c: char) -> bool {
     matches!(c, ' '..='~' | '\u{a0}'..='\u{2027}' | '\u{202a}'..='\u{d7ff}' | '\u{e000}'..='\u{fefe}')
 }
 
-/// A JSON string in which every character is escaped that some YAML parser does not accept unescaped.
+/// A double-quoted YAML scalar in which every character is escaped that some YAML parser does not accept unescaped.
 fn quoted(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     out.push('"');

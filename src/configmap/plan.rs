@@ -12,7 +12,7 @@ use super::policies::Policies;
 use super::rules::ClusterNamespace;
 use super::tree::FileRef;
 
-/// The key of the revision stamp, as in Prow.
+/// The key that names the revision, as in Prow.
 pub(super) const VERSION: &str = "VERSION";
 
 /// Gives the planner the contents of a tree's files.
@@ -81,14 +81,14 @@ pub struct Planned {
     pub name: String,
     /// The clusters and namespaces it goes to; sorted.
     pub places: Vec<ClusterNamespace>,
-    /// Its content without the stamp.
+    /// Its content without the key `VERSION`.
     pub payload: Payload,
     /// The path of the file that each key is from.
     pub files: BTreeMap<String, Arc<[u8]>>,
-    /// Whether any rule that feeds it has a file. If not, its rules have lost their last file, and whether the
+    /// Whether any rule of it matches a file. If not, its rules have lost their last file, and whether the
     /// ConfigMap is deleted depends on who wrote it.
     pub fed: bool,
-    /// The value of the key `VERSION`; `None` if there is no stamp or a file has that key.
+    /// The value of the key `VERSION`; `None` if the rules want none or a file has that key.
     pub stamp: Option<String>,
     /// Indices of the rules that feed it.
     pub rules: Vec<usize>,

@@ -2,7 +2,7 @@
 //!
 //! Readers may still have directories of that tree open, although its grace period is over. Therefore no directory is
 //! changed in place: each directory that contains a change is created again, up to the top, and its unchanged entries
-//! are moved over: files and symlinks one by one, subdirectories whole_dirs. A reader in an old directory finds it
+//! are moved over: files and symlinks one by one, subdirectories as a whole. A reader in an old directory finds it
 //! empty, as after a deletion; a reader in a directory without changes sees no difference.
 //!
 //! Steps:
@@ -12,6 +12,8 @@
 //!    foreign write is an error.
 //!
 //! A failure leaves two incomplete trees. The caller discards both and makes the generation in another way.
+//!
+//! [`Stamps`] detect foreign writes. They are updated with our own changes of inodes.
 
 use std::collections::{BTreeSet, HashSet};
 use std::ffi::CString;
@@ -29,7 +31,7 @@ use super::stamps::{Stamps, foreign_write_error};
 use crate::fsx;
 use crate::payload::{BlobSource, Delta, Kind, join};
 
-/// The most names that are moved one by one; beyond that a full write is cheaper.
+/// The most names in directories that contain a change; beyond that a full write is cheaper.
 const NAMES_MAX: usize = 1 << 16;
 
 /// Creates the tree `name` in `to` from the tree `from` and a delta whose base it is. Returns the new tree and what

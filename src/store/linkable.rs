@@ -196,8 +196,8 @@ impl TreeLinker<'_> {
         self.bytes += before.st_size.unsigned_abs();
         match fsx::file_type(&before) {
             FileType::RegularFile => {
-                let is_same = self.modes.are_of_a_file(before.st_mode & 0o7777) && before.st_uid == self.user;
-                Ok(is_same && link_file(&mut journal, from, name, to, &before).is_ok())
+                let is_ours = self.modes.are_of_a_file(before.st_mode & 0o7777) && before.st_uid == self.user;
+                Ok(is_ours && link_file(&mut journal, from, name, to, &before).is_ok())
             }
             FileType::Symlink => {
                 let target = rustix::fs::readlinkat(from, name, Vec::new())?;

@@ -1,4 +1,4 @@
-//! What is read and written.
+//! Reading and writing ConfigMaps and Leases through `treeswap::cluster`, against a real API server.
 
 use std::collections::BTreeMap;
 

@@ -114,28 +114,32 @@ fn ends(ran: &Ran, code: i32, words: &[&str]) {
 fn a_namespace_that_no_rule_names_any_more_is_pruned_from_its_inventory() {
     let one = Installation::new(2);
     let [a, b] = [one.namespaces[0].as_str(), one.namespaces[1].as_str()];
-    let (both, less): (Places<'_>, Places<'_>) = (&[("one", a), ("one", b)], &[("one", a)]);
+    let (both, only_a): (Places<'_>, Places<'_>) = (&[("one", a), ("one", b)], &[("one", a)]);
     ends(&one.apply(both, &[]), 0, &["2 created"]);
     // One that only looks like ours: no inventory names it.
     let labels = json!({ "treeswap.dev/owner": one.owner, "app.kubernetes.io/managed-by": "treeswap" });
     let looks = json!({ "metadata": { "labels": labels }, "data": { "mine": "1" } });
     Kubernetes::shared().put(b, "stray", looks);
     let before = Kubernetes::shared().versions(b);
-    ends(&one.apply(less, &[]), 0, &["1 right"]);
+    ends(&one.apply(only_a, &[]), 0, &["1 right"]);
     // Without the right to find inventories it says so, and does the rest.
     let missing = format!("cannot list the ConfigMaps treeswap-set-{} of all namespaces", one.owner);
-    ends(&one.apply(less, &["--prune"]), 0, &["1 right", "not pruned", &missing]);
+    ends(&one.apply(only_a, &["--prune"]), 0, &["1 right", "not pruned", &missing]);
     one.may_find_inventories();
     ends(&one.apply(both, &["--prune"]), 0, &["2 right"]);
     let deleted = format!("one/{b}/map: to be deleted: no rule names it any more -value");
-    ends(&one.apply(less, &["--prune", "--dry-run"]), 4, &[&deleted, "1 right"]);
-    ends(&one.apply(less, &["--prune", "--max-prune=49"]), 3, &["map: refused", "1 of 2", "--max-prune=100"]);
+    ends(&one.apply(only_a, &["--prune", "--dry-run"]), 4, &[&deleted, "1 right"]);
+    ends(
+        &one.apply(only_a, &["--prune", "--max-prune=49"]),
+        3,
+        &["map: refused", "1 of 2", "--max-prune=100"],
+    );
     assert_eq!(Kubernetes::shared().versions(b), before, "nothing was written");
-    ends(&one.apply(less, &["--prune"]), 0, &["1 deleted", "1 right"]);
+    ends(&one.apply(only_a, &["--prune"]), 0, &["1 deleted", "1 right"]);
     assert_eq!(one.names(b), ["stray"]);
     assert_eq!(one.names(a), one.whole());
     let before = Kubernetes::shared().versions(a);
-    ends(&one.apply(less, &["--prune"]), 0, &["1 right"]);
+    ends(&one.apply(only_a, &["--prune"]), 0, &["1 right"]);
     assert_eq!(Kubernetes::shared().versions(a), before);
     // It comes back as if it had never been there.
     ends(&one.apply(both, &["--prune"]), 0, &["1 created", "1 right"]);
@@ -149,17 +153,17 @@ fn a_cluster_that_no_rule_names_any_more_is_pruned_and_two_names_of_one_server_d
     ends(&one.apply(&[("one", a), ("two", b)], &["--prune", "--max-prune=100"]), 0, &["2 created"]);
     ends(&one.apply(&[("one", a), ("two", b)], &["--prune", "--max-prune=100"]), 0, &["2 right"]);
     // It would lose all that it has.
-    let less: Places<'_> = &[("one", a)];
-    ends(&one.apply(less, &["--prune"]), 3, &[&format!("two/{b}/map: refused"), "1 of 1", "1 right"]);
+    let only_a: Places<'_> = &[("one", a)];
+    ends(&one.apply(only_a, &["--prune"]), 3, &[&format!("two/{b}/map: refused"), "1 of 1", "1 right"]);
     assert_eq!(one.names(b), one.whole());
-    ends(&one.apply(less, &["--prune", "--max-prune=100"]), 0, &["1 deleted", "1 right"]);
+    ends(&one.apply(only_a, &["--prune", "--max-prune=100"]), 0, &["1 deleted", "1 right"]);
     assert!(one.names(b).is_empty());
     assert_eq!(one.names(a), one.whole());
-    // One that is gone, and that nothing is for, is no failure.
+    // An unreachable cluster that no rule names is no failure.
     let mut gone = Kubernetes::shared().access("pruner");
     gone.server = "https://127.0.0.1:1".into(); // nobody listens there
     let contexts = [("one", Kubernetes::shared().access("pruner")), ("gone", gone)];
-    let ran = run::to_end(&mut one.command(&contexts, less, &["--prune"]));
+    let ran = run::to_end(&mut one.command(&contexts, only_a, &["--prune"]));
     ends(
         &ran,
         0,
@@ -196,7 +200,7 @@ fn two_rule_sets_of_one_repository_under_one_owner_do_not_prune_each_other() {
     one.may_find_inventories();
     ends(&one.apply(&[("one", a), ("one", c)], &["--prune"]), 0, &["2 created"]);
     let before = [a, c].map(|namespace| Kubernetes::shared().versions(namespace));
-    // Another one, which is new there; and then the first one again.
+    // A second, unrelated rule set under the same owner, then the first one again.
     let said = format!("refused: another rule set uses the owner {}:", one.owner);
     let hint = "hint: give each rule set an --owner of its own";
     let refused = [format!("one/{a}/map: {said}"), format!("one/{c}/map: {said}")];
@@ -207,10 +211,10 @@ fn two_rule_sets_of_one_repository_under_one_owner_do_not_prune_each_other() {
     ends(&one.apply(first, &["--prune"]), 3, &[&refused, hint, "2 right"]);
     assert_eq!([a, c].map(|namespace| Kubernetes::shared().versions(namespace)), before);
     assert_eq!(one.names(b), one.whole());
-    // Rules that changed know what they came from.
+    // Changed rules recognise their predecessors: c may be pruned.
     let deleted = format!("one/{c}/map: to be deleted: no rule names it any more");
     ends(&one.apply(&[("one", a)], &["--prune", "--dry-run"]), 3, &[&deleted, &refused]);
-    // Who means it says so.
+    // --max-prune=100 overrides the refusal.
     ends(&one.apply(first, &["--prune", "--max-prune=100"]), 0, &["1 deleted", "2 right"]);
 }
 
@@ -224,7 +228,7 @@ fn nothing_that_was_made_before_a_kill_is_stranded_when_the_rules_change() {
     let both: Places<'_> = &[("one", a), ("one", b)];
     let counter = Proxy::start(Kubernetes::shared());
     let contexts = [("one", counter.access("pruner"))];
-    // Whoever is killed with the Lease would have the next one wait, and the points move.
+    // Without a Lease: a killed holder's Lease would delay the next run and shift the requests at which runs are killed.
     let alone = "--lease-duration=0s";
     run::to_end(&mut one.command(&contexts, both, &[alone, "--concurrency=1"]))
         .expect_ok("a run that is not killed");

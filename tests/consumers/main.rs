@@ -228,6 +228,7 @@ impl Talker {
 
 impl Drop for Talker {
     fn drop(&mut self) {
+        self.input = None; // ends a child that runs as another user, which cannot be killed
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

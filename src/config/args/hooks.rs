@@ -44,18 +44,19 @@ pub struct Hooks {
     )]
     pub pre_publish_exechook_command: String,
 
-    /// Timeout after which the program and its child processes are killed
+    /// Timeout after which the pre-publish program and its child processes are killed
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration, hide_short_help = true)]
     pub pre_publish_exechook_timeout: Duration,
 
-    /// Pause before a failed run is retried
+    /// Pause before a failed run of the pre-publish program is retried
     #[arg(long, value_name = "DURATION", default_value = "3s", value_parser = duration, hide_short_help = true)]
     pub pre_publish_exechook_backoff: Duration,
 
     /// Publish only if the pre-publish program succeeds
     ///
     /// The program then runs in the staged generation, which has no name yet (TREESWAP_GENERATION is not set). If it
-    /// fails, the current generation stays published and the program is not run again for that revision. Its run time
+    /// refuses the revision, the current generation stays published and the program is not run again for that revision,
+    /// unless it could not be started or timed out. Its run time
     /// counts towards --sync-timeout.
     #[arg(long, value_name = "BOOL", default_value = "false", value_parser = boolean, num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_short_help = true)]
     pub pre_publish_gate: bool,

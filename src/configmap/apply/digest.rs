@@ -79,7 +79,7 @@ fn text(deciding: &Deciding<'_>) -> String {
             VersionKey::Every => "every",
         },
     };
-    serde_json::to_string(&form).unwrap_or_default() // serializing strings, numbers and lists does not fail
+    serde_json::to_string(&form).expect("strings, numbers and lists of them serialize")
 }
 
 fn rule(rule: &super::super::Rule) -> Rule<'_> {
