@@ -79,6 +79,7 @@ fn text(deciding: &Deciding<'_>) -> String {
             VersionKey::Every => "every",
         },
     };
+    #[expect(clippy::expect_used, reason = "strings, numbers and lists of them are JSON")]
     serde_json::to_string(&form).expect("strings, numbers and lists of them serialize")
 }
 
