@@ -245,9 +245,9 @@ fn log_start(lines: &[Line]) {
 
 /// Logs which parts of the sandbox the process that reads packs runs without. Fails if `--sandbox=require` asks for a
 /// part that the kernel does not have.
-fn log_sandbox(asked: Sandbox) -> Result<(), Error> {
-    let missing = asked.check()?.missing();
-    if asked == Sandbox::Off {
+fn log_sandbox(wanted: Sandbox) -> Result<(), Error> {
+    let missing = wanted.check()?.missing();
+    if wanted == Sandbox::Off {
         info!("packs are read without Landlock and seccomp (--sandbox=off)");
     } else if !missing.is_empty() {
         info!("packs are read without {}: this kernel does not have it", missing.join(" and "));
@@ -453,11 +453,11 @@ fn open_root(
     status: &watch::Sender<Status>,
 ) -> Result<Option<(Store, store::Recovered)>, Error> {
     let began = Instant::now();
-    let mut said = false;
+    let mut logged = false;
     loop {
         match Store::open(options.clone()) {
             Err(error @ store::Error::Locked { .. }) if began.elapsed() < wait => {
-                if !std::mem::replace(&mut said, true) {
+                if !std::mem::replace(&mut logged, true) {
                     info!("{error}: waiting");
                     status.send_replace(starting(error.to_string()));
                 }

@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn only_generation_names_are_recognised() {
+    fn only_generation_names_are_recognized() {
         for other in [
             "..data",
             "..data_tmp",

@@ -172,7 +172,7 @@ pub struct HookStatus {
 pub struct Progress {
     /// When the attempt began.
     pub since: Timestamp,
-    /// Its current stage: mend, select, resolve, fetch, export, gate, publish.
+    /// Its current stage: repair, select, resolve, fetch, export, gate, publish.
     pub stage: String,
     /// The stage as a phrase.
     pub what: String,

@@ -116,7 +116,7 @@ enum RootsProblem {
     None,
 }
 
-/// The key under which reads without a CA file are serialised ([`detached_io`] runs one at a time for each path).
+/// The key under which reads without a CA file are serialized ([`detached_io`] runs one at a time for each path).
 const SYSTEM: &str = "the system's CA certificates";
 
 /// Reads the roots on a detached thread, which may hang with its file system; the caller waits for [`PATIENCE`] at

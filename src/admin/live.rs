@@ -153,14 +153,14 @@ fn answer(status: &Status) -> Vec<u8> {
 
 /// Asks the writer of a root for its status. Blocks for at most `patience`.
 pub fn query_writer(path: &Path, patience: Duration) -> Writer {
-    let (send, asked) = std::sync::mpsc::channel();
+    let (send, received) = std::sync::mpsc::channel();
     let path = path.to_owned();
     // On a thread, as connect(2) blocks without a timeout while the listener's backlog is full.
     let asking = std::thread::Builder::new().spawn(move || send.send(connect(&path, patience)));
     if let Err(error) = asking {
         return Writer::Unknown(error.to_string());
     }
-    match asked.recv_timeout(patience) {
+    match received.recv_timeout(patience) {
         Ok(Ok(text)) => match serde_json::from_slice(&text) {
             Ok(answer) => Writer::Answers(Box::new(answer)),
             Err(error) => Writer::Unknown(format!("its response cannot be parsed: {error}")),

@@ -68,30 +68,30 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn each_instance_triggers_once_at_a_random_time_within_the_spread() {
         let began = Instant::now();
-        let asked = Arc::<Mutex<Vec<Duration>>>::default();
+        let triggered = Arc::<Mutex<Vec<Duration>>>::default();
         let within = Duration::from_secs(10);
         let metrics = Metrics::default();
         for _ in 0..200 {
-            let asked = Arc::clone(&asked);
-            let note = move |_| asked.lock().unwrap().push(began.elapsed());
+            let triggered = Arc::clone(&triggered);
+            let note = move |_| triggered.lock().unwrap().push(began.elapsed());
             let trigger_attempt = spread(&Handle::current(), within, &metrics, Arc::new(note));
             (0..5).for_each(|_| trigger_attempt(Trigger::Webhook));
         }
         tokio::time::sleep(Duration::from_secs(11)).await;
-        let asked = asked.lock().unwrap();
-        assert_eq!(asked.len(), 200, "five webhooks at one moment are one trigger");
+        let triggered = triggered.lock().unwrap();
+        assert_eq!(triggered.len(), 200, "five webhooks at one moment are one trigger");
         let counted = metrics.triggers.get_or_create(&SourceLabel { source: "webhook" }).get();
         assert_eq!(counted, 800, "those that joined a pending one; the first is counted by what it triggers");
         for second in 0..10 {
-            let count = asked.iter().filter(|at| at.as_secs() == second).count();
+            let count = triggered.iter().filter(|at| at.as_secs() == second).count();
             assert!((4..=50).contains(&count), "{count} of 200 within second {second}");
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn with_zero_spread_it_triggers_at_once() {
-        let asked = Arc::new(AtomicBool::new(false));
-        let note = Arc::clone(&asked);
+        let triggered = Arc::new(AtomicBool::new(false));
+        let note = Arc::clone(&triggered);
         let trigger_attempt = spread(
             &Handle::current(),
             Duration::ZERO,
@@ -99,6 +99,6 @@ mod tests {
             Arc::new(move |_| note.store(true, Ordering::SeqCst)),
         );
         trigger_attempt(Trigger::Signal);
-        assert!(asked.load(Ordering::SeqCst));
+        assert!(triggered.load(Ordering::SeqCst));
     }
 }

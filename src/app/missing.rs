@@ -1,11 +1,11 @@
-//! Warns at the start about hook programs and webhook secrets that the configuration names and that do not exist,
-//! instead of at the first publication or webhook only. They may be created later, so this is no error.
+//! Finds hook programs and webhook secret files that cannot be used, so that the start warns about them and not only
+//! the first publication or webhook. They may be created later, so this is no error.
 
 use crate::admin;
 use crate::config::Settings;
 
-/// One warning per hook program or secret file that is missing. Blocks, but only for seconds even if a file system
-/// hangs.
+/// Returns a warning for each hook program that is missing or not executable, and for each secret file that is missing,
+/// unreadable or empty. Blocks, but only for seconds even if a file system hangs.
 pub fn missing(settings: &Settings) -> Vec<String> {
     let hooks = [
         ("exechook-command", &settings.hooks.exec),

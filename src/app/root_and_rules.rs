@@ -48,7 +48,7 @@ impl RootDelivery {
     /// Delivers until `ending` is cancelled.
     pub(super) async fn run(self, ending: CancellationToken) {
         let Self { rules, source, mut newest, loop_timing, mut reporter } = self;
-        let (send, mut asked) = mpsc::channel(1);
+        let (send, mut triggers) = mpsc::channel(1);
         let clusters = &rules.clusters;
         let options = &rules.options;
         let tell = |event: LoopEvent<'_>| reporter.report(&event);
@@ -57,7 +57,8 @@ impl RootDelivery {
                 let _ = send.try_send(Trigger::Delivery); // full: the pending trigger covers this revision, too
             }
         };
-        let deliveries = deliver::follow(source, clusters, options, &loop_timing, &mut asked, &ending, tell);
+        let deliveries =
+            deliver::follow(source, clusters, options, &loop_timing, &mut triggers, &ending, tell);
         tokio::select! {
             _ = deliveries => {}
             // After the sync loop has ended there are no more revisions, and only `ending` ends the deliveries.

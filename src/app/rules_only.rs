@@ -74,7 +74,7 @@ pub(super) fn run(runtime: &Runtime, settings: Settings, rules: &Rules) -> Resul
     let metrics = Metrics::default();
     metrics.sandbox(settings.mirror.sandbox.parts());
     let (status, shown) = watch::channel(starting("the first delivery is under way".to_owned()));
-    let (send, mut asked) = mpsc::channel(1);
+    let (send, mut triggers) = mpsc::channel(1);
     let triggers = metrics.triggers.clone();
     // The channel holds one trigger: while it is pending, it covers all that follow.
     let ask = move |trigger: Trigger| {
@@ -117,7 +117,7 @@ pub(super) fn run(runtime: &Runtime, settings: Settings, rules: &Rules) -> Resul
             reporter.report(&event);
         };
         let end =
-            deliver::follow(source, clusters, &options, &loop_timing, &mut asked, &draining, tell).await;
+            deliver::follow(source, clusters, &options, &loop_timing, &mut triggers, &draining, tell).await;
         match end {
             Some(Ok(report)) => Ok(Some(report)),
             Some(Err(error)) => Err(error.into()),
@@ -411,7 +411,7 @@ mod tests {
             DeliveryReporter::with_root(status, Metrics::default(), LedgerKeeper::default(), &clusters);
         let mut reporter = DeliveryReporter { beside: false, ..beside };
         let ending = CancellationToken::new();
-        let (_ask, mut asked) = mpsc::channel(1);
+        let (_ask, mut triggers) = mpsc::channel(1);
         let mut polls = 0;
         let mut failures = Vec::new();
         let tell = |event: LoopEvent<'_>| {
@@ -425,7 +425,7 @@ mod tests {
             }
         };
         let options = Options::new(Owner::new("team").unwrap());
-        deliver::follow(Arc::new(Elsewhere), &clusters, &options, &loop_timing, &mut asked, &ending, tell)
+        deliver::follow(Arc::new(Elsewhere), &clusters, &options, &loop_timing, &mut triggers, &ending, tell)
             .await;
         assert_eq!(failures, [1, 1, 1, 1]);
         let status = shown.borrow();

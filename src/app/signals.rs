@@ -7,11 +7,12 @@ use crate::config::signal_name;
 use crate::phase::Trigger;
 use crate::telemetry;
 
-/// Handlers of the signals that trigger an attempt. SIGHUP always has a handler, whether or not it triggers: it never
-/// ends the process.
+/// Handlers of the signals that trigger an attempt. SIGHUP always has a handler, as its default action would end the
+/// process.
 pub(super) struct Signals {
     /// The number of the signal that triggers an attempt.
     trigger: Option<i32>,
+    /// The signals that have a handler, with their numbers.
     streams: Vec<(i32, Signal)>,
 }
 

@@ -14,9 +14,14 @@ use crate::configmap::apply::ExtraKeys;
 use crate::configmap::{Collisions, Dialect, IllegalKeys, Links, Overlaps, Oversize, Policies};
 use crate::desired::{self, Planner, Rules};
 use crate::detached_io;
+use crate::fsx;
 use crate::mirror::{self, Objects, Selection};
 use crate::revision::{ObjectId, Revision};
 use crate::sources::{SetOptions, SourceError, Upstream};
+
+/// The largest file of `--rules`, in bytes; the parser accepts no more. The file may be in a published tree, so that the
+/// author of a commit decides its size.
+const RULES_MAX: u64 = 1 << 20;
 
 /// The flag for several repositories.
 const SOURCES: &str = "--sources";
@@ -273,9 +278,10 @@ fn read_rules(rules: &Path) -> Result<String, config::Error> {
         name: "--rules".into(),
         value: rules.display().to_string(),
         why: format!("cannot read it: {error}"),
-        hint: "name a file that is there and that this user may read; --rules-in-tree names one in the tree",
+        hint: "name a file of rules that this user may read; --rules-in-tree names one in the tree",
     };
-    detached_io::wait_for_io(rules, |path| std::fs::read_to_string(path)).map_err(unreadable)
+    let read = |path: &Path| fsx::read_text(std::fs::File::open(path)?, RULES_MAX);
+    detached_io::wait_for_io(rules, read).map_err(unreadable)
 }
 
 /// Fetches the revision that the ref, or the refs of all sources, name.

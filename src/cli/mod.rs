@@ -335,8 +335,8 @@ fn requested_format(arguments: &[OsString]) -> Option<telemetry::Format> {
     let joined = texts.iter().rev().find_map(|text| text.strip_prefix("--log-format="));
     let apart = || texts.windows(2).rev().find_map(|pair| (pair[0] == "--log-format").then_some(pair[1]));
     let variable = std::env::var("TREESWAP_LOG_FORMAT").ok();
-    let asked = joined.or_else(apart).or(variable.as_deref());
-    (asked == Some("json")).then_some(telemetry::Format::Json)
+    let format = joined.or_else(apart).or(variable.as_deref());
+    (format == Some("json")).then_some(telemetry::Format::Json)
 }
 
 /// Runs a long-running command. If this process is PID 1, it becomes an init process and the command runs as its child.
@@ -371,15 +371,15 @@ fn recommends_same_command(hint: &str, arguments: &[OsString]) -> bool {
     matches!(command, "check" | "render") && hint.starts_with(&format!("`treeswap {command}"))
 }
 
-/// Prints why the process ends: in the log's format if the log has been started or `asked` for one, otherwise on
+/// Prints why the process ends: in the log's format if the log has been started or `format` names one, otherwise on
 /// stderr.
 fn print_error(
-    asked: Option<telemetry::Format>,
+    format: Option<telemetry::Format>,
     ending: telemetry::ExitReason<'_>,
     line: &str,
     hints: &[String],
 ) {
-    if !telemetry::ends(asked, ending, line, hints) {
+    if !telemetry::ends(format, ending, line, hints) {
         say!("treeswap: {line}");
         hints.iter().for_each(|hint| say!("hint: {hint}"));
     }

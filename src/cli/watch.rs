@@ -31,8 +31,9 @@ const RETRY_PAUSE: Duration = Duration::from_secs(1);
     treeswap watch --skip-first /config -- curl -fsS -X POST http://localhost:9090/-/reload\n  \
     treeswap watch --set /maps -- ./load {}\n\n\
     The command gets the new generation's own directory in TREESWAP_DIR and wherever {} stands in its arguments, \
-    TREESWAP_REVISION and TREESWAP_REVISIONS as `treeswap pin` sets them, and runs for the generation that is current at the start, too. If it fails, that is reported, and the next swap runs it \
-    again. SIGTERM is passed on to it, and ends the watch once it has ended; a second one kills it.")]
+    TREESWAP_REVISION and TREESWAP_REVISIONS as `treeswap pin` sets them, and runs for the generation that is current \
+    at the start, too. If it fails, that is reported, and the next swap runs it again. SIGTERM \
+    is passed on to it, and ends the watch once it has ended; a second one kills it.")]
 pub struct Args {
     /// The root; or a link that names a generation, as in git-sync's layout
     #[arg(value_name = "PATH")]
@@ -70,7 +71,7 @@ pub struct Args {
 /// Watches until a signal ends it.
 ///
 /// # Errors
-/// When PATH can never be pinned, or the process is short of threads or descriptors.
+/// When PATH cannot be pinned and trying again cannot help, or the process is short of threads or descriptors.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.context("cannot start the runtime")?.block_on(watch(&args))
@@ -84,15 +85,16 @@ async fn watch(args: &Args) -> anyhow::Result<ExitCode> {
     let mut served: Option<Pin> = None; // the generation that the command ran for last
     let mut skip = args.skip_first;
     let mut reported_gaps = Vec::new();
-    let mut failing = Repeats::default();
+    let mut pin_failures = Repeats::default();
     loop {
         let mut retry = false;
         let newest = Pin::take_link(&link, &Options::default());
         if newest.is_ok() {
-            failing.forget();
+            pin_failures.forget();
         }
         let gaps = newest.as_ref().ok().and_then(|newest| set_gaps(args, &link, newest));
         match (newest, gaps) {
+            // The command ran for it already.
             (Ok(newest), _) if served.as_ref().is_some_and(|served| served.same_generation(&newest)) => {}
             (Ok(newest), Some(gaps)) => {
                 if !gaps.is_empty() && gaps != reported_gaps {
@@ -100,7 +102,7 @@ async fn watch(args: &Args) -> anyhow::Result<ExitCode> {
                     gaps.iter().for_each(|line| say!("treeswap: {line}"));
                     reported_gaps = gaps;
                 }
-                skip = false; // the first complete set comes by a swap
+                skip = false; // the first complete set will not be the one that is current at the start
                 retry = true;
             }
             (Ok(newest), None) if skip => {
@@ -116,7 +118,7 @@ async fn watch(args: &Args) -> anyhow::Result<ExitCode> {
                     Next::Watch if args.set.is_some() && !set::names(&link, newest.dir()) => {
                         let gone = newest.location().display();
                         say!(
-                            "treeswap: {gone} was swapped while the command ran, which may have read less than all"
+                            "treeswap: {gone} was replaced while the command ran, so it may not have read all files"
                         );
                         served = Some(newest);
                     }
@@ -126,8 +128,8 @@ async fn watch(args: &Args) -> anyhow::Result<ExitCode> {
                 continue; // there may have been a swap during the run
             }
             (Err(error @ Error::NoGeneration { .. }), _) => {
-                report(&mut failing, &format!("{error}; waiting for it"));
-                skip = false; // the first generation comes by a swap
+                report(&mut pin_failures, &format!("{error}; waiting for it"));
+                skip = false; // the first generation will not be one that is current at the start
                 retry = true;
                 let now = pin::link_of(&args.path, args.link);
                 if now != link {
@@ -137,7 +139,7 @@ async fn watch(args: &Args) -> anyhow::Result<ExitCode> {
                 }
             }
             (Err(error), _) if error.is_transient() || served.is_some() => {
-                report(&mut failing, &format!("{:#}; trying again", anyhow::Error::new(error)));
+                report(&mut pin_failures, &format!("{:#}; trying again", anyhow::Error::new(error)));
                 retry = true;
             }
             (Err(error), _) => return Err(error.into()),
@@ -150,9 +152,9 @@ async fn watch(args: &Args) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Prints why there is no pin, once and then at growing intervals: it is tried again every second.
-fn report(failing: &mut Repeats, why: &str) {
-    if let Some(times) = failing.should_log(why) {
+/// Prints why there is no pin. A pin is tried again every second, so the same reason is printed at growing intervals.
+fn report(failures: &mut Repeats, why: &str) {
+    if let Some(times) = failures.should_log(why) {
         say!("treeswap: {why}{}", suppressed(times));
     }
 }

@@ -14,9 +14,9 @@ use kube::client::Body;
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, Error as _};
 
-use super::act::{Operation, Verb};
 use super::error::Failure;
 use super::object::Meta;
+use super::operation::{Operation, Verb};
 use crate::retry::retry_after;
 use crate::tls;
 
@@ -205,14 +205,12 @@ impl HttpResponse {
     }
 
     /// Returns how long the server asks to wait: the `Retry-After` header, else `retryAfterSeconds` of the `Status`.
+    /// A header that cannot be parsed, such as a proxy's, does not hide what the server itself says.
     fn pause(&self, said: &Status) -> Option<Duration> {
         let header = self.headers.get(header::RETRY_AFTER).and_then(|value| value.to_str().ok());
-        match header {
-            Some(value) => retry_after(value, Timestamp::now()),
-            None => {
-                Some(said.details.retry_after_seconds).filter(|&seconds| seconds > 0).map(Duration::from_secs)
-            }
-        }
+        let asked = header.and_then(|value| retry_after(value, Timestamp::now()));
+        let in_body = Some(said.details.retry_after_seconds).filter(|&seconds| seconds > 0);
+        asked.or_else(|| in_body.map(Duration::from_secs))
     }
 }
 
@@ -319,7 +317,7 @@ fn deepest(error: &(dyn StdError + 'static)) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::act::Kind;
+    use super::super::operation::Kind;
     use super::*;
 
     const LONGEST: Duration = Duration::from_secs(60);
@@ -342,6 +340,19 @@ mod tests {
         let answer = answered(503, &serde_json::json!({ "details": { "retryAfterSeconds": 2 } }));
         let failure = answer.failure(&put(), LONGEST);
         assert!(matches!(failure, Failure::Busy { status: 503, pause: Some(pause) } if pause.as_secs() == 2));
+    }
+
+    #[test]
+    fn a_header_that_means_nothing_does_not_hide_the_pause_in_the_body() {
+        let mut answer = answered(429, &serde_json::json!({ "details": { "retryAfterSeconds": 2 } }));
+        for (header, pause) in [("soon", 2), ("-1", 2), ("\u{fc}", 2), ("7", 7), ("0", 0)] {
+            answer.headers.insert(header::RETRY_AFTER, header.parse().unwrap());
+            let failure = answer.failure(&put(), LONGEST);
+            assert!(
+                matches!(failure, Failure::Busy { pause: Some(found), .. } if found.as_secs() == pause),
+                "{header}: {failure:?}"
+            );
+        }
     }
 
     #[test]

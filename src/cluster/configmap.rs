@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::ConfigMap as KubeConfigMap;
 
-use super::act::{Kind, Operation, Verb};
 use super::answer::{MetadataList, Partial};
 use super::connection::{Detail, Request};
 use super::error::{Error, Failure};
 use super::object::{ConfigMap, Draft, Meta};
+use super::operation::{Kind, Operation, Verb};
 use super::{Cluster, Mode};
 
 /// Objects per page of a list, as in client-go's pager.

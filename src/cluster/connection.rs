@@ -25,10 +25,10 @@ use tokio::time::{Instant, timeout_at};
 use crate::detached_io;
 use crate::secret::{self, Secret};
 
-use super::act::{Kind, Operation, Verb};
 use super::answer::{self, Expect, HttpResponse};
 use super::error::{Error, Failure};
 use super::object::Meta;
+use super::operation::{Kind, Operation, Verb};
 use super::{ConfigError, FIELD_MANAGER, Mode, Options, plugin};
 
 /// Credentials are renewed this long before they expire, as in client-go.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use super::act::{Kind, Operation, Verb};
+use super::operation::{Kind, Operation, Verb};
 
 /// Returns the user to grant a right to.
 fn named(user: &str) -> &str {

@@ -1,5 +1,5 @@
 //! Reads kubeconfigs. As in Prow's programs, every context of every kubeconfig is a cluster with the context's name;
-//! `default` is the cluster that the process runs in or, elsewhere, the current context of the last file.
+//! `default` is the cluster that the process runs in or, elsewhere, the current context of the last file that has one.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -19,21 +19,21 @@ use crate::detached_io;
 use super::connection::{Connection, Origin};
 use super::{Cluster, ConfigError, Options};
 
-/// The name of the cluster that the process runs in or, elsewhere, of the current context. A context that is
-/// itself called `default` does not change that.
+/// The name of the cluster that the process runs in or, elsewhere, of the current context. A context that happens to be
+/// called `default` is not available under that name, unless it is the current one.
 pub const DEFAULT: &str = "default";
 
 /// The clusters that [`Options`] name. Loading them sends no request.
 #[derive(Debug, Default)]
 pub struct Clusters {
     known: BTreeMap<String, Cluster>,
-    /// Files of the directory that could not be read as kubeconfigs. The other files' clusters work.
+    /// Files of [`Options::kubeconfig_dir`] that could not be read as kubeconfigs. The other files' clusters work.
     pub problems: Vec<ConfigError>,
 }
 
 impl Clusters {
-    /// Reads the kubeconfigs. Blocking. A file named by an option that cannot be read is an error, and so are two
-    /// contexts of one name. A file of the directory that cannot be read goes to [`Clusters::problems`].
+    /// Reads the kubeconfigs. Blocks. It is an error if a file of [`Options::kubeconfigs`] cannot be read, or if two
+    /// contexts have the same name. A file of the directory that cannot be read goes to [`Clusters::problems`].
     pub fn load(options: &Options) -> Result<Self, ConfigError> {
         let mut clusters = Self::default();
         let mut origins: BTreeMap<String, PathBuf> = BTreeMap::new();
@@ -73,7 +73,7 @@ impl Clusters {
         Ok(clusters)
     }
 
-    /// Adds a cluster. A context that is also the current one is one cluster with two names and one limit of requests.
+    /// Adds a cluster. The current context is one cluster with two names, which share the limit of requests.
     fn add(&mut self, name: &str, origin: Origin, options: &Options) {
         let same = self.known.values().find(|cluster| *cluster.inner.origin() == origin);
         let inner = match same {
@@ -97,10 +97,12 @@ impl Clusters {
     }
 }
 
+/// [`files`], with a time limit: the file system may hang.
 fn files_in_time(dir: &Path) -> Result<Vec<PathBuf>, ConfigError> {
     detached_io::wait_for_io(dir, files).map_err(|source| ConfigError::Read { path: dir.to_owned(), source })
 }
 
+/// [`read`], with a time limit: the file system may hang.
 fn read_in_time(path: &Path) -> Result<Kubeconfig, ConfigError> {
     let own = path.to_owned();
     let late = || ConfigError::Read { path: path.to_owned(), source: detached_io::timeout_error() };
@@ -151,7 +153,8 @@ impl Origin {
         let mut config = Config::from_custom_kubeconfig(kubeconfig, &options)
             .await
             .map_err(|error| unusable(describe(&error)))?;
-        // kube matches NO_PROXY against the proxy's host instead of the server's, so it is matched again here.
+        // kube matches NO_PROXY against the proxy's host instead of the server's, so it is matched again here. A
+        // `proxy-url` of the kubeconfig stays as kube returns it.
         if !has_proxy && Matcher::from_env().intercept(&config.cluster_url).is_none() {
             config.proxy_url = None;
         }
@@ -163,7 +166,7 @@ impl Origin {
         Ok(config)
     }
 
-    /// Returns the error for a configuration of which no client can be made.
+    /// Returns the error for a configuration from which no client can be made.
     pub(super) fn unusable(&self, why: String) -> ConfigError {
         match self {
             Self::InCluster => ConfigError::InCluster { why },

@@ -3,10 +3,10 @@
 use k8s_openapi::api::coordination::v1::Lease as KubeLease;
 
 use super::Cluster;
-use super::act::{Kind, Operation, Verb};
 use super::connection::Request;
 use super::error::Error;
 use super::object::{Lease, LeaseDraft, Meta};
+use super::operation::{Kind, Operation, Verb};
 
 impl Cluster {
     /// Reads a Lease; `None` if there is no such Lease or namespace.

@@ -1,4 +1,4 @@
-//! Client for Kubernetes API servers: ConfigMaps and Leases. The only module that names kube.
+//! Client for Kubernetes API servers: ConfigMaps and Leases. The only module that uses the kube crate.
 //!
 //! It reads ConfigMaps (the metadata of a whole namespace, or one object with its data), creates them with POST,
 //! replaces them with PUT under the resourceVersion and uid that were read (optimistic concurrency), and deletes them
@@ -12,10 +12,9 @@
 //!
 //! Files: `object` has the types that are read and written; `kubeconfig` finds clusters by the names of their contexts;
 //! `plugin` runs credential plugins; `connection` has a cluster's client, requests and deadlines; `answer` turns HTTP
-//! responses into values or failures; `configmap` and `lease` have the requests; `act` names a request in errors;
+//! responses into values or failures; `configmap` and `lease` have the requests; `operation` names a request in errors;
 //! `error` has the failures and their hints.
 
-mod act;
 mod answer;
 mod configmap;
 mod connection;
@@ -26,6 +25,7 @@ pub(crate) mod fuzz;
 mod kubeconfig;
 mod lease;
 mod object;
+mod operation;
 mod plugin;
 
 use std::path::PathBuf;
@@ -34,10 +34,10 @@ use std::time::Duration;
 
 use connection::Connection;
 
-pub use act::{Kind, Operation, Verb};
 pub use error::{ConfigError, Error, Failure};
 pub use kubeconfig::{Clusters, DEFAULT};
 pub use object::{ConfigMap, Draft, Lease, LeaseDraft, Meta};
+pub use operation::{Kind, Operation, Verb};
 
 /// The name under which the API server records our writes in an object's managed fields.
 pub const FIELD_MANAGER: &str = "treeswap";
@@ -47,15 +47,16 @@ pub const FIELD_MANAGER: &str = "treeswap";
 pub struct Options {
     /// Kubeconfig files; each of their contexts is a cluster.
     pub kubeconfigs: Vec<PathBuf>,
-    /// A directory of kubeconfig files (a mounted Secret). Directories, and names that begin with `..`, are skipped.
+    /// A directory of kubeconfig files (a mounted Secret). Directories, and names that begin with `..` (the kubelet's
+    /// links), are skipped.
     pub kubeconfig_dir: Option<PathBuf>,
     /// Use the cluster that this process runs in, with the service account of its Pod, as [`DEFAULT`].
     pub in_cluster: bool,
-    /// How long one request may take once [`Self::concurrency`] lets it start: to read the credentials, to connect, and
-    /// until the end of its answer, the second one included if the server did not accept the credentials. What is left
-    /// of it is sent to the server, too, so that the server does not carry out a request later that we have given up.
+    /// How long one request may take once [`Self::concurrency`] lets it start. This includes reading the credentials,
+    /// connecting, reading the whole answer, and sending the request again after a 401. The server is told the rest of
+    /// this time (`timeout` in the query), so that it does not carry out a request after we have given it up.
     pub timeout: Duration,
-    /// The longest pause that a server can ask for (`Retry-After`).
+    /// A longer pause that a server asks for (`Retry-After`) is cut to this.
     pub longest_pause: Duration,
     /// The most requests in flight to one cluster; requests about Leases are not counted.
     pub concurrency: usize,

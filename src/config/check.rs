@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_password_in_a_url_is_recognised() {
+    fn a_password_in_a_url_is_recognized() {
         for with in
             ["https://me:pw@h/x", "ssh://git:pw@h/x", "https://ghp_16C7e42F292c6912E7710c838347Ae178B4a@h/x"]
         {

@@ -334,7 +334,7 @@ pub(super) fn ssh_command(text: &str) -> SshCommand {
     }
     found.known_hosts = hosts.filter(|file| *file != "/dev/null").map(PathBuf::from);
     found.trusting =
-        checking.is_some_and(|said| ["no", "off"].iter().any(|off| said.eq_ignore_ascii_case(off)));
+        checking.is_some_and(|value| ["no", "off"].iter().any(|off| value.eq_ignore_ascii_case(off)));
     found
 }
 

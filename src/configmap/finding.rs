@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use super::fault::{SHOWN, more};
-use super::payload::{KeyFault, sized};
+use super::payload::{InvalidKey, sized};
+use super::rule_problem::{SHOWN, more};
 use super::tree::BadLink;
 use crate::human;
 use crate::payload::escaped;
@@ -35,7 +35,7 @@ pub enum Finding {
         /// The ConfigMap.
         name: String,
         /// The rule the key breaks.
-        why: KeyFault,
+        why: InvalidKey,
     },
     /// A link does not resolve to a file.
     Link {
@@ -246,7 +246,7 @@ mod tests {
             Finding::Overlap { path: path(), rules: vec![(text(), text())] },
             Finding::Collision { name: text(), key: text(), paths: vec![path()] },
             Finding::Link { path: path(), why: BadLink::Dangling },
-            Finding::IllegalKey { path: path(), name: text(), why: KeyFault::Empty },
+            Finding::IllegalKey { path: path(), name: text(), why: InvalidKey::Empty },
             Finding::Oversize { name: text(), what: "of keys", bytes: 2, limit: 1, largest: Vec::new() },
             Finding::OversizeKey {
                 name: text(),

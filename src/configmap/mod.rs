@@ -6,7 +6,7 @@
 //! come through [`Contents`], and the result is a [`Plan`].
 //!
 //! - Rules: `yaml` parses a document and keeps quoting and duplicate keys; `rules` has the rule types; `read` turns
-//!   YAML into rules; `fault` lists what can be wrong with them; `policies` has the operator's choices.
+//!   YAML into rules; `rule_problem` lists what can be wrong with them; `policies` has the operator's choices.
 //! - Patterns: `glob` has the dialects and the pattern set; `zglob` implements Prow's dialect.
 //! - Planning: `tree` has files and links; `matches` maps files to ConfigMaps and is updated incrementally from one
 //!   tree to the next; `plan` has the result; `finding` lists problems with actual files; `payload` has the keys and
@@ -16,7 +16,6 @@
 
 pub mod apply;
 mod compare;
-mod fault;
 mod finding;
 mod glob;
 mod manifest;
@@ -25,6 +24,7 @@ mod payload;
 mod plan;
 mod policies;
 mod read;
+mod rule_problem;
 mod rules;
 mod split;
 mod tree;
@@ -35,13 +35,13 @@ mod zglob;
 mod tests;
 
 pub use compare::{Current, Difference};
-pub use fault::{Fault, Problem, RulesError};
 pub use finding::{Finding, Refused};
 pub use glob::{BadPattern, Dialect, Pattern, Patterns};
 pub use manifest::manifest;
 pub use matches::{Change, Matches, plan};
-pub use payload::{KeyFault, Payload, Value, ValueEncoding, check_key, partition};
+pub use payload::{InvalidKey, Payload, Value, ValueEncoding, check_key, partition};
 pub use plan::{Contents, Options, Plan, Planned, ReadFailed, Source, ValueError};
 pub use policies::{Collisions, IllegalKeys, Links, Overlaps, Oversize, Policies};
+pub use rule_problem::{Problem, ProblemKind, RulesError};
 pub use rules::{ClusterNamespace, Names, Rule, RuleSet, Setting};
 pub use tree::{BadLink, Entry, FileRef, Tree};

@@ -27,7 +27,7 @@ const FRAMING: usize = 12;
 
 /// Why a text is not a valid key, as a clause that follows it in a message.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
-pub enum KeyFault {
+pub enum InvalidKey {
     /// The key is empty.
     #[error("it is empty")]
     Empty,
@@ -43,14 +43,14 @@ pub enum KeyFault {
 }
 
 /// Checks that the API server accepts a text as a key.
-pub fn check_key(key: &[u8]) -> Result<(), KeyFault> {
+pub fn check_key(key: &[u8]) -> Result<(), InvalidKey> {
     match key {
-        b"" => Err(KeyFault::Empty),
-        _ if key.len() > 253 => Err(KeyFault::Long),
-        b"." => Err(KeyFault::Dots),
-        _ if key.starts_with(b"..") => Err(KeyFault::Dots),
+        b"" => Err(InvalidKey::Empty),
+        _ if key.len() > 253 => Err(InvalidKey::Long),
+        b"." => Err(InvalidKey::Dots),
+        _ if key.starts_with(b"..") => Err(InvalidKey::Dots),
         _ if key.iter().all(|&byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte)) => Ok(()),
-        _ => Err(KeyFault::Characters),
+        _ => Err(InvalidKey::Characters),
     }
 }
 

@@ -7,9 +7,9 @@ mod shapes;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use super::fault::{Fault, Problem, RulesError};
 use super::glob::{Dialect, Pattern, Patterns};
 use super::payload::{check_key, check_name, check_namespace, partition};
+use super::rule_problem::{Problem, ProblemKind, RulesError};
 use super::rules::{ClusterNamespace, Names, Rule, RuleSet, Setting};
 use super::yaml::{Node, Top};
 
@@ -113,12 +113,12 @@ struct RulesParser<'s> {
 type Group = Vec<(String, Vec<String>)>;
 
 impl RulesParser<'_> {
-    /// Records a fault of the field whose node is `at`: as a warning if it is harmless or ignored by the settings, else
-    /// as a problem.
-    fn fault(&mut self, field: &str, at: &Node<'_>, fault: Fault) {
-        let unknown = matches!(fault, Fault::Unknown(_) | Fault::Removed(_));
-        let harmless = fault.is_harmless() || (unknown && self.setting.ignore_unknown);
-        let problem = Problem { field: field.to_owned(), line: at.line(self.source), fault };
+    /// Records a problem of the field whose node is `at`: as a warning if it is harmless or ignored by the settings, else
+    /// as an error.
+    fn report(&mut self, field: &str, at: &Node<'_>, kind: ProblemKind) {
+        let unknown = matches!(kind, ProblemKind::Unknown(_) | ProblemKind::Removed(_));
+        let harmless = kind.is_harmless() || (unknown && self.setting.ignore_unknown);
+        let problem = Problem { field: field.to_owned(), line: at.line(self.source), kind };
         if harmless { self.warnings.push(problem) } else { self.problems.push(problem) }
     }
 
@@ -126,7 +126,7 @@ impl RulesParser<'_> {
     fn document(&mut self, top: &Top<'_>, variable: &dyn Fn(&str) -> Option<String>) -> RuleSet {
         let sections: Vec<_> = top.0.iter().filter(|(key, _)| is(key, "config_updater")).collect();
         for (key, _) in sections.iter().skip(1) {
-            self.fault("config_updater", key, Fault::Duplicate);
+            self.report("config_updater", key, ProblemKind::Duplicate);
         }
         let own = top.0.iter().any(|(key, _)| OWN_FILE.iter().any(|name| is(key, name)));
         let (prefix, fields) = match sections.first() {
@@ -137,7 +137,7 @@ impl RulesParser<'_> {
         let dialect = match fields.get("dialect") {
             None => self.setting.dialect,
             Some((key, node)) => self.text("dialect", node).parse::<Dialect>().unwrap_or_else(|why| {
-                self.fault("dialect", key, Fault::Dialect(why));
+                self.report("dialect", key, ProblemKind::Dialect(why));
                 Dialect::default()
             }),
         };
@@ -155,10 +155,10 @@ impl RulesParser<'_> {
         for (text, key, node) in maps {
             let field = format!("{prefix}maps[{text:?}]");
             match Pattern::new(dialect, &text, variable) {
-                Err(error) => self.fault(&field, key, error.into()),
+                Err(error) => self.report(&field, key, error.into()),
                 Ok(pattern) => {
                     if let Some(surprise) = pattern.unusual_syntax() {
-                        self.fault(&field, key, Fault::Surprise(surprise));
+                        self.report(&field, key, ProblemKind::Surprise(surprise));
                     }
                     let rule = self.rule(&field, text, key, node, gzip.unwrap_or(false), &groups);
                     self.same_key(&field, key, &rule, &pattern, &rules);
@@ -168,7 +168,7 @@ impl RulesParser<'_> {
             }
         }
         if rules.is_empty() && self.problems.is_empty() {
-            self.fault(&format!("{prefix}maps"), &Node::Null, Fault::Defaults);
+            self.report(&format!("{prefix}maps"), &Node::Null, ProblemKind::Defaults);
             (rules, patterns) = self.defaults(gzip.unwrap_or(false));
         }
         RuleSet { rules, patterns: Patterns::new(patterns), dialect, warnings: Vec::new() }
@@ -207,7 +207,7 @@ impl RulesParser<'_> {
         let names = self.names(field, at, of("name"), of("partitioned_names"));
         let key = Some(self.text(&sub("key"), of("key"))).filter(|key| !key.is_empty());
         if let Some((key, Err(why))) = key.as_ref().map(|key| (key, check_key(key.as_bytes()))) {
-            self.fault(&sub("key"), of("key"), Fault::IllegalKey { key: key.clone(), why });
+            self.report(&sub("key"), of("key"), ProblemKind::IllegalKey { key: key.clone(), why });
         }
         let gzip = self.boolean(&sub("gzip"), of("gzip"));
         let full_path = self.boolean(&sub("use_full_path_as_key"), of("use_full_path_as_key"));
@@ -231,22 +231,27 @@ impl RulesParser<'_> {
         let one = self.text(&format!("{field}.name"), name);
         let list = self.texts(&format!("{field}.partitioned_names"), partitions);
         if !one.is_empty() && !list.is_empty() {
-            self.fault(field, at, Fault::NameAndPartitions);
+            self.report(field, at, ProblemKind::NameAndPartitions);
         }
         if one.is_empty() && list.is_empty() && matches!(name, Node::Null | Node::Text(_)) {
-            self.fault(field, at, Fault::NoName);
+            self.report(field, at, ProblemKind::NoName);
         }
         if list.len() > MOST_PARTITIONS {
-            self.fault(&format!("{field}.partitioned_names"), at, Fault::TooManyPartitions(list.len()));
+            self.report(
+                &format!("{field}.partitioned_names"),
+                at,
+                ProblemKind::TooManyPartitions(list.len()),
+            );
         }
         let mut seen = HashSet::new();
         for name in list.iter().chain(Some(&one).filter(|one| !one.is_empty())) {
             if !seen.insert(name) {
-                self.fault(&format!("{field}.partitioned_names[{name:?}]"), at, Fault::Duplicate);
+                self.report(&format!("{field}.partitioned_names[{name:?}]"), at, ProblemKind::Duplicate);
             }
             if let Err(why) = check_name(name) {
-                let fault = Fault::IllegalName { name: name.clone(), what: "the name of a ConfigMap", why };
-                self.fault(&format!("{field}.name"), at, fault);
+                let kind =
+                    ProblemKind::IllegalName { name: name.clone(), what: "the name of a ConfigMap", why };
+                self.report(&format!("{field}.name"), at, kind);
             }
         }
         if list.is_empty() { Names::One(one) } else { Names::Partitions(list) }
@@ -274,22 +279,22 @@ impl RulesParser<'_> {
                 let field = format!("{field}.clusters.{cluster}");
                 let namespaces = self.namespaces(&field, node);
                 if namespaces.is_empty() {
-                    self.fault(&field, key, Fault::NoNamespace);
+                    self.report(&field, key, ProblemKind::NoNamespace);
                 }
                 (cluster, namespaces)
             })
             .collect();
         let named = self.texts(&format!("{field}.cluster_groups"), named);
         if !own.is_empty() && !named.is_empty() {
-            self.fault(field, at, Fault::ClustersAndGroups);
+            self.report(field, at, ProblemKind::ClustersAndGroups);
         }
         let mut targets = own;
         for (index, name) in named.iter().enumerate() {
             match groups.get(name) {
                 Some(group) => targets.extend(group.iter().cloned()),
                 None => {
-                    let fault = Fault::NoSuchGroup(name.clone());
-                    self.fault(&format!("{field}.cluster_groups[{index}]"), at, fault);
+                    let kind = ProblemKind::NoSuchGroup(name.clone());
+                    self.report(&format!("{field}.cluster_groups[{index}]"), at, kind);
                 }
             }
         }
@@ -313,7 +318,7 @@ impl RulesParser<'_> {
             let clusters = self.texts(&format!("{field}.clusters"), of("clusters"));
             let namespaces = self.namespaces(&format!("{field}.namespaces"), of("namespaces"));
             if namespaces.is_empty() || clusters.is_empty() {
-                self.fault(&field, key, Fault::NoNamespace);
+                self.report(&field, key, ProblemKind::NoNamespace);
             }
             groups.insert(name, clusters.into_iter().map(|cluster| (cluster, namespaces.clone())).collect());
         }
@@ -326,12 +331,16 @@ impl RulesParser<'_> {
         let mut seen = HashSet::new();
         for name in &list {
             if !seen.insert(name) {
-                self.fault(field, node, Fault::NamespaceTwice(name.clone()));
+                self.report(field, node, ProblemKind::NamespaceTwice(name.clone()));
             }
             if let Err(why) = check_namespace(name)
                 && !name.is_empty()
             {
-                self.fault(field, node, Fault::IllegalName { name: name.clone(), what: "a namespace", why });
+                self.report(
+                    field,
+                    node,
+                    ProblemKind::IllegalName { name: name.clone(), what: "a namespace", why },
+                );
             }
         }
         list
@@ -346,7 +355,7 @@ impl RulesParser<'_> {
                 && parts.next().is_none_or(|part| !part.is_empty())
                 && parts.next().is_none();
             if !is_valid {
-                self.fault(field, node, Fault::Repository(entry.clone()));
+                self.report(field, node, ProblemKind::Repository(entry.clone()));
             }
         }
         list
@@ -367,7 +376,7 @@ impl RulesParser<'_> {
         let conflicting = same.iter().map(|at| &others[*at]).find(shares_place);
         same.push(others.len());
         if let Some(other) = conflicting {
-            self.fault(field, at, Fault::SameKey { other: other.pattern.clone(), key, name });
+            self.report(field, at, ProblemKind::SameKey { other: other.pattern.clone(), key, name });
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The types of rules: a rule has a pattern, the ConfigMap for the files that match, and the places it goes to.
 
-use super::fault::Problem;
 use super::glob::{Dialect, Patterns};
+use super::rule_problem::Problem;
 
 /// Settings for reading rules that are not in the rules file.
 #[derive(Clone, Copy, Debug)]

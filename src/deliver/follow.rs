@@ -255,7 +255,7 @@ mod tests {
             limit: hour,
             once: false,
         };
-        let (ask, mut asked) = mpsc::channel(1);
+        let (ask, mut triggers) = mpsc::channel(1);
         let mut unanswered = 0;
         let tell = |turn: LoopEvent<'_>| match turn {
             LoopEvent::Waits(_) => ask.try_send(Trigger::Webhook).unwrap(),
@@ -269,7 +269,7 @@ mod tests {
         });
         let options = Options::new(Owner::new("team").unwrap());
         let clusters = Clusters::default();
-        follow(Arc::new(Nothing), &clusters, &options, &loop_timing, &mut asked, &ending, tell).await;
+        follow(Arc::new(Nothing), &clusters, &options, &loop_timing, &mut triggers, &ending, tell).await;
         assert_eq!(unanswered, 1);
     }
 }

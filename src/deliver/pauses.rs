@@ -25,10 +25,10 @@ pub(super) async fn pause(
     options: &Options,
     cancel: &CancellationToken,
     failures: u32,
-    asked: Option<Duration>,
+    retry_after: Option<Duration>,
 ) {
-    let wait = match asked {
-        Some(asked) => asked + asked.mul_f64(0.2 * random_fraction()),
+    let wait = match retry_after {
+        Some(retry_after) => retry_after + retry_after.mul_f64(0.2 * random_fraction()),
         None => jittered(options.backoff.delay(failures), 0.3, random_fraction()),
     };
     tokio::select! {

@@ -89,8 +89,8 @@ impl<S: Source> Writer<'_, S> {
         Err(stop)
     }
 
-    /// Makes one write, with retries, until its outcome is known. A conflict or an unknown outcome is followed by a
-    /// read and a new decision.
+    /// Makes one write, with retries, until its outcome is known. After a conflict or an unknown outcome the object is
+    /// read again, and what to write is decided anew.
     pub(super) async fn write(&self, cluster: &str, survey: &NamespaceSurvey, item: &Item) -> Written {
         let mut item = item.clone();
         let mut sent = 0;
@@ -104,32 +104,34 @@ impl<S: Source> Writer<'_, S> {
             if !item.decision.writes() {
                 return written(target(), &item); // a peer has written it, or it is no longer ours to write
             }
-            let before = Target { attempts: sent + 1, ..target() };
-            let sending = tokio::select! {
+            let attempted = Target { attempts: sent + 1, ..target() };
+            let result = tokio::select! {
                 biased;
-                sent = self.send(survey, &item) => sent,
+                result = self.send(survey, &item) => result,
                 () = after_shutdown(self.reader.cancel, LAST_ANSWER_TIMEOUT) => {
                     let (why, hint) = NOT_ANSWERED;
-                    let unknown = before.ended(Outcome::Failed, why, vec![hint.to_owned()]);
+                    let unknown = attempted.ended(Outcome::Failed, why, vec![hint.to_owned()]);
                     return written(Target { transient: true, ..unknown }, &item);
                 }
             };
-            let error = match sending {
-                Ok(meta) => return Written { meta, ..written(before, &item) },
+            let error = match result {
+                Ok(meta) => return Written { meta, ..written(attempted, &item) },
                 Err(error) => error,
             };
             sent += 1;
             failures += 1;
             let stale = matches!(error.why, Failure::Conflict | Failure::AlreadyExists | Failure::NotFound);
-            let read_first = (stale || error.is_unknown()) && error.operation.verb.is_write();
+            let read_first = stale || error.is_unknown();
             let failed = |error: &Error| {
-                let failed = before.clone().ended(Outcome::Failed, error_line(error, &item), error.hints());
+                let failed =
+                    attempted.clone().ended(Outcome::Failed, error_line(error, &item), error.hints());
                 written(Target { transient: error.is_transient(), ..failed }, &item)
             };
+            // After the last try an unknown outcome is still read, below.
             if !(error.is_transient() || read_first) || (failures >= options.tries && !error.is_unknown()) {
                 return failed(&error);
             }
-            // After the first conflict it is read again at once; after later ones with backoff.
+            // The object is read at once after the first conflict, and with backoff after later ones.
             if !stale || failures > 1 {
                 pause(options, self.reader.cancel, failures, error.pause()).await;
             }
@@ -149,7 +151,7 @@ impl<S: Source> Writer<'_, S> {
                 Err(error) => return failed(&error),
             };
             if error.is_unknown() && again.decision.action == Action::Nothing {
-                return Written { meta: again.meta.clone(), ..written(before, &item) }; // it took effect after all
+                return Written { meta: again.meta.clone(), ..written(attempted, &item) }; // it took effect after all
             }
             if failures >= options.tries {
                 return failed(&error);
@@ -162,8 +164,10 @@ impl<S: Source> Writer<'_, S> {
         }
     }
 
-    /// Sends a write as a dry run. Without the right to write, the target is reported as unchecked rather than failed.
+    /// Sends a write as a dry run; the options must ask for one. Without the right to write, the target is reported as
+    /// unchecked rather than failed.
     pub(super) async fn check(&self, cluster: &str, survey: &NamespaceSurvey, item: &Item) -> Target {
+        debug_assert!(self.reader.options.dry_run, "this would write");
         let target = self.target(cluster, survey, item);
         match self.send(survey, item).await {
             Ok(_) => target,
@@ -211,7 +215,7 @@ impl<S: Source> Writer<'_, S> {
         let Decision { revision, .. } = &item.decision;
         labels.extend(policy.owner.labels().map(|(key, value)| (key.to_owned(), value.to_owned())));
         annotations.extend(wanted.annotations(&policy.owner, self.desired.rules.text(), revision));
-        self.name_repository(&mut annotations);
+        self.annotate_repository(&mut annotations);
         Draft {
             namespace: survey.namespace.clone(),
             name: item.name.clone(),
@@ -222,7 +226,7 @@ impl<S: Source> Writer<'_, S> {
     }
 
     /// Sets the annotation that names the repository, or removes it if the repository is not to be named.
-    fn name_repository(&self, annotations: &mut BTreeMap<String, String>) {
+    fn annotate_repository(&self, annotations: &mut BTreeMap<String, String>) {
         match &self.reader.options.repository {
             Some(repository) => annotations.insert(names::REPOSITORY.to_owned(), repository.clone()),
             None => annotations.remove(names::REPOSITORY),
@@ -231,7 +235,7 @@ impl<S: Source> Writer<'_, S> {
 
     /// Sets the annotation with the commit of each source. A source that did not answer keeps its recorded commit, as
     /// nothing of it was written.
-    fn name_sources(&self, annotations: &mut BTreeMap<String, String>) {
+    fn annotate_sources(&self, annotations: &mut BTreeMap<String, String>) {
         let recorded = annotations.get(names::SOURCES).and_then(|text| serde_json::from_str(text).ok());
         let sources = self.desired.sources.to_record(&recorded.unwrap_or_default());
         match serde_json::to_string(&sources) {
@@ -240,8 +244,8 @@ impl<S: Source> Writer<'_, S> {
         };
     }
 
-    /// Writes the ConfigMap of a record; `role` is `set` (the inventory) or `ledger`. `meta` is its metadata as read;
-    /// `None` creates it.
+    /// Writes the ConfigMap of the inventory (`role` is `set`) or of the ledger (`role` is `ledger`). `meta` is its
+    /// metadata as read; `None` creates it.
     pub(super) async fn record(
         &self,
         namespace: &str,
@@ -257,8 +261,8 @@ impl<S: Source> Writer<'_, S> {
         labels.insert(names::ROLE.to_owned(), role.to_owned());
         annotations.insert(names::OWNER_NAME.to_owned(), owner.name().to_owned());
         annotations.insert(names::CLUSTER.to_owned(), cluster.name().to_owned());
-        self.name_sources(&mut annotations);
-        self.name_repository(&mut annotations);
+        self.annotate_sources(&mut annotations);
+        self.annotate_repository(&mut annotations);
         let draft = Draft {
             namespace: namespace.to_owned(),
             name: if role == "set" { owner.marker() } else { owner.ledger() },
@@ -296,7 +300,7 @@ impl std::fmt::Display for StopReason {
                 None => write!(f, "the ref names {} now", named.revision.short()),
             },
             Self::RefUnknown(error) => write!(f, "the remote does not say which revision is newest: {error}"),
-            Self::Cancelled => f.write_str("the run ended before"),
+            Self::Cancelled => f.write_str("the run ended before it was written"),
         }
     }
 }
@@ -318,6 +322,7 @@ mod tests {
             Refusal::Contested(3),
             Refusal::TurnedBack(3),
         ] {
+            // Lists every variant: a new one does not compile until it is added here, and should be added above, too.
             let known = match refusal {
                 Refusal::Other(_)
                 | Refusal::Prow

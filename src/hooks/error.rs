@@ -36,7 +36,7 @@ pub enum Failure {
         source: std::io::Error,
     },
     /// The program ended with another exit status than 0.
-    #[error("{} ended with {status}{}", program.display(), said(output))]
+    #[error("{} ended with {status}{}", program.display(), with_output(output))]
     Ended {
         /// The program.
         program: PathBuf,
@@ -46,7 +46,7 @@ pub enum Failure {
         output: String,
     },
     /// The program took too long and was killed.
-    #[error("{} was killed after {after:?}{}", program.display(), said(output))]
+    #[error("{} was killed after {after:?}{}", program.display(), with_output(output))]
     Timeout {
         /// The program.
         program: PathBuf,
@@ -95,7 +95,7 @@ pub enum Failure {
     },
 }
 
-fn said(output: &str) -> String {
+fn with_output(output: &str) -> String {
     if output.is_empty() { String::new() } else { format!(": {output}") }
 }
 

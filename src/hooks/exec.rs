@@ -74,7 +74,7 @@ impl Exec {
 
     /// Runs the program to its end and returns the end of its output, on one line.
     pub(super) async fn run(&self, notice: &Notice, stop: &CancellationToken) -> Result<String, Failure> {
-        let (mut child, all, said) = self.spawn(notice)?;
+        let (mut child, all, output) = self.spawn(notice)?;
         let ended = tokio::select! {
             biased;
             status = child.wait() => Ok(status),
@@ -94,12 +94,12 @@ impl Exec {
             Ok(status) => {
                 let status = status.map_err(system("wait for the hook"))?;
                 all.release();
-                let output = said.end();
+                let output = output.end();
                 if status.success() { Ok(output) } else { Err(Failure::Ended { program, status, output }) }
             }
             Err(after) => {
                 all.end(&mut child).await;
-                Err(Failure::Timeout { program, after, output: said.end() })
+                Err(Failure::Timeout { program, after, output: output.end() })
             }
         }
     }
@@ -108,7 +108,7 @@ impl Exec {
     fn spawn(&self, notice: &Notice) -> Result<(Child, Descendants, CapturedOutput), Failure> {
         let (read, write) = io::pipe().map_err(system("make a pipe for the hook's output"))?;
         let also = write.try_clone().map_err(system("make a pipe for the hook's output"))?;
-        let said = CapturedOutput::capture(read.into()).map_err(system("read the hook's output"))?;
+        let output = CapturedOutput::capture(read.into()).map_err(system("read the hook's output"))?;
         let mut command = std::process::Command::new(self.program(&notice.dir));
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         command.current_dir(&notice.dir).stdin(Stdio::null()).stdout(write).stderr(also);
@@ -136,7 +136,7 @@ impl Exec {
             source,
         })?;
         // Our copies of the pipe's write end were closed with `command`, so a read ends when the program's are closed.
-        Ok((child, all, said))
+        Ok((child, all, output))
     }
 
     fn program(&self, dir: &Path) -> PathBuf {

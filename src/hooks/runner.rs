@@ -48,16 +48,16 @@ impl Job {
     }
 
     /// Logs the success of a run in git-sync's words.
-    fn log_success(&self, kind: Kind, notice: &Notice, said: &str) {
+    fn log_success(&self, kind: Kind, notice: &Notice, output: &str) {
         let hook = kind.label();
         let revision = notice.revision;
         let nothing = "";
         match self {
             Self::Exec(_) => debug!(
-                name: "exec_done", target: "git-sync", hook, %revision, stdout = said, stderr = nothing, "done"
+                name: "exec_done", target: "git-sync", hook, %revision, stdout = output, stderr = nothing, "done"
             ),
             Self::Web(_) => debug!(
-                name: "web_done", target: "git-sync", hook, %revision, status = said.parse::<u16>().ok(),
+                name: "web_done", target: "git-sync", hook, %revision, status = output.parse::<u16>().ok(),
                 headers = nothing, body = nothing, "done"
             ),
         }

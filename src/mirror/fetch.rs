@@ -142,10 +142,12 @@ impl Mirror {
             // attempt may, while a fetch of what is new would not. So it is never tried twice in a row.
             self.renewal = Renewal::Failed;
             match self.request(&without_haves(&now), RequestReason::Renewal, held, max_bytes).await {
-                Err(error) if !error.is_transient() => {
-                    tracing::warn!(%error, "the mirror cannot be renewed");
-                }
-                other => return other,
+                Ok(revision) => return Ok(revision),
+                // The remote asks not to be asked again so soon.
+                Err(error) if error.retry_after().is_some() => return Err(error),
+                // Only garbage asked for the whole. What is new is a smaller request, which may well succeed, and a
+                // renewal is no reason to publish it later.
+                Err(error) => tracing::warn!(%error, "the mirror cannot be renewed"),
             }
         }
         let (mut request, mut reason) = plan(&now);

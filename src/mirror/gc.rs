@@ -9,8 +9,8 @@
 //! - **Renewal**: when garbage outweighs the objects that are needed, the next fetch asks for everything and claims no
 //!   commits as present. Its pack needs no other pack, and after the next publication all others are removed. Earlier
 //!   revisions can then no longer be read, so instead of a delta against one of them the whole payload is used. Not in
-//!   git-sync's layout, where packs also hold foreign commits. If the fetch fails, the next fetches are ordinary ones,
-//!   and garbage is collected as below.
+//!   git-sync's layout, where packs also hold foreign commits. If the fetch fails, an ordinary one follows in the
+//!   same attempt, the next ones are ordinary, too, and garbage is collected as below.
 //! - **Garbage collection**: after a revision is gone that is not in the history of another one, a child process finds
 //!   the objects that are still needed (see `indexer/repack`), and copies them out of packs with much garbage. It needs
 //!   no network. Less than a quarter of each large pack remains as garbage.

@@ -59,7 +59,10 @@ pub(super) fn init(dir: &Path, durable: bool) -> Result<(), Error> {
         let config = dir.join("config");
         if config.exists() && !is_config(&config) {
             let aside = dir.join("config.broken");
-            tracing::warn!(path = %config.display(), "the configuration cannot be read: it is now config.broken");
+            tracing::warn!(
+                path = %config.display(),
+                "the configuration cannot be read, or has {CONFIG_MAX} bytes or more: it is now config.broken"
+            );
             fs::rename(&config, &aside).map_err(local("set aside", &config))?;
         }
         let fresh = !config.exists();
@@ -94,12 +97,13 @@ fn is_whole(dir: &Path) -> bool {
         && git2::Repository::open_bare(dir).is_ok()
 }
 
-/// Returns true if a file is a valid git configuration. libgit2 alone does not detect that: it reads a file of zeros as
+/// Returns true if a file is a valid git configuration of less than [`CONFIG_MAX`] bytes. libgit2 alone does not detect that: it reads a file of zeros as
 /// empty and fails only when writing it, and refuses to initialise a repository whose format version is not a number.
 pub(super) fn is_config(path: &Path) -> bool {
     let mut content = Vec::new();
     let read = open_no_link(path).and_then(|file| file.take(CONFIG_MAX).read_to_end(&mut content));
-    if read.is_err() || content.contains(&0) {
+    // One that reaches the limit may go on behind it, where nobody has looked; `configure` refuses it, too.
+    if read.is_err() || content.len() as u64 == CONFIG_MAX || content.contains(&0) {
         return false;
     }
     let config = git2::Config::open(path).and_then(|mut config| config.snapshot());
@@ -135,7 +139,7 @@ pub(super) fn name_origin(dir: &Path, url: &str) -> Result<(), Error> {
     configure(dir, "remote.origin.url", url)
 }
 
-/// The largest configuration file in bytes that is read.
+/// A configuration file has fewer bytes than this. One with more is set aside, or made anew in a mirror of our own.
 const CONFIG_MAX: u64 = 1 << 20;
 
 /// Opens a file for reading, and fails if it is a symbolic link.
@@ -233,5 +237,28 @@ pub(super) fn exchange(new: &Path, old: &Path) -> io::Result<()> {
             fs::rename(&between, new)
         }
         done => Ok(done?),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_configuration_is_not_judged_by_its_beginning() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = dir.path().join("config");
+        let line = "# a line that people may write\n";
+        let head = "[core]\n\trepositoryformatversion = 0\n";
+        let long = [head, &line.repeat(CONFIG_MAX as usize / line.len() + 1)].concat();
+        for (content, is_valid) in [
+            (head.to_owned(), true),
+            ([head, &line.repeat(1_000)].concat(), true),
+            (long.clone(), false),
+            ([&long, "\0\0\0\0"].concat(), false),
+        ] {
+            fs::write(&config, &content).unwrap();
+            assert_eq!(is_config(&config), is_valid, "{} bytes", content.len());
+        }
     }
 }

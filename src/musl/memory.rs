@@ -196,7 +196,7 @@ unsafe fn copy_forwards(to: *mut u8, from: *const u8, bytes: usize) {
         let mut at = 0;
         while at < rest {
             let vectors = load_block(from.add(at));
-            // Keeps the compiler from recognising the loop and replacing it by a call of memmove, which is this
+            // Keeps the compiler from recognizing the loop and replacing it by a call of memmove, which is this
             // function.
             asm!("", options(nostack, preserves_flags));
             store_block(to.add(at), vectors);

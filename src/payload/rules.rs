@@ -269,7 +269,7 @@ impl Refusal {
             _ if self.rule.is_of_the_tree() => "with a smaller tree",
             _ => "without it",
         };
-        let mend = format!("push a commit {commit}; until then the previous generation stays published");
+        let remedy = format!("push a commit {commit}; until then the previous generation stays published");
         let flag = match self.rule.flag() {
             Some(flag @ "--symlinks=keep") => Some(format!("{flag} publishes such links as they are")),
             Some(flag @ "--submodules=off") => {
@@ -278,7 +278,7 @@ impl Refusal {
             Some(flag) => Some(format!("{flag} raises the limit")),
             None => None,
         };
-        std::iter::once(mend).chain(flag).collect()
+        std::iter::once(remedy).chain(flag).collect()
     }
 }
 

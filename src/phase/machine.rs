@@ -2,31 +2,33 @@
 //! after failures, and when to give up. Times (durations since an origin the caller chose) and random numbers are
 //! arguments; nothing here waits or reads a clock.
 //!
-//! `testdata/phase.dot` draws the machine, its arrows labelled with methods; a test walks every arrow and compares.
+//! `testdata/phase.dot` draws the states and, as arrows labelled with methods, the transitions. A test makes each
+//! transition and compares.
 
 use std::time::Duration;
 
 use super::Trigger;
 use crate::retry::{self, Backoff};
 
-/// The pace of attempts. Every wait is jittered except the minimum interval, which is a promise to readers.
+/// When attempts are made. Periods and backoffs are jittered; the minimum interval is not, as it is a promise to
+/// readers.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Timing {
     /// Time between attempts.
     pub period: Duration,
-    /// The period until the first success of this process.
+    /// `period` until the first success of this process.
     pub init_period: Duration,
     /// The least time between two publications; of the revisions in between, the newest is published.
     pub min_interval: Duration,
     /// Backoff after failures.
     pub backoff: Backoff,
-    /// The backoff until the first success of this process.
+    /// `backoff` until the first success of this process.
     pub init_backoff: Backoff,
-    /// The fraction of itself by which a wait is moved at most.
+    /// Jitter lengthens or shortens a wait by at most this fraction of it.
     pub jitter: f64,
 }
 
-/// How many consecutive failures end the process; `None`: no number does.
+/// How many consecutive failures end the process; `None`: no limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Patience {
     /// The limit after the first success.
@@ -35,10 +37,11 @@ pub struct Patience {
     pub init_failures: Option<u32>,
 }
 
-/// The longest Retry-After that is respected: a remote may send a wrong one.
+/// The longest Retry-After that is respected; a longer one is cut to this, as it may be a mistake.
 pub const RETRY_AFTER_CEILING: Duration = Duration::from_secs(15 * 60);
 
-/// The least time between a failure and the next attempt, whatever the trigger: webhooks may come in by the hundred.
+/// The least time between a failure and an attempt that a trigger requests, unless the timer is due before: hundreds of
+/// webhooks may arrive at once.
 pub const MIN_RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// The state of a sync.
@@ -67,7 +70,7 @@ pub enum Phase {
         /// When it began.
         since: Duration,
     },
-    /// What is followed cannot change (a commit id): no further attempt starts, whatever the trigger.
+    /// The ref is a commit id, which cannot change: no further attempt starts, whatever the trigger.
     Parked,
     /// The process is shutting down: no further attempt starts.
     Draining,
@@ -90,12 +93,14 @@ pub enum Failure {
 /// The state machine.
 #[derive(Clone, Debug)]
 pub struct Machine {
-    pace: Timing,
+    timing: Timing,
     patience: Patience,
     phase: Phase,
     /// The trigger of the next attempt. At most one is pending, however many were received.
     pending: Option<Trigger>,
+    /// Consecutive failures.
     failures: u32,
+    /// True once an attempt of this process has succeeded.
     succeeded: bool,
     /// When the minimum interval after the last publication ends.
     hold: Option<Duration>,
@@ -104,9 +109,9 @@ pub struct Machine {
 impl Machine {
     /// Starts with an attempt that is due at once. `hold` is when the minimum interval ends after the publication that
     /// was found at start.
-    pub fn new(pace: Timing, patience: Patience, now: Duration, hold: Option<Duration>) -> Self {
+    pub fn new(timing: Timing, patience: Patience, now: Duration, hold: Option<Duration>) -> Self {
         Self {
-            pace,
+            timing,
             patience,
             phase: Phase::Waiting { due: now },
             pending: Some(Trigger::StartUp),
@@ -134,7 +139,7 @@ impl Machine {
     /// When the next attempt is due; `None` while one is running or if none will follow.
     pub fn due(&self) -> Option<Duration> {
         match self.phase {
-            Phase::Waiting { .. } if self.pending.is_some() => Some(Duration::ZERO),
+            Phase::Waiting { .. } if self.pending.is_some() => Some(Duration::ZERO), // at once
             Phase::BackingOff { earliest, .. } if self.pending.is_some() => Some(earliest),
             Phase::Waiting { due } | Phase::Holding { due } | Phase::BackingOff { due, .. } => Some(due),
             Phase::Syncing { .. } | Phase::Parked | Phase::Draining | Phase::GivenUp => None,
@@ -171,26 +176,26 @@ impl Machine {
 
     /// Ends the attempt: it published a generation.
     pub fn publish(&mut self, now: Duration, random: f64) {
-        self.hold = Some(now + self.pace.min_interval);
-        self.unchanged(now, random);
+        self.hold = Some(now + self.timing.min_interval);
+        self.unchanged(now, random); // the next attempt is due as after any success
     }
 
     /// Ends the attempt: there was nothing to publish.
     pub fn unchanged(&mut self, now: Duration, random: f64) {
         self.debug_assert_syncing();
-        let wait = if self.succeeded || self.pace.jitter == 0.0 {
-            retry::jittered(self.pace.period, self.pace.jitter, random)
+        let wait = if self.succeeded || self.timing.jitter == 0.0 {
+            retry::jittered(self.timing.period, self.timing.jitter, random)
         } else {
-            // The second attempts of instances that were started together are spread over the whole period.
-            self.pace.period.mul_f64(random)
+            // After the first success: instances that were started together spread over the whole period.
+            self.timing.period.mul_f64(random)
         };
         self.failures = 0;
         self.succeeded = true;
         self.phase = Phase::Waiting { due: now + wait };
     }
 
-    /// Ends the attempt: it found a new revision that has to wait for the minimum interval. The attempt at `until`
-    /// serves a pending trigger as well.
+    /// Ends the attempt: it found a new revision that has to wait for the minimum interval. A pending trigger is
+    /// dropped, as the attempt at `until` does what it asked for.
     pub fn hold_tip(&mut self, until: Duration) {
         self.debug_assert_syncing();
         self.failures = 0;
@@ -204,9 +209,9 @@ impl Machine {
         self.debug_assert_syncing();
         self.failures = self.failures.saturating_add(1);
         let (backoff, period) = if self.succeeded {
-            (self.pace.backoff, self.pace.period)
+            (self.timing.backoff, self.timing.period)
         } else {
-            (self.pace.init_backoff, self.pace.init_period)
+            (self.timing.init_backoff, self.timing.init_period)
         };
         if self.limit().is_some_and(|limit| self.failures >= limit) {
             self.phase = Phase::GivenUp;
@@ -218,13 +223,13 @@ impl Machine {
                 (backoff.delay(self.failures), retry_after.unwrap_or_default().min(RETRY_AFTER_CEILING))
             }
         };
-        let due = now + retry::jittered(wait, self.pace.jitter, random).max(asked);
+        let due = now + retry::jittered(wait, self.timing.jitter, random).max(asked);
         self.phase = Phase::BackingOff { due, earliest: (now + asked.max(MIN_RETRY_DELAY)).min(due) };
     }
 
-    /// Parks the machine: what is followed is published and cannot change.
+    /// Parks the machine: the commit id that the ref names is published.
     pub fn stop_polling(&mut self) {
-        debug_assert!(matches!(self.phase, Phase::Waiting { .. }), "not at rest: {:?}", self.phase);
+        debug_assert!(matches!(self.phase, Phase::Waiting { .. }), "not waiting: {:?}", self.phase);
         self.pending = None;
         self.phase = Phase::Parked;
     }
@@ -250,7 +255,7 @@ mod tests {
     #[test]
     fn instances_that_start_together_do_not_stay_together() {
         let due = |random| {
-            let mut machine = Machine::new(pace(), FOREVER, S(0), None);
+            let mut machine = Machine::new(timing(), FOREVER, S(0), None);
             machine.start(S(0));
             machine.unchanged(S(0), random);
             let first = machine.due().unwrap();
@@ -263,7 +268,7 @@ mod tests {
         assert_eq!(due(1.0), (S(10), S(11)));
     }
 
-    fn pace() -> Timing {
+    fn timing() -> Timing {
         Timing {
             period: S(10),
             init_period: S(2),
@@ -289,9 +294,9 @@ mod tests {
         }
     }
 
-    /// A machine in each phase that an attempt can start from, one that is syncing, and one that is parked.
-    fn everywhere() -> Vec<Machine> {
-        let waiting = Machine::new(pace(), FOREVER, S(0), None);
+    /// A machine in each phase but `Draining` and `GivenUp`, in which the process ends.
+    fn one_per_phase() -> Vec<Machine> {
+        let waiting = Machine::new(timing(), FOREVER, S(0), None);
         let mut syncing = waiting.clone();
         syncing.start(S(0));
         let mut holding = syncing.clone();
@@ -305,12 +310,12 @@ mod tests {
     }
 
     #[test]
-    fn every_arrow_of_the_picture_can_be_walked_and_no_other_exists() {
-        let mut walked = std::collections::BTreeSet::new();
+    fn the_drawing_has_exactly_the_transitions_that_the_methods_make() {
+        let mut made = std::collections::BTreeSet::new();
         let mut note = |from: &Machine, method: &str, to: &Machine| {
-            walked.insert(format!("{} -> {} [label={method}];", name(from.phase), name(to.phase)));
+            made.insert(format!("{} -> {} [label={method}];", name(from.phase), name(to.phase)));
         };
-        for machine in everywhere() {
+        for machine in one_per_phase() {
             let step = |act: &dyn Fn(&mut Machine)| {
                 let mut next = machine.clone();
                 act(&mut next);
@@ -320,7 +325,7 @@ mod tests {
             if let Phase::Syncing { .. } = machine.phase {
                 note(&machine, "publish", &step(&|m| m.publish(S(1), MIDDLE)));
                 note(&machine, "unchanged", &step(&|m| m.unchanged(S(1), MIDDLE)));
-                note(&machine, "held", &step(&|m| m.hold_tip(S(5))));
+                note(&machine, "hold_tip", &step(&|m| m.hold_tip(S(5))));
                 note(&machine, "fail", &step(&|m| m.fail(S(1), TROUBLE, MIDDLE)));
                 let impatient = Patience { failures: Some(1), init_failures: Some(1) };
                 let mut last = Machine { patience: impatient, ..machine.clone() };
@@ -328,7 +333,7 @@ mod tests {
                 note(&machine, "fail", &last);
             } else if machine.phase != Phase::Parked {
                 if let Phase::Waiting { .. } = machine.phase {
-                    note(&machine, "park", &step(&|m| m.stop_polling()));
+                    note(&machine, "stop_polling", &step(&|m| m.stop_polling()));
                 }
                 let start = step(&|m| {
                     m.start(S(1_000));
@@ -336,22 +341,22 @@ mod tests {
                 note(&machine, "start", &start);
             }
         }
-        let picture = include_str!("../../testdata/phase.dot");
-        let drawn = picture.lines().map(str::trim).filter(|line| line.contains("->")).map(str::to_owned);
-        assert_eq!(walked, drawn.collect());
+        let drawing = include_str!("../../testdata/phase.dot");
+        let drawn = drawing.lines().map(str::trim).filter(|line| line.contains("->")).map(str::to_owned);
+        assert_eq!(made, drawn.collect());
     }
 
     #[test]
     fn triggers_coalesce_into_one_pending_attempt() {
-        let mut machine = Machine::new(pace(), FOREVER, S(0), None);
-        assert!(!machine.trigger(Trigger::Signal), "the one at start-up is pending");
+        let mut machine = Machine::new(timing(), FOREVER, S(0), None);
+        assert!(!machine.trigger(Trigger::Signal), "the start-up trigger is pending");
         assert_eq!(machine.start(S(0)), Trigger::StartUp);
         assert!(machine.trigger(Trigger::Webhook));
         for _ in 0..1_000 {
             assert!(!machine.trigger(Trigger::Signal));
         }
         machine.unchanged(S(1), MIDDLE);
-        assert!(machine.due().unwrap() <= S(1), "asked for during the attempt: one more after it");
+        assert!(machine.due().unwrap() <= S(1), "a trigger during the attempt: one more follows");
         assert_eq!(machine.start(S(1)), Trigger::Webhook);
         machine.unchanged(S(2), MIDDLE);
         assert_eq!(machine.due(), Some(S(12)));
@@ -359,8 +364,8 @@ mod tests {
     }
 
     #[test]
-    fn failures_wait_longer_each_time_and_a_success_forgets_them() {
-        let mut machine = Machine::new(pace(), FOREVER, S(0), None);
+    fn the_backoff_grows_with_each_failure_and_a_success_resets_it() {
+        let mut machine = Machine::new(timing(), FOREVER, S(0), None);
         let fail = |machine: &mut Machine| {
             let now = machine.due().unwrap();
             machine.start(now);
@@ -377,9 +382,9 @@ mod tests {
     }
 
     #[test]
-    fn a_remote_that_names_a_time_is_listened_to_up_to_a_ceiling() {
+    fn retry_after_is_respected_up_to_a_ceiling() {
         let wait = |seconds| {
-            let mut machine = Machine::new(pace(), FOREVER, S(0), None);
+            let mut machine = Machine::new(timing(), FOREVER, S(0), None);
             machine.start(S(0));
             machine.fail(S(0), Failure::Trouble { retry_after: Some(S(seconds)) }, MIDDLE);
             machine.trigger(Trigger::Webhook);
@@ -391,8 +396,8 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_shortens_a_backoff_but_not_to_nothing() {
-        let mut machine = Machine::new(pace(), FOREVER, S(0), None);
+    fn a_trigger_shortens_a_backoff_but_not_below_the_minimum() {
+        let mut machine = Machine::new(timing(), FOREVER, S(0), None);
         machine.start(S(0));
         machine.unchanged(S(0), MIDDLE);
         machine.start(S(10));
@@ -403,8 +408,8 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_revision_is_looked_at_again_at_the_usual_pace() {
-        let mut machine = Machine::new(pace(), FOREVER, S(0), None);
+    fn a_refused_revision_is_retried_after_the_usual_period() {
+        let mut machine = Machine::new(timing(), FOREVER, S(0), None);
         machine.start(S(0));
         machine.unchanged(S(0), MIDDLE);
         for round in 1..20 {
@@ -417,8 +422,8 @@ mod tests {
     }
 
     #[test]
-    fn a_tip_is_held_until_the_minimum_interval_is_over() {
-        let mut machine = Machine::new(pace(), FOREVER, S(0), None);
+    fn a_new_revision_is_held_until_the_minimum_interval_is_over() {
+        let mut machine = Machine::new(timing(), FOREVER, S(0), None);
         machine.start(S(0));
         assert_eq!(machine.held_until(S(0)), None, "nothing was published yet");
         machine.publish(S(1), MIDDLE);
@@ -427,19 +432,19 @@ mod tests {
         assert_eq!(machine.held_until(S(2)), Some(S(6)));
         machine.hold_tip(S(6));
         machine.trigger(Trigger::Webhook);
-        assert_eq!(machine.due(), Some(S(6)), "asking does not shorten it");
+        assert_eq!(machine.due(), Some(S(6)), "a trigger does not shorten it");
         assert_eq!(machine.start(S(6)), Trigger::Webhook);
         assert_eq!(machine.held_until(S(6)), None);
     }
 
     #[test]
-    fn patience_counts_failures_in_a_row_separately_before_the_first_success() {
+    fn the_limit_of_consecutive_failures_is_another_one_before_the_first_success() {
         let patience = Patience { failures: Some(3), init_failures: Some(2) };
-        let mut machine = Machine::new(pace(), patience, S(0), None);
-        let end = |machine: &mut Machine, well: bool| {
+        let mut machine = Machine::new(timing(), patience, S(0), None);
+        let end = |machine: &mut Machine, success: bool| {
             let now = machine.due().unwrap();
             machine.start(now);
-            if well {
+            if success {
                 machine.unchanged(now, MIDDLE);
             } else {
                 machine.fail(now, TROUBLE, MIDDLE);
@@ -449,8 +454,8 @@ mod tests {
         let mut fresh = machine.clone();
         assert!(!end(&mut fresh, false));
         assert!(end(&mut fresh, false), "the second before the first success");
-        for well in [true, false, false, true, false, false] {
-            assert!(!end(&mut machine, well));
+        for success in [true, false, false, true, false, false] {
+            assert!(!end(&mut machine, success));
         }
         assert!(end(&mut machine, false), "the third in a row");
     }

@@ -162,10 +162,10 @@ impl History {
         let runtime = tokio::runtime::Handle::current();
         let mut mirror = Arc::clone(&self.mirror).lock_owned().await;
         // On a blocking thread, because a connection must stay on the thread that uses it.
-        let asked = tokio::task::spawn_blocking(move || {
+        let task = tokio::task::spawn_blocking(move || {
             runtime.block_on(async { tokio::time::timeout(limit, mirror.relation(&recorded, named)).await })
         });
-        match asked.await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic())) {
+        match task.await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic())) {
             Ok(found) => found.map_err(|error| SourceError::of_set(&error)),
             Err(_) => {
                 let [old, new] = [old, named].map(|revision| revision.short().to_string());

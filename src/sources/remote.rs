@@ -86,12 +86,12 @@ impl Owner {
         Self { upstream, source_statuses, relations: Relations::default(), held: Vec::new() }
     }
 
-    async fn serve(mut self, mut asked: mpsc::UnboundedReceiver<Request>) {
-        while let Some(first) = asked.recv().await {
+    async fn serve(mut self, mut requests: mpsc::UnboundedReceiver<Request>) {
+        while let Some(first) = requests.recv().await {
             // Questions that are queued by now share one request to the remote.
             let mut waiting = Vec::new();
             let mut pairs = Vec::new();
-            for question in std::iter::once(first).chain(std::iter::from_fn(|| asked.try_recv().ok())) {
+            for question in std::iter::once(first).chain(std::iter::from_fn(|| requests.try_recv().ok())) {
                 match question {
                     Request::Tip(reply) => waiting.push(reply),
                     Request::Relation(recorded, named, reply) => pairs.push((recorded, named, reply)),

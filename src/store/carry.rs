@@ -6,6 +6,7 @@
 //! empty, as after a deletion; a reader in a directory without changes sees no difference.
 //!
 //! Steps:
+//! 0. Count the names that would have to be moved. Too many are an error, and nothing was made or written for it.
 //! 1. Create the new directories.
 //! 2. Write the changed files into them. The likely failures (blobs, free space) happen while the old tree is complete.
 //! 3. Move the unchanged entries, files first, directories last. Each is checked before the move: an entry with a
@@ -25,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Error;
 use super::durable::Unsynced;
-use super::linkable::{self, Linkable};
+use super::linkable::{Linkable, Linker};
 use super::stage::{self, Dirs, Modes, WriteOptions, check_cancelled, io_error};
 use super::stamps::{Stamps, foreign_write_error};
 use crate::fsx;
@@ -51,6 +52,8 @@ pub(super) fn carry_forward(
 ) -> Result<(OwnedFd, Unsynced), Error> {
     let modes = Modes::of(options);
     let changed = ChangedPaths::by(delta);
+    // 0
+    changed.limit_names(from, cancel)?;
     // 1
     let top = fsx::make_dir(to, name, modes.dir).map_err(io_error("make the directory", b"."))?;
     let mut dirs = Dirs::new(top.as_fd());
@@ -59,12 +62,47 @@ pub(super) fn carry_forward(
         stage::make_dir(&mut dirs, path, modes)?;
     }
     // 2
-    let linked = linkable::write_delta(top.as_fd(), delta, blobs, shared, modes, cancel)?;
+    let linked = write_delta(top.as_fd(), delta, blobs, shared, modes, cancel)?;
     // 3
     changed.move_unchanged(from, top.as_fd(), stamps, cancel)?;
     changed.update_stamps(&top, delta, &linked, stamps)?;
     let unsynced = Unsynced::after_delta(delta).with_dirs(changed.dirs.iter().map(|path| (*path).into()));
     Ok((top, unsynced))
+}
+
+/// Creates the files and directories that a delta adds or changes, in a tree that has nothing under these names yet.
+/// Files are hard-linked from `source`, a tree of the delta's new revision, where possible. Returns the paths that
+/// were linked.
+pub(super) fn write_delta<'d>(
+    top: BorrowedFd<'_>,
+    delta: &'d Delta,
+    blobs: &dyn BlobSource,
+    source: Option<Linkable<'_>>,
+    modes: Modes,
+    cancel: &CancellationToken,
+) -> Result<HashSet<&'d [u8]>, Error> {
+    let mut dirs = Dirs::new(top);
+    for path in &delta.added_dirs {
+        check_cancelled(cancel)?;
+        stage::make_dir(&mut dirs, path, modes)?;
+    }
+    let mut linked = HashSet::new();
+    let mut linker = source.map(|source| Linker::new(source, modes));
+    let mut reader = blobs.reader().map_err(stage::blob_error(b"."))?;
+    // Symlinks come last, so that no path that is still to be written goes through one.
+    let (symlinks, others): (Vec<_>, Vec<_>) =
+        delta.written.iter().partition(|(_, kind, ..)| *kind == Kind::Symlink);
+    for (path, kind, id, size) in others.into_iter().chain(symlinks) {
+        check_cancelled(cancel)?;
+        let (dir, name) = stage::split(path);
+        let to = dirs.open(dir)?;
+        if linker.as_mut().is_some_and(|linker| linker.link(dir, name, to, *kind, *size)) {
+            linked.insert(&**path);
+        } else {
+            stage::write_entry(to, name, &|| path.to_vec(), *kind, id, *size, &mut *reader, modes)?;
+        }
+    }
+    Ok(linked)
 }
 
 /// Updates the stamps of a tree to which a delta was applied in place.
@@ -104,6 +142,24 @@ impl<'d> ChangedPaths<'d> {
         Self { dirs, gone }
     }
 
+    /// Step 0: fails if the directories that contain a change have more than [`NAMES_MAX`] names.
+    fn limit_names(&self, from: &OwnedFd, cancel: &CancellationToken) -> Result<(), Error> {
+        let mut old = Dirs::new(from.as_fd());
+        let mut names = 0;
+        for dir in &self.dirs {
+            check_cancelled(cancel)?;
+            fsx::each(old.open(dir)?, |_, _| {
+                names += 1;
+                if names > NAMES_MAX {
+                    return Err(io::Error::other("too many names would have to be moved"));
+                }
+                Ok(())
+            })
+            .map_err(io_error("list", dir))?;
+        }
+        Ok(())
+    }
+
     /// Step 3: moves the unchanged entries.
     fn move_unchanged(
         &self,
@@ -115,7 +171,6 @@ impl<'d> ChangedPaths<'d> {
         let mut old = Dirs::new(from.as_fd());
         let mut new = Dirs::new(to);
         let mut whole_dirs = Vec::new();
-        let mut moved = 0;
         for dir in &self.dirs {
             check_cancelled(cancel)?;
             let from = old.open(dir)?;
@@ -125,11 +180,7 @@ impl<'d> ChangedPaths<'d> {
             }
             let mut files: Vec<CString> = Vec::new();
             fsx::each(from, |name, kind| {
-                moved += 1;
                 let path = join(dir, name.to_bytes());
-                if moved > NAMES_MAX {
-                    return Err(io::Error::other("too many names would have to be moved"));
-                }
                 if !self.gone.contains(&*path) && !self.dirs.contains(&*path) {
                     if kind == FileType::Directory {
                         whole_dirs.push((*dir, name.to_owned()));
@@ -207,13 +258,43 @@ fn move_entry(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::payload::testing::{Blobs, delta, expected, payload, read_back, trees};
+    use crate::payload::testing::{Blobs, delta, expected, payload, read_back, tree, trees};
     use crate::payload::{Rules, Symlinks};
     use crate::store::durable;
     use crate::store::journal::Journal;
     use crate::store::stamps::Paths;
     use proptest::prelude::*;
     use std::sync::Arc;
+
+    #[test]
+    fn nothing_is_made_where_too_many_names_would_have_to_be_moved() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = fsx::open_dir_at_path(dir.path()).unwrap();
+        std::fs::create_dir(dir.path().join("old")).unwrap();
+        for number in 0..=NAMES_MAX {
+            std::fs::File::create(dir.path().join(format!("old/{number}"))).unwrap();
+        }
+        let top = fsx::open_dir(&place, "old").unwrap();
+        let (from, to) = (tree(&[("0", Kind::File, "")]), tree(&[("0", Kind::File, "x")]));
+        let delta = delta(&from, &to, Rules::default()).unwrap();
+        let journal = Arc::new(Journal::start().unwrap());
+        let mut stamps = Stamps::of_new(&top, place.as_fd(), &journal).unwrap();
+        let options = WriteOptions { threads: 1, group_write: false };
+        let carried = carry_forward(
+            &top,
+            place.as_fd(),
+            "new",
+            &delta,
+            &Blobs::of(&[&to]),
+            None,
+            &options,
+            &mut stamps,
+            &CancellationToken::new(),
+        );
+        let error = crate::human::one_line(&carried.unwrap_err());
+        assert!(error.contains("too many names"), "{error}");
+        assert!(!dir.path().join("new").exists());
+    }
 
     proptest! {
         #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]

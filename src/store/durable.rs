@@ -11,11 +11,11 @@ use crate::fsx;
 use crate::generation::GenerationRecord;
 use crate::payload::{Delta, Kind, Payload};
 
-/// Up to this many files are synced one by one; beyond it the whole file system is. `syncfs` also waits for data that
-/// other processes wrote, which takes seconds on a shared disk.
+/// Up to this many files are synced one by one (`fsync`); if there are more, the whole file system is (`syncfs`). That
+/// also waits for data that other processes wrote, which takes seconds on a shared disk.
 pub(super) const MAX_SINGLE_SYNCS: usize = 64;
 
-/// What has to be synced before a publication.
+/// What has to be synced to make a tree durable.
 #[derive(Clone, Debug)]
 pub enum Unsynced {
     /// Too many files: the whole file system is synced.
@@ -37,6 +37,7 @@ impl Unsynced {
             return Self::Many;
         }
         let regular = payload.entries.iter().filter(|e| matches!(e.kind, Kind::File | Kind::Executable));
+        // A submodule is published as an empty directory.
         let submodules = payload.entries.iter().filter(|e| e.kind == Kind::Submodule);
         Self::Few {
             files: regular.map(|entry| payload.path_of(entry).into()).collect(),
@@ -47,7 +48,8 @@ impl Unsynced {
         }
     }
 
-    /// What to sync after hard links to all files of a generation were made in these directories and the top one.
+    /// What to sync after hard links to all files of a generation were made in these directories and the top one: only
+    /// the directories, unless the generation was not synced either.
     pub(super) fn after_link<'p>(linked: &GenerationRecord, dirs: impl Iterator<Item = &'p [u8]>) -> Self {
         if linked.entries > MAX_SINGLE_SYNCS as u64 || !linked.synced {
             return Self::Many;
@@ -63,7 +65,7 @@ impl Unsynced {
         }
     }
 
-    /// Adds directories.
+    /// Adds directories. If there are then too many files and directories to sync one by one, the result is `Many`.
     pub(super) fn with_dirs(mut self, more: impl ExactSizeIterator<Item = Box<[u8]>>) -> Self {
         match &mut self {
             Self::Few { files, dirs } if files.len() + dirs.len() + more.len() <= 2 * MAX_SINGLE_SYNCS => {
@@ -81,10 +83,10 @@ impl Unsynced {
         }
         let removed_dirs: BTreeSet<_> = delta.removed_dirs.iter().collect();
         let changed = delta.written.iter().map(|(path, ..)| path).chain(&delta.removed);
-        let made =
+        let submodules =
             delta.written.iter().filter(|(_, kind, ..)| *kind == Kind::Submodule).map(|(path, ..)| path);
         let parents = changed.chain(&delta.added_dirs).chain(&delta.removed_dirs).map(|path| split(path).0);
-        let dirs = parents.chain(delta.added_dirs.iter().chain(made).map(|path| &**path));
+        let dirs = parents.chain(delta.added_dirs.iter().chain(submodules).map(|path| &**path));
         Self::Few {
             files: (delta.written.iter())
                 .filter(|(_, kind, ..)| matches!(kind, Kind::File | Kind::Executable))
@@ -95,7 +97,8 @@ impl Unsynced {
     }
 }
 
-/// Makes a staged directory durable: afterwards a power cut cannot lose its files or their content.
+/// Makes a staged directory durable: afterwards a power cut cannot lose its files or their content. Does nothing with
+/// [`Durability::None`].
 pub fn make_durable(top: BorrowedFd<'_>, durability: Durability, unsynced: &Unsynced) -> Result<(), Error> {
     match (durability, unsynced) {
         (Durability::None, _) => Ok(()),

@@ -353,7 +353,7 @@ pub(crate) enum RootLink {
     Foreign,
 }
 
-/// Inspects a name in the root. A root link is recognised by its target: `..data/<same name>` or, during a publication,
+/// Inspects a name in the root. A root link is recognized by its target: `..data/<same name>` or, during a publication,
 /// `<generation>/<same name>`.
 pub(crate) fn root_link(root: &OwnedFd, name: &OsStr) -> std::io::Result<RootLink> {
     let target = match fsx::read_link(root, name)? {

@@ -1,6 +1,6 @@
 //! Root links: one symlink `name -> ..data/name` for each top-level name of the current generation.
 //!
-//! A root link is recognised by its target. Anything else under such a name is foreign: it is reported and never
+//! A root link is recognized by its target. Anything else under such a name is foreign: it is reported and never
 //! touched. A link is replaced by a rename over it, not by unlink and symlink, so that it is never absent.
 
 use std::ffi::OsStr;

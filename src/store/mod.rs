@@ -11,7 +11,7 @@
 //! | `stage`, `carry`, `durable` | write a tree, change a tree by a delta, sync it |
 //! | `staged`, `staging_dir` | staged generations and their directories |
 //! | `spare`, `spare_slot` | the spare and its preparation in the background |
-//! | `recycle`, `retired`, `linkable` | reuse of retired generations, hard links between generations |
+//! | `recycle`, `retired`, `linkable`, `link_tree` | reuse of retired generations, hard links between generations |
 //! | `stamps`, `journal`, `scrub` | detect foreign writes by ctimes, check the current generation for them |
 //! | `publish`, `worktrees` | the numbered steps of a publication, in the kubelet's and in git-sync's layout |
 //! | `recover`, `takeover`, `quarantine` | repairs at start and in every cycle, roots made by git-sync, foreign files |
@@ -29,6 +29,7 @@ mod inspect;
 mod journal;
 mod ledger;
 mod link;
+mod link_tree;
 mod linkable;
 mod links;
 mod lock;

@@ -13,7 +13,7 @@ use crate::store::names::STAGING;
 pub struct Probes {
     /// True if a shared flock on a directory excludes an exclusive one, so that pins work.
     pub pins: bool,
-    /// True if names that differ only in case or Unicode normalisation are the same name.
+    /// True if names that differ only in case or Unicode normalization are the same name.
     pub folds: bool,
     /// True if two names can be exchanged atomically (`RENAME_EXCHANGE`).
     pub exchange: bool,
@@ -44,7 +44,7 @@ impl Probes {
             lines.push("pins do not work on this file system (no flock on directories): only grace periods protect readers".to_owned());
         }
         if self.folds {
-            lines.push("this file system treats names that differ only in case or normalisation as the same: trees with such names will be refused".to_owned());
+            lines.push("this file system treats names that differ only in case or normalization as the same: trees with such names will be refused".to_owned());
         }
         lines
     }

@@ -17,9 +17,10 @@ use rustix::fs::AtFlags;
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
-use super::carry::update_stamps;
+use super::carry::{update_stamps, write_delta};
 use super::durable::{self, Unsynced};
-use super::linkable::{self, Linkable};
+use super::link_tree::link_tree;
+use super::linkable::Linkable;
 use super::reap::RequiredSpace;
 use super::stage::{self, Dirs, Modes, WriteOptions, check_cancelled, io_error, split};
 use super::stamps::Stamps;
@@ -138,7 +139,7 @@ pub(super) fn link(
     cancel: &CancellationToken,
 ) -> Result<Option<(SpareRecord, Stamps)>, Error> {
     let modes = Modes::of(&options.write_options());
-    let Some(linked) = linkable::link_tree(slot, TREE, source, modes, cancel)? else { return Ok(None) };
+    let Some(linked) = link_tree(slot, TREE, source, modes, cancel)? else { return Ok(None) };
     if (linked.entries, linked.bytes) != (current.entries, current.bytes) {
         return Ok(None);
     }
@@ -193,7 +194,7 @@ pub(super) fn apply(
     cancel: &CancellationToken,
 ) -> Result<Unsynced, Error> {
     remove(top.as_fd(), delta, stamps.as_deref(), cancel)?;
-    linkable::write_delta(top.as_fd(), delta, blobs, None, Modes::of(options), cancel)?;
+    write_delta(top.as_fd(), delta, blobs, None, Modes::of(options), cancel)?;
     if let Some(stamps) = stamps {
         update_stamps(top, delta, stamps)?;
     }

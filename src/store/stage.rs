@@ -353,7 +353,7 @@ fn with_blob(
     }
 }
 
-/// The file by which git recognises a worktree. No git tree may have an entry of that name.
+/// The file by which git recognizes a worktree. No git tree may have an entry of that name.
 pub(super) const GIT_FILE: &str = ".git";
 
 /// The content of that file: the path of git's administrative directory for the worktree. It is relative, so that it

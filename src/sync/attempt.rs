@@ -371,7 +371,7 @@ impl Work for Worker {
 
     async fn housekeep(&mut self, bounds: &Bounds) {
         if let Err(error) = self.repair_root(bounds).await {
-            self.log_nonfatal("mend", &error);
+            self.log_nonfatal("repair", &error);
         }
         self.housekeeping_due = false;
         let held = self.held();

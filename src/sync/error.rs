@@ -32,7 +32,7 @@ impl Stage {
     /// The stage's label value in metrics.
     pub fn label(self) -> &'static str {
         match self {
-            Self::Repair => "mend",
+            Self::Repair => "repair",
             Self::Select => "select",
             Self::Resolve => "resolve",
             Self::Fetch => "fetch",
@@ -268,7 +268,7 @@ mod tests {
             gate(ended(), true),
             Error::Timeout { stage: Stage::Resolve, limit },
             Error::Timeout { stage: Stage::Fetch, limit },
-            Error::StillRefused { message: "it was refused".into(), hints: vec!["mend it".into()] },
+            Error::StillRefused { message: "it was refused".into(), hints: vec!["repair it".into()] },
             Error::Sparse { path: "/sparse".into(), source: std::io::ErrorKind::NotFound.into() },
             Error::Panicked { stage: Stage::Fetch, message: "index out of bounds".into() },
             Error::Interrupted,

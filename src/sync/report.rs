@@ -177,7 +177,7 @@ impl Report {
 
     /// Reports that polling stops because the ref is a commit id.
     pub(super) fn log_parked(&self) {
-        info!(name: "parked", target: GIT_SYNC, asked = self.options.ref_name, "parked");
+        info!(name: "parked", target: GIT_SYNC, git_ref = self.options.ref_name, "parked");
     }
 
     /// Reports a repair of the root between attempts.
@@ -186,7 +186,7 @@ impl Report {
             Ok(()) => self.mending.forget(),
             Err(Error::Interrupted) => {}
             Err(error) => {
-                self.metrics.error("mend", error.class());
+                self.metrics.error("repair", error.class());
                 let gone = error.is_root_missing();
                 let error = one_line(&error);
                 match self.mending.should_log(&error) {
@@ -364,20 +364,20 @@ impl Report {
             Ok(Done::Published(published)) => {
                 log_published(published, view, took);
                 let remote = published.current.revision;
-                info!(name: "updated", target: GIT_SYNC, asked = ref_name, %remote, updates, "updated");
+                info!(name: "updated", target: GIT_SYNC, git_ref = ref_name, %remote, updates, "updated");
             }
             Ok(Done::Unchanged) => {
                 let remote = view.current().map(|record| record.revision).filter(|_| first_success);
                 if let Some(remote) = remote {
                     let local = remote;
-                    info!(name: "update", target: GIT_SYNC, asked = ref_name, %local, %remote, updates = updates.saturating_sub(1), "update");
-                    info!(name: "updated", target: GIT_SYNC, asked = ref_name, %remote, updates, "updated");
+                    info!(name: "update", target: GIT_SYNC, git_ref = ref_name, %local, %remote, updates = updates.saturating_sub(1), "update");
+                    info!(name: "updated", target: GIT_SYNC, git_ref = ref_name, %remote, updates, "updated");
                 }
                 let remote = view.current().map(|record| record.revision.to_string());
                 match view.current().filter(|_| self.options.one_time) {
                     Some(record) => log_agreed(ref_name, record, view, took),
                     None => {
-                        debug!(name: "unchanged", remote, asked = ref_name, updates, duration_ms = millis(took), "unchanged");
+                        debug!(name: "unchanged", remote, git_ref = ref_name, updates, duration_ms = millis(took), "unchanged");
                     }
                 }
             }

@@ -309,16 +309,16 @@ mod tests {
         assert_eq!(waits(&mut spare).await, MAX_WAIT.as_secs());
     }
 
-    /// Blobs that notify `asked` of a reader, and block it until the sender of `release` is dropped.
+    /// Blobs that notify `requested` of a reader, and block it until the sender of `release` is dropped.
     struct Held {
         blobs: Blobs,
-        asked: Arc<Notify>,
+        requested: Arc<Notify>,
         release: Mutex<mpsc::Receiver<()>>,
     }
 
     impl BlobSource for Held {
         fn reader(&self) -> Result<Box<dyn BlobReader + '_>, BlobError> {
-            self.asked.notify_one();
+            self.requested.notify_one();
             let _ = self.release.lock().unwrap().recv(); // returns when the sender is dropped
             self.blobs.reader()
         }
@@ -354,9 +354,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut store = published(&dir, mode, &first);
         let (release, held) = mpsc::channel();
-        let asked = Arc::new(Notify::new());
-        let blobs =
-            Held { blobs: Blobs::of(&[&first]), asked: Arc::clone(&asked), release: Mutex::new(held) };
+        let requested = Arc::new(Notify::new());
+        let blobs = Held {
+            blobs: Blobs::of(&[&first]),
+            requested: Arc::clone(&requested),
+            release: Mutex::new(held),
+        };
         let task = store.spare_task().unwrap();
         let revision = task.generation().revision;
         let all = payload(&first, Rules::default()).unwrap();
@@ -367,7 +370,7 @@ mod tests {
             }
             make_new(task, || Ok(all), &blobs, awaited, cancel)
         });
-        asked.notified().await; // the preparation is running
+        requested.notified().await; // the preparation is running
 
         let comes = async {
             spare.wait_until_ready(&bounds()).await;

@@ -33,7 +33,7 @@ const fn words(event: &'static str, level: u8, message: &'static str, keys: Keys
 }
 
 const HASH: Keys = &[("revision", "hash")];
-const COUNTS: Keys = &[("asked", "ref"), ("updates", "syncCount")];
+const COUNTS: Keys = &[("git_ref", "ref"), ("updates", "syncCount")];
 
 /// git-sync v4's messages, kept so that searches in its log still match. `docs/migrating/git-sync.md` lists all of its
 /// messages.
@@ -51,7 +51,7 @@ const WORDS: &[Words] = &[
     words("untouched", 0, "failed to touch touch-file", &[]),
     words("touched", 3, "touched touch-file", &[]),
     words("once", 0, "exiting after one sync", &[]),
-    words("parked", 0, "ref appears to be a git hash, no further sync needed", &[("asked", "ref")]),
+    words("parked", 0, "ref appears to be a git hash, no further sync needed", &[("git_ref", "ref")]),
     words("forgiven", 4, "resetting failure count", &[]),
     words("pause", 3, "next sync", &[]),
     words("update", 0, "update required", COUNTS),
@@ -88,12 +88,12 @@ where
         if known.is_some_and(|words| i64::from(words.level) > most) {
             return Ok(());
         }
-        let mut said = EventFields::default();
-        event.record(&mut said);
+        let mut fields = EventFields::default();
+        event.record(&mut fields);
         let file = metadata.file().and_then(|path| path.rsplit('/').next()).unwrap_or_default();
         let now = jiff::Zoned::now().strftime(TIME).to_string();
-        let logger = said.take("hook").unwrap_or_else(|| "".into());
-        let error = said.take("error");
+        let logger = fields.take("hook").unwrap_or_else(|| "".into());
+        let error = fields.take("error");
         write!(
             writer,
             "{{\"logger\":{logger},\"ts\":{},\"caller\":{{\"file\":{},\"line\":{}}}",
@@ -102,7 +102,7 @@ where
             metadata.line().unwrap_or_default()
         )?;
         if let Some(words) = known {
-            said.translate(words);
+            fields.translate(words);
         }
         let level = match *metadata.level() {
             _ if known.is_some() => known.map_or(0, |words| words.level),
@@ -111,11 +111,11 @@ where
             Level::TRACE => 5,
         };
         match (error, *metadata.level()) {
-            (Some(error), _) => write!(writer, ",\"msg\":{},\"error\":{error}", said.message)?,
-            (None, Level::ERROR) => write!(writer, ",\"msg\":{},\"error\":null", said.message)?,
-            (None, _) => write!(writer, ",\"level\":{level},\"msg\":{}", said.message)?,
+            (Some(error), _) => write!(writer, ",\"msg\":{},\"error\":{error}", fields.message)?,
+            (None, Level::ERROR) => write!(writer, ",\"msg\":{},\"error\":null", fields.message)?,
+            (None, _) => write!(writer, ",\"level\":{level},\"msg\":{}", fields.message)?,
         }
-        for (name, value) in &said.values {
+        for (name, value) in &fields.values {
             write!(writer, ",{}:{value}", Value::from(*name))?;
         }
         writer.write_str("}\n")

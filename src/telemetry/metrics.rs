@@ -25,7 +25,7 @@ const RESULTS: [&str; 3] = ["published", "unchanged", "failed"];
 const STAGES: [&str; 4] = ["resolve", "fetch", "export", "publish"];
 
 /// Stages of an attempt, in their order.
-pub const ATTEMPT_STAGES: [&str; 7] = ["mend", "select", "resolve", "fetch", "export", "gate", "publish"];
+pub const ATTEMPT_STAGES: [&str; 7] = ["repair", "select", "resolve", "fetch", "export", "gate", "publish"];
 
 /// What may fail outside of an attempt; further values of the label `stage` of errors.
 const BESIDE: [&str; 7] = ["verify", "restore", "housekeep", "spare", "status", "delete", "apply"];
@@ -53,7 +53,7 @@ pub struct StageLabel {
 /// What failed, and whether trying again can help.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
 pub struct ErrorLabel {
-    /// A stage of an attempt (mend, select, resolve, fetch, export, gate, publish), something outside of an attempt
+    /// A stage of an attempt (repair, select, resolve, fetch, export, gate, publish), something outside of an attempt
     /// (verify, restore, housekeep, spare, status, delete), or `apply`: a target, or a failure that affects all
     /// targets.
     pub stage: &'static str,

@@ -151,9 +151,9 @@ impl ExitReason<'_> {
 }
 
 /// Logs why the process ends, whatever the filter, if the format is JSON or git-sync's. Returns false with another
-/// format; the caller then prints it as text. `asked` is the format to assume if [`start`] was not called.
-pub fn ends(asked: Option<Format>, exit_reason: ExitReason<'_>, error: &str, hints: &[String]) -> bool {
-    let format = FORMAT.get().copied().or(asked);
+/// format; the caller then prints it as text. `fallback` is the format to assume if [`start`] was not called.
+pub fn ends(fallback: Option<Format>, exit_reason: ExitReason<'_>, error: &str, hints: &[String]) -> bool {
+    let format = FORMAT.get().copied().or(fallback);
     let Some(format @ (Format::Json | Format::GitSync)) = format else { return false };
     let hints = Some(hints.join("; ")).filter(|hints| !hints.is_empty());
     tracing::dispatcher::with_default(

@@ -20,7 +20,7 @@ use crate::clock;
 use crate::fsx;
 use crate::marker::set::{Gap, MARKER, Stamps, gaps};
 
-/// The maximum size of a marker's entry or a stamp, more than any real one has.
+/// The maximum size of a marker's entry or a stamp, more than any real one has. A longer one is an error.
 const MAX_BYTES: u64 = 64 << 10;
 
 /// A complete set, as a handle to its directory.
@@ -165,7 +165,7 @@ impl Iterator for SetReader {
 /// afterwards.
 ///
 /// # Errors
-/// When the directory cannot be read.
+/// When the directory cannot be read, or a marker's entry or a stamp is too long to be one.
 pub fn missing(dir: BorrowedFd<'_>, stamps: &Stamps) -> io::Result<Vec<Gap>> {
     let mut marker = BTreeMap::new();
     match fsx::open_dir(dir, MARKER) {
@@ -190,10 +190,15 @@ pub fn missing(dir: BorrowedFd<'_>, stamps: &Stamps) -> io::Result<Vec<Gap>> {
 }
 
 fn read(at: BorrowedFd<'_>, path: &Path) -> io::Result<Option<String>> {
-    let bytes = match fsx::read_file(at, path, MAX_BYTES) {
+    let bytes = match fsx::read_file(at, path, MAX_BYTES + 1) {
         Err(error) if error.kind() == io::ErrorKind::NotADirectory => None, // in `{name}/STAMP`, the name is a file
         read => read?,
     };
+    if bytes.as_ref().is_some_and(|bytes| bytes.len() as u64 > MAX_BYTES) {
+        let path = path.display();
+        let why = format!("{path}, a stamp or an entry of the marker, has more than {} KiB", MAX_BYTES >> 10);
+        return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+    }
     Ok(bytes.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
 }
 
@@ -202,4 +207,30 @@ pub fn names(link: &Path, dir: BorrowedFd<'_>) -> bool {
     let named = rustix::fs::stat(link).map(|stat| (stat.st_dev, stat.st_ino));
     let opened = rustix::fs::fstat(dir).map(|stat| (stat.st_dev, stat.st_ino));
     matches!((named, opened), (Ok(named), Ok(opened)) if named == opened)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_too_long_is_named_and_not_cut() {
+        let dir = tempfile::tempdir().unwrap();
+        let top = fsx::open_dir_at_path(dir.path()).unwrap();
+        let entry = r#"{"digest":"d1","uid":"u","resourceVersion":"1","revision":"r"}"#;
+        std::fs::create_dir(dir.path().join(MARKER)).unwrap();
+        let write = |path: &str, text: String| std::fs::write(dir.path().join(path), text).unwrap();
+        let blank = " ".repeat(MAX_BYTES as usize);
+        let found = || missing(top.as_fd(), &Stamps::default());
+        write(".treeswap/one", entry.to_owned());
+        write(".one.stamp", format!("d1{}", &blank[2..]));
+        assert_eq!(found().unwrap(), [], "as long as it may be");
+        // Cut, each would be the valid one.
+        write(".one.stamp", format!("d1{blank}"));
+        let says = |name: &str| format!("{name}, a stamp or an entry of the marker, has more than 64 KiB");
+        assert_eq!(found().unwrap_err().to_string(), says(".one.stamp"));
+        write(".one.stamp", "d1".to_owned());
+        write(".treeswap/one", format!("{entry}{blank}"));
+        assert_eq!(found().unwrap_err().to_string(), says("one"));
+    }
 }

@@ -178,6 +178,9 @@ fn what_is_refused_is_named_and_nothing_is_written() {
     complains(&render(&world, &[&good]), 2, &["--tree, --repo or --sources"]);
     complains(&render(&world, &[&good, &tree, "--repo=x"]), 2, &["--tree and --repo exclude each other"]);
     complains(&render(&world, &["--rules=/nonexistent", &tree]), 2, &["--rules", "/nonexistent"]);
+    let long = world.dir().join("long.yaml");
+    std::fs::write(&long, "# a line\n".repeat(1 << 17)).unwrap();
+    complains(&render(&world, &[&flag("rules", &long), &tree]), 2, &["--rules", "it has more than 1 MiB"]);
     complains(
         &render(&world, &[&good, "--tree=/nonexistent"]),
         2,

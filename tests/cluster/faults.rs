@@ -1,5 +1,5 @@
-//! What a network and a busy server do to a request, before it took effect and after: whoever asks learns which of the
-//! two it may have been, and reading tells.
+//! Network failures and a busy server, before a request took effect and after it: the error says whether the write may
+//! have taken effect, and a read then shows whether it did.
 
 use std::time::Duration;
 
@@ -10,48 +10,49 @@ use crate::proxy::{Fault, Proxy};
 use crate::{client, client_with, draft, whole};
 
 /// A namespace of its own behind a proxy of its own.
-fn stage() -> (Proxy, Cluster, String) {
+fn namespace_behind_proxy() -> (Proxy, Cluster, String) {
     let kubernetes = Kubernetes::shared();
     let proxy = Proxy::start(kubernetes);
     let cluster = client(proxy.access("admin"));
     (proxy, cluster, kubernetes.namespace("faults"))
 }
 
-/// Whether the ConfigMap is there, by the server's own word.
-fn is_there(namespace: &str, name: &str) -> bool {
+/// Whether the ConfigMap exists, asked of the server without the proxy and the client under test.
+fn exists(namespace: &str, name: &str) -> bool {
     !Kubernetes::shared().configmap(namespace, name).is_null()
 }
 
+/// Fails the test unless the write may have taken effect and trying again can help.
 #[track_caller]
-fn is_unknown(error: &Error) {
+fn assert_unknown(error: &Error) {
     assert!(error.is_unknown() && error.is_transient(), "{error:?}");
 }
 
 #[tokio::test]
-async fn a_cut_is_an_unknown_outcome_before_the_effect_and_after_it() {
-    let (proxy, cluster, namespace) = stage();
+async fn a_lost_connection_leaves_the_outcome_unknown_before_and_after_the_write_took_effect() {
+    let (proxy, cluster, namespace) = namespace_behind_proxy();
     for (fault, took_effect) in [(Fault::CutBefore, false), (Fault::CutAfter, true), (Fault::CutAnswer, true)]
     {
         let name = format!("{fault:?}").to_lowercase();
         proxy.next("POST", "configmaps", fault);
         let error = cluster.create(draft(&namespace, &name, &[]), Mode::Write).await.unwrap_err();
         assert!(matches!(error.why, Failure::ConnectionLost { .. }), "{error:?}");
-        is_unknown(&error);
-        assert_eq!(is_there(&namespace, &name), took_effect, "{name}");
-        // Nothing was sent twice, and reading decides.
+        assert_unknown(&error);
+        assert_eq!(exists(&namespace, &name), took_effect, "{name}");
+        // A read shows whether the write took effect.
         assert_eq!(cluster.head(&namespace, &name).await.unwrap().is_some(), took_effect);
     }
-    assert_eq!(proxy.count("POST", "configmaps"), 3);
+    assert_eq!(proxy.count("POST", "configmaps"), 3, "no write was sent twice");
 
-    // Of a read there is nothing to know.
+    // A read changes nothing, so its outcome is never unknown.
     proxy.next("GET", "configmaps", Fault::CutAnswer);
     let error = cluster.list(&namespace).await.unwrap_err();
     assert!(error.is_transient() && !error.is_unknown(), "{error:?}");
 }
 
 #[tokio::test]
-async fn a_deadline_is_an_unknown_outcome_before_the_effect_and_after_it() {
-    let (proxy, _, namespace) = stage();
+async fn a_timeout_leaves_the_outcome_unknown_before_and_after_the_write_took_effect() {
+    let (proxy, _, namespace) = namespace_behind_proxy();
     let limit = Duration::from_secs(4);
     let cluster = client_with(proxy.access("admin"), Options { timeout: limit, ..Options::default() });
     let read =
@@ -61,16 +62,17 @@ async fn a_deadline_is_an_unknown_outcome_before_the_effect_and_after_it() {
         proxy.next("POST", "configmaps", fault);
         let error = cluster.create(draft(&namespace, &name, &[]), Mode::Write).await.unwrap_err();
         assert!(matches!(error.why, Failure::Timeout { after } if after == limit), "{error:?}");
-        is_unknown(&error);
-        proxy.held().await; // the proxy is as busy as we are
+        assert_unknown(&error);
+        proxy.held().await; // on a busy machine the proxy gets this far only after the client's deadline
         assert!(whole(&error).contains("no answer within 4s"), "{}", whole(&error));
-        assert_eq!(is_there(&namespace, &name), took_effect, "{name}");
+        assert_eq!(exists(&namespace, &name), took_effect, "{name}");
     }
-    // What was given up and arrives late still has its precondition: it can't undo what came after it.
+    // A write that timed out may reach the server late. It has the resourceVersion as a precondition, so it cannot undo
+    // a newer write.
     proxy.next("PUT", "configmaps", Fault::HoldBefore);
     let error =
         cluster.replace(&read, draft(&namespace, "one", &[("old", "")]), Mode::Write).await.unwrap_err();
-    is_unknown(&error);
+    assert_unknown(&error);
     proxy.held().await;
     let patient = client(proxy.access("admin"));
     let newer = patient.replace(&read, draft(&namespace, "one", &[("new", "")]), Mode::Write).await.unwrap();
@@ -84,19 +86,19 @@ async fn a_deadline_is_an_unknown_outcome_before_the_effect_and_after_it() {
 
 #[tokio::test]
 async fn the_server_is_told_the_deadline() {
-    let (proxy, cluster, namespace) = stage();
+    let (proxy, cluster, namespace) = namespace_behind_proxy();
     cluster.create(draft(&namespace, "one", &[]), Mode::Write).await.unwrap();
     let sent = &proxy.seen()[0].uri;
     assert!(sent.contains("fieldManager=treeswap"), "{sent}");
-    // What is left of a minute when it is sent.
+    // What is left of the client's 60 s when the request is sent.
     let timeout = sent.split(['?', '&']).find_map(|part| part.strip_prefix("timeout=")?.strip_suffix("ms"));
     let timeout: u32 = timeout.unwrap_or_else(|| panic!("{sent}")).parse().unwrap();
     assert!((30_000..=60_000).contains(&timeout), "{sent}");
 }
 
 #[tokio::test]
-async fn a_busy_server_names_the_pause_up_to_the_cap_and_nothing_is_sent_again_before() {
-    let (proxy, _, namespace) = stage();
+async fn retry_after_of_a_busy_server_is_capped_and_the_client_does_not_retry_by_itself() {
+    let (proxy, _, namespace) = namespace_behind_proxy();
     let longest_pause = Duration::from_secs(20);
     let cluster = client_with(proxy.access("admin"), Options { longest_pause, ..Options::default() });
     let far = "Fri, 31 Dec 2100 23:59:59 GMT";
@@ -115,39 +117,39 @@ async fn a_busy_server_names_the_pause_up_to_the_cap_and_nothing_is_sent_again_b
         assert!(error.is_transient() && !error.is_unknown(), "{error:?}");
         assert_eq!(error.pause(), pause.map(Duration::from_secs), "{header:?}");
     }
-    assert_eq!(proxy.count("POST", "configmaps"), cases.len(), "the client's own retries are off");
-    assert!(!is_there(&namespace, "one"));
+    assert_eq!(proxy.count("POST", "configmaps"), cases.len(), "kube's own retries are off");
+    assert!(!exists(&namespace, "one"));
 }
 
 #[tokio::test]
 async fn any_other_server_error_is_an_unknown_outcome() {
-    let (proxy, cluster, namespace) = stage();
+    let (proxy, cluster, namespace) = namespace_behind_proxy();
     let etcd = r#"{"kind":"Status","status":"Failure","message":"etcdserver: leader changed","code":500}"#;
     for (status, text) in [(500, etcd), (502, "<html>bad gateway</html>"), (504, "")] {
         let name = format!("after-{status}");
         proxy.next("POST", "configmaps", Fault::AnswerAfter(status, None, text));
         let error = cluster.create(draft(&namespace, &name, &[]), Mode::Write).await.unwrap_err();
         assert!(matches!(error.why, Failure::Server { status: found, .. } if found == status), "{error:?}");
-        is_unknown(&error);
-        assert!(is_there(&namespace, &name));
+        assert_unknown(&error);
+        assert!(exists(&namespace, &name));
     }
     proxy.next("POST", "configmaps", Fault::Answer(500, None, etcd));
     let error = cluster.create(draft(&namespace, "before", &[]), Mode::Write).await.unwrap_err();
-    is_unknown(&error);
+    assert_unknown(&error);
     assert!(whole(&error).contains("leader changed"), "{}", whole(&error));
-    assert!(!is_there(&namespace, "before"));
+    assert!(!exists(&namespace, "before"));
 }
 
 #[tokio::test]
-async fn a_success_that_is_none_is_an_unknown_outcome() {
-    let (proxy, cluster, namespace) = stage();
+async fn status_200_with_an_unexpected_body_leaves_the_outcome_unknown() {
+    let (proxy, cluster, namespace) = namespace_behind_proxy();
     for text in
         ["<html>log in here</html>", r#"{"kind":"Secret"}"#, "", r#"{"kind":"ConfigMap","metadata":{}}"#]
     {
         proxy.next("POST", "configmaps", Fault::Answer(200, None, text));
         let error = cluster.create(draft(&namespace, "one", &[]), Mode::Write).await.unwrap_err();
         assert!(matches!(error.why, Failure::UnexpectedResponse { .. }), "{error:?}");
-        is_unknown(&error);
+        assert_unknown(&error);
         proxy.next("GET", "configmaps", Fault::Answer(200, None, text));
         let error = cluster.list(&namespace).await.unwrap_err();
         assert!(matches!(error.why, Failure::UnexpectedResponse { .. }) && !error.is_unknown(), "{error:?}");
@@ -155,20 +157,20 @@ async fn a_success_that_is_none_is_an_unknown_outcome() {
 }
 
 #[tokio::test]
-async fn a_list_of_which_a_page_is_missing_is_no_list() {
-    let (proxy, cluster, namespace) = stage();
+async fn a_list_fails_if_a_page_is_missing_and_starts_again_if_its_continue_token_expired() {
+    let (proxy, cluster, namespace) = namespace_behind_proxy();
     let all = (0..600).map(|n| cluster.create(draft(&namespace, &format!("m{n}"), &[]), Mode::Write));
     futures_util::future::try_join_all(all).await.unwrap();
     proxy.next("GET", "continue=", Fault::CutAfter);
     assert!(cluster.list(&namespace).await.unwrap_err().is_transient());
-    // What the server says when it has forgotten where a list began: it is begun anew.
+    // The continue token has expired: the list starts again.
     let gone = r#"{"kind":"Status","status":"Failure","reason":"Expired","code":410}"#;
     let before = proxy.count("GET", "limit=");
     proxy.next("GET", "continue=", Fault::Answer(410, None, gone));
     let found = cluster.list(&namespace).await.unwrap();
     assert!(found.len() >= 600, "{}", found.len());
     assert_eq!(proxy.count("GET", "limit=") - before, 4, "two pages, twice");
-    // But not for ever.
+    // But not without end.
     proxy.plan("GET", "continue=", 0, 100, Fault::Answer(410, None, gone));
     let error = cluster.list(&namespace).await.unwrap_err();
     assert!(matches!(error.why, Failure::Expired) && error.is_transient(), "{error:?}");
@@ -176,7 +178,7 @@ async fn a_list_of_which_a_page_is_missing_is_no_list() {
 
 #[tokio::test]
 async fn no_more_requests_are_in_flight_than_allowed() {
-    let (proxy, _, namespace) = stage();
+    let (proxy, _, namespace) = namespace_behind_proxy();
     let options = Options { concurrency: 2, timeout: Duration::from_secs(120), ..Options::default() };
     let cluster = client_with(proxy.access("admin"), options);
     proxy.plan("GET", "configmaps/held", 0, 2, Fault::HoldBefore);
@@ -189,7 +191,7 @@ async fn no_more_requests_are_in_flight_than_allowed() {
     asked.push(ask("held-2"));
     proxy.held().await;
     asked.extend([ask("third"), ask("fourth")]);
-    // Another client's request goes through all the while, after which the third had its chance, too.
+    // A request of another client gets through. By then the third request would have, too, if it had been sent.
     client(proxy.access("admin")).head(&namespace, "other").await.unwrap();
     tokio::time::sleep(Duration::from_millis(200)).await;
     assert_eq!(proxy.count("GET", "third") + proxy.count("GET", "fourth"), 0, "{:?}", proxy.seen());
@@ -201,7 +203,7 @@ async fn no_more_requests_are_in_flight_than_allowed() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_not_there_got_nothing() {
+async fn a_write_to_an_unreachable_server_has_no_effect() {
     let (address, _held) = crate::common::refusing();
     let mut access = Kubernetes::shared().access("admin");
     access.server = format!("https://{address}");
@@ -210,7 +212,8 @@ async fn a_server_that_is_not_there_got_nothing() {
     assert!(error.is_transient() && !error.is_unknown(), "{error:?}");
     assert!(whole(&error).contains(&address.to_string()), "{}", whole(&error));
 
-    // One that does not even refuse is told from a slow one.
+    // A server that does not even refuse the connection. Connecting may take half of the deadline, so that the error is
+    // `Unreachable`; on a busy machine the deadline may end first.
     let (address, _full) = crate::common::swallowing();
     let mut access = Kubernetes::shared().access("admin");
     access.server = format!("https://{address}");
@@ -221,7 +224,7 @@ async fn a_server_that_is_not_there_got_nothing() {
 }
 
 #[tokio::test]
-async fn a_server_of_another_authority_gets_no_credentials() {
+async fn a_server_certificate_of_another_authority_is_refused() {
     let kubernetes = Kubernetes::shared();
     let key = rcgen::KeyPair::generate().unwrap();
     let other = rcgen::CertificateParams::new(vec!["other".to_owned()]).unwrap().self_signed(&key).unwrap();
@@ -238,8 +241,8 @@ async fn a_server_of_another_authority_gets_no_credentials() {
 }
 
 #[tokio::test]
-async fn a_server_that_restarts_is_found_again() {
-    // One of its own: the others' tests go on meanwhile.
+async fn the_client_works_again_after_the_server_restarted() {
+    // A server of its own, as other tests use the shared one meanwhile.
     let kubernetes = Kubernetes::start(&[]);
     let namespace = kubernetes.namespace("restart");
     let cluster = client(kubernetes.access("admin"));
@@ -249,10 +252,9 @@ async fn a_server_that_restarts_is_found_again() {
         cluster.replace(&read, draft(&namespace, "one", &[("a", "1")]), Mode::Write).await.unwrap_err();
     assert!(error.is_transient(), "{error:?}");
     kubernetes.resume();
-    // The same client, and what it had read still holds.
+    // The same client works again, and the metadata that it read is still current.
     assert_eq!(cluster.head(&namespace, "one").await.unwrap(), Some(read.clone()));
     cluster.replace(&read, draft(&namespace, "one", &[("a", "1")]), Mode::Write).await.unwrap();
-    assert_eq!(kubernetes.writes(&namespace).len(), 0, "only admin wrote");
     let updates =
         kubernetes.requests(&namespace).into_iter().filter(|request| request.verb == "update").count();
     assert_eq!(updates, 1);

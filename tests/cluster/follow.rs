@@ -1,5 +1,5 @@
-//! `treeswap sync` with rules, from outside: every new revision is applied, drift is healed, a trigger shortens the wait,
-//! a target that fails holds nobody up, and the end comes when it is asked for.
+//! `treeswap sync` with rules for ConfigMaps, from outside: every new revision is applied, drift is repaired, a webhook
+//! shortens the wait, a target that fails does not delay the others, and SIGTERM ends the process.
 
 use std::collections::BTreeMap;
 
@@ -14,12 +14,13 @@ use crate::proxy::Fault;
 
 const SECRET: &str = "0123456789abcdef0123456789abcdef";
 
-/// A `sync` that runs.
+/// A running `treeswap sync`.
 struct Running {
     process: Background,
     port: u16,
 }
 
+/// `treeswap sync` that applies the stage's rules to the clusters of these contexts.
 fn command(stage: &Stage, contexts: &[(&str, Access)], more: &[&str]) -> std::process::Command {
     let names: Vec<&str> = contexts.iter().map(|(name, _)| *name).collect();
     let mut command = stage.world.treeswap(&["sync", "--ref=main", "--owner=test", "--repo"]);
@@ -45,6 +46,7 @@ impl Running {
         Self { process, port }
     }
 
+    /// Sends a request, given as method and path, with the webhook secret; returns the answer including its head.
     fn ask(&self, head: &str) -> Option<String> {
         use std::io::{Read, Write};
         let mut stream = std::net::TcpStream::connect(("127.0.0.1", self.port)).ok()?;
@@ -57,34 +59,34 @@ impl Running {
     fn status(&self) -> Option<Value> {
         let answer = self.ask("GET /status")?;
         let (_, body) = answer.split_once("\r\n\r\n")?;
-        serde_json::from_str::<Value>(body).ok()?; // it ends in this moment
+        serde_json::from_str::<Value>(body).ok()?; // cut off if the process is ending
         Some(writer_status(body))
     }
 }
 
 #[test]
-fn every_new_revision_is_applied_once_and_what_somebody_else_writes_is_put_right() {
+fn every_new_revision_is_applied_once_and_drift_is_repaired() {
     let stage = Stage::new();
     let contexts = [("test", stage.proxy.access("writer"))];
     let pace = ["--period=200ms", "--min-interval=100ms", "--resync-period=3s"];
     let mut running = Running::start(&stage, &contexts, &pace);
-    for value in ["2", "3"] {
-        let values = |wanted: &str| MAPS.map(|name| (name.to_owned(), wanted.to_owned()));
-        stage.commit(value);
-        eventually(60, "the revision is applied", || {
-            (stage.values() == BTreeMap::from(values(value))).then_some(())
-        });
+    for value in ["1", "2", "3"] {
+        if value != "1" {
+            stage.commit(value);
+        }
+        eventually(60, "the revision is applied", || (stage.values() == every(value)).then_some(()));
     }
     let kubernetes = Kubernetes::shared();
-    eventually(60, "the last delivery is told", || {
+    eventually(60, "the status shows a complete delivery", || {
         (running.status()?["applied"]["open"] == json!([]) && running.status()?["ready"] == true)
             .then_some(())
     });
     let before = stage.writes();
+    assert_eq!(before, [3, 3, 3], "each revision is applied once");
     let mut map = kubernetes.configmap(&stage.namespace, "beta");
     map["data"]["value"] = json!("by hand");
     kubernetes.put(&stage.namespace, "beta", map);
-    eventually(60, "drift is put right and counted", || {
+    eventually(60, "drift is repaired and counted", || {
         let status = running.status()?;
         (status["applied"]["totals"]["repaired"] == 1).then_some(())
     });
@@ -93,7 +95,7 @@ fn every_new_revision_is_applied_once_and_what_somebody_else_writes_is_put_right
     assert_eq!(
         (after[0], after[1], after[2]),
         (before[0], before[1] + 1, before[2]),
-        "no resync writes what is right"
+        "only the changed ConfigMap is written"
     );
     let metrics = running.ask("GET /metrics").unwrap();
     assert!(metrics.contains("treeswap_syncs_total{result=\"published\"}"), "{metrics}");
@@ -103,7 +105,7 @@ fn every_new_revision_is_applied_once_and_what_somebody_else_writes_is_put_right
 }
 
 #[test]
-fn a_signed_request_shortens_the_wait_and_a_target_that_fails_is_named() {
+fn a_webhook_shortens_the_wait_and_a_target_that_fails_is_named() {
     let stage = Stage::new();
     let contexts = [("test", stage.proxy.access("writer"))];
     let pace = ["--period=1h", "--min-interval=0s", "--max-backoff=1s"];
@@ -118,13 +120,13 @@ fn a_signed_request_shortens_the_wait_and_a_target_that_fails_is_named() {
         (open.contains("/beta: failed") && status["applied"]["targets"]["replaced"] == 2).then_some(())
     });
     assert_eq!(stage.values()["beta"], "1");
-    assert_eq!(running.status().unwrap()["ready"], true, "an outage takes nobody out of service");
+    assert_eq!(running.status().unwrap()["ready"], true, "a failing target does not make it unready");
     stage.proxy.heal();
     eventually(120, "it is retried by itself", || (stage.values()["beta"] == "2").then_some(()));
 }
 
 #[test]
-fn one_cluster_that_is_gone_holds_no_other_up_and_an_end_is_an_end() {
+fn an_unreachable_cluster_does_not_delay_the_others_or_the_shutdown() {
     let stage = Stage::new();
     let (address, _held) = crate::common::refusing();
     let mut gone = Kubernetes::shared().access("writer");
@@ -132,13 +134,13 @@ fn one_cluster_that_is_gone_holds_no_other_up_and_an_end_is_an_end() {
     let contexts = [("gone", gone), ("test", stage.proxy.access("writer"))];
     let mut running = Running::start(&stage, &contexts, &["--period=200ms", "--min-interval=0s"]);
     eventually(60, "the other cluster is served", || (stage.values().len() == MAPS.len()).then_some(()));
-    // It is in the middle of its tries with the one that is gone.
+    // The process is still retrying the unreachable cluster.
     let status = running.process.terminate();
     assert!(status.success(), "{status}");
 }
 
 #[test]
-fn once_ends_with_the_result_and_what_is_missing_is_named() {
+fn one_time_exits_with_the_result_and_missing_rights_and_options_are_named() {
     let stage = Stage::new();
     let contexts = [("test", stage.proxy.access("writer"))];
     let once = run::to_end(&mut command(&stage, &contexts, &["--one-time"]));
@@ -180,26 +182,27 @@ fn a_server_that_is_not_there_is_named_once_with_its_port_and_what_to_check() {
     );
     assert_eq!(named(&connects), MAPS.len(), "for each target: {}", once.stderr);
     assert_eq!(named("hint: is the API server of gone up"), 1, "{}", once.stderr);
-    assert_eq!(named("client error"), 0, "each try in the client's own words: {}", once.stderr);
+    assert_eq!(named("client error"), 0, "kube's own message of each try is logged: {}", once.stderr);
 }
 
-/// A `sync` that keeps a root, too.
+/// A `treeswap sync` that also publishes into a root.
 fn with_root(stage: &Stage, contexts: &[(&str, Access)], more: &[&str]) -> Running {
     let root = format!("--root={}", stage.world.root.display());
     Running::start(stage, contexts, &[&[root.as_str()], more].concat())
 }
 
-/// What the root serves of a map.
+/// The value of a map in the root's current generation.
 fn published(stage: &Stage, map: &str) -> Option<String> {
     std::fs::read_to_string(stage.world.root.join("..data").join(map).join("value")).ok()
 }
 
+/// What [`Stage::values`] returns if every map has this value.
 fn every(value: &str) -> BTreeMap<String, String> {
     MAPS.map(|name| (name.to_owned(), value.to_owned())).into()
 }
 
 #[test]
-fn beside_a_root_each_revision_is_published_and_then_applied_and_drift_is_put_right() {
+fn with_a_root_each_revision_is_published_and_then_applied_and_drift_is_repaired() {
     let stage = Stage::new();
     let contexts = [("test", stage.proxy.access("writer"))];
     let gate = stage.world.dir().join("gate");
@@ -232,7 +235,7 @@ fn beside_a_root_each_revision_is_published_and_then_applied_and_drift_is_put_ri
     let mut map = kubernetes.configmap(&stage.namespace, "beta");
     map["data"]["value"] = json!("by hand");
     kubernetes.put(&stage.namespace, "beta", map);
-    eventually(60, "drift is put right and counted", || {
+    eventually(60, "drift is repaired and counted", || {
         (running.status()?["applied"]["totals"]["repaired"] == 1).then_some(())
     });
     stage.assert_all("3");
@@ -241,15 +244,15 @@ fn beside_a_root_each_revision_is_published_and_then_applied_and_drift_is_put_ri
     assert_eq!(status["last_delivery"]["error"], Value::Null, "{status}");
     let ended = running.process.terminate();
     assert!(ended.success() && running.process.log().contains("drained"), "{ended}");
-    // What was attempted is on record in the root, and a new process goes on with that.
-    let told = |targets: &Value| -> BTreeMap<String, Value> {
+    // The root records the last attempt for each target, and a new process continues from that record.
+    let by_name = |targets: &Value| -> BTreeMap<String, Value> {
         let targets = targets.as_array().into_iter().flatten();
         targets.map(|target| (target["name"].as_str().unwrap().to_owned(), target.clone())).collect()
     };
     let recorded = || {
         let root = stage.world.root.to_str().unwrap();
         let ran = run::to_end(&mut stage.world.treeswap(&["status", "--json", root])).expect_ok("status");
-        told(&root_status(&ran.stdout)["targets"])
+        by_name(&root_status(&ran.stdout)["targets"])
     };
     let before = recorded();
     assert_eq!(before.keys().map(String::as_str).collect::<Vec<_>>(), MAPS);
@@ -260,14 +263,14 @@ fn beside_a_root_each_revision_is_published_and_then_applied_and_drift_is_put_ri
     let again = with_root(&stage, &contexts, &["--period=200ms"]);
     let known = eventually(60, "the first delivery", || {
         let status = again.status()?;
-        (status["applied"]["targets"]["right"] == MAPS.len()).then(|| told(&status["targets"]))
+        (status["applied"]["targets"]["right"] == MAPS.len()).then(|| by_name(&status["targets"]))
     });
     assert!(MAPS.iter().all(|name| known[*name]["at"] == before[*name]["at"]), "{known:?}");
     assert_eq!(recorded(), before);
 }
 
 #[test]
-fn beside_a_root_targets_that_fail_hold_no_publication_up() {
+fn with_a_root_targets_that_fail_do_not_delay_publications() {
     let stage = Stage::new();
     let (address, _held) = crate::common::refusing();
     let mut gone = Kubernetes::shared().access("writer");
@@ -275,7 +278,7 @@ fn beside_a_root_targets_that_fail_hold_no_publication_up() {
     let contexts = [("gone", gone), ("test", stage.proxy.access("writer"))];
     let pace = ["--period=200ms", "--min-interval=0s", "--max-backoff=1s"];
     let mut running = with_root(&stage, &contexts, &pace);
-    eventually(120, "the cluster that is there is served", || (stage.values() == every("1")).then_some(()));
+    eventually(120, "the reachable cluster is served", || (stage.values() == every("1")).then_some(()));
     stage.proxy.plan("PUT", "configmaps/", 0, 1_000_000, Fault::Answer(503, Some("0"), ""));
     for value in ["2", "3", "4", "5"] {
         stage.commit(value);
@@ -284,30 +287,30 @@ fn beside_a_root_targets_that_fail_hold_no_publication_up() {
         });
     }
     assert_eq!(stage.values(), every("1"));
-    eventually(120, "what fails is named, and the root is not what fails", || {
+    eventually(120, "the failing targets are named, and the sync of the root does not fail", || {
         let status = running.status()?;
         let open = status["applied"]["open"].to_string();
-        let told =
+        let named =
             open.contains("test/") && open.contains("gone/") && status["last_delivery"]["error"].is_string();
-        (told && status["ready"] == true && status["consecutive_failures"] == 0).then_some(())
+        (named && status["ready"] == true && status["consecutive_failures"] == 0).then_some(())
     });
     let page = running.ask("GET /status.html").unwrap();
     assert!(page.contains("<h3>Delivery of ConfigMaps</h3>"), "{page}");
     assert!(page.contains("<h2>Targets</h2>"), "{page}");
     stage.proxy.heal();
     eventually(120, "the newest one is applied", || (stage.values() == every("5")).then_some(()));
-    // It is in the middle of its tries with the cluster that is gone.
+    // The process is still retrying the unreachable cluster.
     let ended = running.process.terminate();
     assert!(ended.success() && running.process.log().contains("drained"), "{ended}");
 }
 
 #[test]
-fn beside_a_root_what_either_refuses_is_told_and_the_next_revision_mends_it() {
+fn with_a_root_a_refused_revision_is_reported_and_the_next_one_is_published_and_applied() {
     let stage = Stage::new();
     let contexts = [("test", stage.proxy.access("writer"))];
     let running = with_root(&stage, &contexts, &["--period=200ms", "--min-interval=0s", "--max-backoff=1s"]);
     eventually(60, "the first revision is applied", || (stage.values() == every("1")).then_some(()));
-    // A key that no ConfigMap takes: the root has no such rule.
+    // A file name that is not a valid key of a ConfigMap; the root takes any name.
     let files =
         |value: &str| MAPS.into_iter().fold(Files::new(), |all, map| all.file(format!("{map}/value"), value));
     stage.world.remote.commit(&files("2").file("alpha/not a key", ""));
@@ -318,7 +321,7 @@ fn beside_a_root_what_either_refuses_is_told_and_the_next_revision_mends_it() {
     });
     assert_eq!(published(&stage, "alpha").as_deref(), Some("2"));
     assert_eq!(stage.values(), every("1"));
-    // A link out of the tree: the root refuses it, and what the root refuses is applied nowhere.
+    // A link that leads out of the tree: the root refuses the revision, so it is not applied either.
     stage.world.remote.commit(&files("3").link("out", "/etc/passwd"));
     eventually(60, "the revision is refused", || {
         let status = running.status()?;
@@ -330,33 +333,33 @@ fn beside_a_root_what_either_refuses_is_told_and_the_next_revision_mends_it() {
     assert_eq!(published(&stage, "alpha").as_deref(), Some("4"));
 }
 
-/// The server asks for more patience than anybody who ends has.
+/// The server's Retry-After is an hour; the shutdown does not wait for it.
 #[test]
-fn beside_a_root_an_end_while_every_write_is_put_off_comes_soon_with_an_answer_for_each() {
+fn with_a_root_sigterm_while_every_write_is_postponed_reports_each_target_and_ends() {
     let stage = Stage::new();
     let contexts = [("test", stage.proxy.access("writer"))];
     let mut running = with_root(&stage, &contexts, &["--period=200ms", "--min-interval=0s"]);
     eventually(60, "the first revision is applied", || (stage.values() == every("1")).then_some(()));
-    eventually(60, "and told", || (running.status()?["applied"]["targets"]["created"] == 3).then_some(()));
+    eventually(60, "reported", || (running.status()?["applied"]["targets"]["created"] == 3).then_some(()));
     stage.proxy.plan("PUT", "configmaps/", 0, 1_000_000, Fault::Answer(503, Some("3600"), ""));
     stage.commit("2");
-    eventually(60, "all are put off", || {
-        let put_off = |map| stage.proxy.count("PUT", &format!("configmaps/{map}")) > 0;
-        MAPS.into_iter().all(put_off).then_some(())
+    eventually(60, "every write was refused once", || {
+        let was_refused = |map| stage.proxy.count("PUT", &format!("configmaps/{map}")) > 0;
+        MAPS.into_iter().all(was_refused).then_some(())
     });
     let began = std::time::Instant::now();
     let status = running.process.terminate();
     let took = began.elapsed();
-    println!("SIGTERM while every write is put off for an hour: over after {took:?}");
+    assert!(took < crate::common::allowed(std::time::Duration::from_secs(10)), "{took:?}");
     let log = running.process.log();
     assert!(status.success(), "{status}\n{log}");
     for map in MAPS {
         let answer = format!("test/{}/{map}: ", stage.namespace);
         let answers: Vec<&str> = log.lines().filter(|line| line.contains(&answer)).collect();
         let definite = |line: &&&str| line.contains("failed: ") || line.contains("skipped: ");
-        let told = answers.iter().filter(definite).count();
-        assert_eq!(told, 1, "{map}: {answers:?}\n{log}");
+        let count = answers.iter().filter(definite).count();
+        assert_eq!(count, 1, "{map}: {answers:?}\n{log}");
     }
     assert_eq!(stage.values(), every("1"));
-    assert_eq!(published(&stage, "alpha").as_deref(), Some("2"), "the root is served all the same");
+    assert_eq!(published(&stage, "alpha").as_deref(), Some("2"), "the root has the new revision");
 }

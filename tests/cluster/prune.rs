@@ -211,7 +211,7 @@ fn two_rule_sets_of_one_repository_under_one_owner_do_not_prune_each_other() {
     ends(&one.apply(first, &["--prune"]), 3, &[&refused, hint, "2 right"]);
     assert_eq!([a, c].map(|namespace| Kubernetes::shared().versions(namespace)), before);
     assert_eq!(one.names(b), one.whole());
-    // Changed rules recognise their predecessors: c may be pruned.
+    // Changed rules recognize their predecessors: c may be pruned.
     let deleted = format!("one/{c}/map: to be deleted: no rule names it any more");
     ends(&one.apply(&[("one", a)], &["--prune", "--dry-run"]), 3, &[&deleted, &refused]);
     // --max-prune=100 overrides the refusal.

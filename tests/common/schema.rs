@@ -1,17 +1,17 @@
-//! Holds what is printed against docs/reference/status.schema.json. That allows fields it does not name, as a newer
-//! version may have; here each field has to be in it.
+//! Checks printed status documents against docs/reference/status.schema.json. The schema allows unknown fields, as a
+//! newer version may have some; this check allows none.
 
 use std::path::Path;
 
 use serde_json::Value;
 
-/// The output of `treeswap status --json`.
+/// Checks and parses the output of `treeswap status --json`.
 #[track_caller]
 pub fn root_status(text: &str) -> Value {
     checked(text, "RootStatus")
 }
 
-/// The answer to `GET /status`, without its head.
+/// Checks and parses the body of the answer to `GET /status`.
 #[track_caller]
 pub fn writer_status(text: &str) -> Value {
     checked(text, "WriterStatus")
@@ -20,29 +20,32 @@ pub fn writer_status(text: &str) -> Value {
 #[track_caller]
 fn checked(text: &str, name: &str) -> Value {
     let value = serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"));
-    let faults = faults(&value, name);
-    assert!(faults.is_empty(), "docs/reference/status.schema.json: {faults:#?}\n{text}");
+    let violations = violations(&value, name);
+    assert!(violations.is_empty(), "docs/reference/status.schema.json: {violations:#?}\n{text}");
     value
 }
 
-/// Where a value differs from the definition of this name.
-pub fn faults(value: &Value, name: &str) -> Vec<String> {
+/// Returns where a value violates the definition `name` of the schema; empty if nowhere.
+pub fn violations(value: &Value, name: &str) -> Vec<String> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/reference/status.schema.json");
     let schema: Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
-    let mut faults = Vec::new();
-    check(&schema, &schema["$defs"][name], value, name, &mut faults);
-    faults
+    let mut violations = Vec::new();
+    check(&schema, &schema["$defs"][name], value, name, &mut violations);
+    violations
 }
 
-/// The keywords that the schema uses; of `schema`, which is a part of `all`.
-fn check(all: &Value, schema: &Value, value: &Value, at: &str, faults: &mut Vec<String>) {
-    let Some(keywords) = schema.as_object() else { return faults.push(format!("{at} is not in it")) };
+/// Checks `value`, which is at the path `at` of the document, against `schema`, a part of the whole schema `all`. Knows
+/// only the keywords and formats that the schema uses, and panics at others.
+fn check(all: &Value, schema: &Value, value: &Value, at: &str, violations: &mut Vec<String>) {
+    let Some(keywords) = schema.as_object() else {
+        return violations.push(format!("{at} is not in the schema"));
+    };
     for (keyword, of) in keywords {
         let fits = match keyword.as_str() {
             "title" | "description" | "default" => true,
             "$ref" => {
                 let part = all.pointer(of.as_str().unwrap().trim_start_matches('#'));
-                check(all, part.unwrap_or(&Value::Null), value, at, faults);
+                check(all, part.unwrap_or(&Value::Null), value, at, violations);
                 true
             }
             "type" => match of {
@@ -64,14 +67,15 @@ fn check(all: &Value, schema: &Value, value: &Value, at: &str, faults: &mut Vec<
             },
             "properties" => {
                 for (name, member) in value.as_object().into_iter().flatten() {
-                    check(all, &of[name], member, &format!("{at}.{name}"), faults);
+                    check(all, &of[name], member, &format!("{at}.{name}"), violations);
                 }
                 true
             }
-            // Of an object with any names.
+            // The values of a map with arbitrary keys. Together with `properties`, whose members would have to be left
+            // out, it is not supported and fails.
             "additionalProperties" => {
                 for (name, member) in value.as_object().into_iter().flatten() {
-                    check(all, of, member, &format!("{at}.{name}"), faults);
+                    check(all, of, member, &format!("{at}.{name}"), violations);
                 }
                 !keywords.contains_key("properties")
             }
@@ -80,27 +84,28 @@ fn check(all: &Value, schema: &Value, value: &Value, at: &str, faults: &mut Vec<
             }
             "items" => {
                 for (number, item) in value.as_array().into_iter().flatten().enumerate() {
-                    check(all, of, item, &format!("{at}[{number}]"), faults);
+                    check(all, of, item, &format!("{at}[{number}]"), violations);
                 }
                 true
             }
             "anyOf" | "oneOf" => {
                 let ways = of.as_array().unwrap().iter().map(|way| {
-                    let mut faults = Vec::new();
-                    check(all, way, value, at, &mut faults);
-                    faults
+                    let mut violations = Vec::new();
+                    check(all, way, value, at, &mut violations);
+                    violations
                 });
                 let ways: Vec<Vec<String>> = ways.collect();
-                let fits = ways.iter().any(Vec::is_empty);
-                // Why none does, of a way that is not null.
-                let why = ways.into_iter().max_by_key(Vec::len).unwrap_or_default();
-                faults.extend(why.into_iter().filter(|_| !fits));
+                let fitting = ways.iter().filter(|violations| violations.is_empty()).count();
+                let fits = if keyword == "oneOf" { fitting == 1 } else { fitting > 0 };
+                // If none fits, report the one with the most violations: usually T of `T | null`.
+                let why = ways.into_iter().rev().max_by_key(Vec::len).unwrap_or_default();
+                violations.extend(why.into_iter().filter(|_| !fits));
                 fits
             }
             keyword => panic!("the keyword {keyword} is not known here"),
         };
         if !fits {
-            faults.push(format!("{at} is {value}, against {keyword}: {of}"));
+            violations.push(format!("{at} is {value}, against {keyword}: {of}"));
         }
     }
 }

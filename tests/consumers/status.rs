@@ -58,11 +58,11 @@ fn what_is_not_in_the_schema_would_be_noticed() {
     let writer = Writer::started();
     let printed = treeswap(&["status", "--json", writer.root().to_str().unwrap()]).expect_ok("status").stdout;
     let good: serde_json::Value = serde_json::from_str(&printed).unwrap();
-    assert_eq!(schema::faults(&good, "RootStatus"), [""; 0]);
+    assert_eq!(schema::violations(&good, "RootStatus"), [""; 0]);
     let changed = |pointer: &str, name: &str, value: serde_json::Value| {
         let mut changed = good.clone();
         changed.pointer_mut(pointer).unwrap()[name] = value;
-        schema::faults(&changed, "RootStatus")
+        schema::violations(&changed, "RootStatus")
     };
     for (pointer, name, value) in [
         ("", "new", 1.into()),

@@ -64,10 +64,7 @@ const COMMANDS: &[(&str, Kept)] = &[
     ("treeswap render ", Run),
     (
         "treeswap sync --owner=acme ",
-        Cluster(
-            "tests/cluster/follow.rs",
-            "every_new_revision_is_applied_once_and_what_somebody_else_writes_is_put_right",
-        ),
+        Cluster("tests/cluster/follow.rs", "every_new_revision_is_applied_once_and_drift_is_repaired"),
     ),
     (
         "treeswap sync --repo=https://a.example.com",

@@ -1,8 +1,8 @@
 //! What a hostile or careless remote may cost.
 
-use super::common::Files;
+use super::common::{Files, Remote};
 use super::{Bench, noise, try_update, update, wide};
-use treeswap::mirror::{Error, Selection};
+use treeswap::mirror::{Access, Error, Selection, Submodules};
 
 #[test]
 fn a_delta_bomb_names_the_memory_limit_and_its_flag() {
@@ -46,6 +46,23 @@ fn a_pack_over_its_budget_names_the_flag() {
     let error = try_update(&mut bench.open(), &[]).unwrap_err();
     assert!(error.to_string().contains("--max-fetch-bytes"), "{error}");
     assert!(bench.packs().is_empty());
+}
+
+#[test]
+fn what_a_refused_submodule_sent_is_counted() {
+    let mut bench = Bench::new("main");
+    let sub = Remote::create(&bench.world.dir().join("sub"));
+    let commit = sub.commit(&wide().file("noise", noise(0, 100_000)));
+    let declared = "[submodule \"sub\"]\n\tpath = sub\n\turl = ../sub\n";
+    let mut files = Files::new().file(".gitmodules", declared);
+    files.0.insert("sub".to_owned(), ("160000", commit.into()));
+    bench.world.remote.commit(&files);
+    bench.options.modules = Access { submodules: Submodules::First, ..Access::default() };
+    bench.options.modules.limits.entries = 10; // found to be exceeded only after the submodule was fetched
+    let mut mirror = bench.open();
+    let error = try_update(&mut mirror, &[]).unwrap_err();
+    assert!(matches!(&error, Error::Refused(refusal) if refusal.path == "sub"), "{error:?}");
+    assert!(mirror.received_bytes() > 100_000, "{} bytes", mirror.received_bytes());
 }
 
 #[test]

@@ -174,6 +174,23 @@ fn a_form_that_only_the_program_knows_is_polled_through_it() {
 }
 
 #[test]
+fn a_listing_that_is_too_long_names_the_flag_and_is_not_cut() {
+    let mut bench = Bench::new("main");
+    let tip = bench.world.remote.commit(&wide());
+    bench.options.wire.remote = "special://somewhere/else".into();
+    // Two megabytes of other refs come first: the one that is followed is behind the limit.
+    let script = format!(
+        "#!/bin/sh\nyes \"$(printf '{tip}\\trefs/heads/other')\" | head -n 36000\n\
+         printf '{tip}\\trefs/heads/main\\n'\n"
+    );
+    with_program(&mut bench, &script);
+    assert!(wait(bench.open().resolve()).is_ok());
+    bench.options.wire.max_refs_bytes = 1 << 20;
+    let error = wait(bench.open().resolve()).unwrap_err();
+    assert!(error.to_string().contains("--max-refs-bytes") && !error.is_transient(), "{error}");
+}
+
+#[test]
 fn what_a_kill_left_is_swept() {
     let mut bench = Bench::new("main");
     let (script, _) = noting(&bench);

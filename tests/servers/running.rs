@@ -1,4 +1,4 @@
-//! The loop against bad servers: it stops when told, goes on by itself when they mend, and holds nothing back from
+//! The loop against bad servers: it stops when told, goes on by itself when they recover, and holds nothing back from
 //! attempts that failed.
 
 use std::io::{Read, Write};

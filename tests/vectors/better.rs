@@ -1,8 +1,8 @@
 //! The better behaviour, one test for each way in which the lists say that Prow is wrong.
 
 use treeswap::configmap::{
-    Entry, Fault, Finding, KeyFault, Options, Overlaps, Oversize, Plan, Policies, RulesError, Tree, manifest,
-    plan,
+    Entry, Finding, InvalidKey, Options, Overlaps, Oversize, Plan, Policies, ProblemKind, RulesError, Tree,
+    manifest, plan,
 };
 
 use super::maps::read;
@@ -20,10 +20,10 @@ fn keys(plan: &Plan, name: &str) -> Vec<String> {
     found.payload.values().keys().cloned().collect()
 }
 
-fn fault(yaml: &str) -> (String, Fault) {
+fn problem(yaml: &str) -> (String, ProblemKind) {
     let error = read(yaml, "default", false).unwrap_err();
     let problem = &error.problems()[0];
-    (problem.field.clone(), problem.fault.clone())
+    (problem.field.clone(), problem.kind.clone())
 }
 
 #[test]
@@ -40,9 +40,9 @@ fn two_files_for_one_key_are_seen_through_groups_and_the_default_namespace() {
                   a/x: {name: cm, cluster_groups: [g]}\n  b/x: {name: cm, cluster_groups: [g]}\n";
     let namespace = "maps:\n  a/x: {name: cm}\n  b/x: {name: cm, clusters: {default: [default]}}\n";
     for yaml in [groups, namespace] {
-        let (field, fault) = fault(yaml);
+        let (field, kind) = problem(yaml);
         assert_eq!(field, "maps[\"b/x\"]");
-        assert!(matches!(fault, Fault::SameKey { other, .. } if other == "a/x"));
+        assert!(matches!(kind, ProblemKind::SameKey { other, .. } if other == "a/x"));
     }
 }
 
@@ -51,24 +51,27 @@ fn names_that_the_api_server_refuses_are_named_with_their_field_and_line() {
     let error = read("maps:\n  a/x:\n    name: Not_Valid\n", "default", false).unwrap_err();
     assert_eq!(error.problems()[0].field, "maps[\"a/x\"].name");
     assert_eq!(error.problems()[0].line, Some(2));
-    assert!(matches!(fault("maps:\n  a/x: {key: k}\n").1, Fault::NoName));
+    assert!(matches!(problem("maps:\n  a/x: {key: k}\n").1, ProblemKind::NoName));
 }
 
 #[test]
 fn unknown_and_removed_fields_are_named_and_can_be_ignored() {
     let yaml = "config_updater:\n  maps:\n    a/x: {name: cm, nmae: y, namespace: boskos}\n";
     let error = read(yaml, "default", false).unwrap_err();
-    let faults: Vec<_> = error.problems().iter().map(|problem| problem.fault.clone()).collect();
-    assert!(matches!(faults[..], [Fault::Unknown(Some("name")), Fault::Removed(_)]), "{faults:?}");
+    let problems: Vec<_> = error.problems().iter().map(|problem| problem.kind.clone()).collect();
+    assert!(
+        matches!(problems[..], [ProblemKind::Unknown(Some("name")), ProblemKind::Removed(_)]),
+        "{problems:?}"
+    );
     assert!(error.hints().iter().any(|hint| hint.contains("--unknown-fields=ignore")));
     assert_eq!(read(yaml, "default", true).unwrap().warnings.len(), 2);
 }
 
 #[test]
 fn what_is_there_twice_is_named() {
-    let (field, found) = fault("maps:\n  a/*: {name: one}\n  a/*: {name: two}\n");
-    assert_eq!((field.as_str(), found), ("maps[\"a/*\"]", Fault::Duplicate));
-    assert_eq!(fault("maps:\n  a/*: {name: one, Name: two}\n").1, Fault::Duplicate);
+    let (field, found) = problem("maps:\n  a/*: {name: one}\n  a/*: {name: two}\n");
+    assert_eq!((field.as_str(), found), ("maps[\"a/*\"]", ProblemKind::Duplicate));
+    assert_eq!(problem("maps:\n  a/*: {name: one, Name: two}\n").1, ProblemKind::Duplicate);
 }
 
 /// Each line refers to the one before it nine times: 3.5 billion words in half a kilobyte.
@@ -85,15 +88,15 @@ fn references_that_multiply_are_refused() {
 
 #[test]
 fn words_that_yaml_1_1_reads_otherwise_are_named_unless_they_are_quoted() {
-    let (_, found) = fault("maps:\n  a/x: {name: cm, clusters: {on: [n1]}}\n");
-    assert!(matches!(found, Fault::ImplicitType { word, what: "a boolean" } if word == "on"));
-    let (field, found) = fault("maps:\n  a/x: {name: cm, clusters: {c: [010]}}\n");
+    let (_, found) = problem("maps:\n  a/x: {name: cm, clusters: {on: [n1]}}\n");
+    assert!(matches!(found, ProblemKind::ImplicitType { word, what: "a boolean" } if word == "on"));
+    let (field, found) = problem("maps:\n  a/x: {name: cm, clusters: {c: [010]}}\n");
     assert_eq!(field, "maps[\"a/x\"].clusters.c[0]");
-    assert!(matches!(found, Fault::ImplicitType { word, what: "a number" } if word == "010"));
+    assert!(matches!(found, ProblemKind::ImplicitType { word, what: "a number" } if word == "010"));
     read("maps:\n  a/x: {name: cm, clusters: {\"on\": ['off']}}\n", "default", false).unwrap();
     let rules = read("gzip: yes\nmaps:\n  a/x: {name: cm}\n", "default", false).unwrap();
     assert!(rules.rules[0].compress);
-    assert!(matches!(rules.warnings[0].fault, Fault::OldBoolean(..)));
+    assert!(matches!(rules.warnings[0].kind, ProblemKind::OldBoolean(..)));
 }
 
 #[test]
@@ -130,7 +133,7 @@ fn files_without_a_legal_key_are_named_each() {
     let yaml = "maps:\n  a/*: {name: cm}\n";
     let plan = planned(yaml, &["a/b c", "a/..x", "a/é", "a/ok"], &Options::default());
     assert_eq!(plan.refused.len(), 3);
-    assert!(plan.refused.iter().any(|one| matches!(one, Finding::IllegalKey { why: KeyFault::Dots, .. })));
+    assert!(plan.refused.iter().any(|one| matches!(one, Finding::IllegalKey { why: InvalidKey::Dots, .. })));
     assert_eq!(keys(&plan, "cm"), ["ok"]);
 }
 

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
-use treeswap::configmap::{Dialect, Fault, Names, Pattern, Rule, RuleSet, RulesError, Setting};
+use treeswap::configmap::{Dialect, Names, Pattern, ProblemKind, Rule, RuleSet, RulesError, Setting};
 
 use super::{cases, directory, files};
 
@@ -106,18 +106,18 @@ pub(crate) fn defect_of(error: &RulesError) -> Option<Defect> {
     if matches!(error, RulesError::DefaultNamespace { name, .. } if name.is_empty()) {
         return Some(Defect::EmptyNamespace);
     }
-    let defects: Option<Vec<Defect>> = error.problems().iter().map(|p| of_fault(&p.fault)).collect();
+    let defects: Option<Vec<Defect>> = error.problems().iter().map(|p| defect(&p.kind)).collect();
     defects?.into_iter().max()
 }
 
-fn of_fault(fault: &Fault) -> Option<Defect> {
-    Some(match fault {
-        Fault::SameKey { .. } => Defect::ClashNotSeen,
-        Fault::IllegalName { .. } | Fault::NoName => Defect::IllegalName,
-        Fault::IllegalKey { .. } => Defect::IllegalKey,
-        Fault::Unknown(_) | Fault::Removed(_) => Defect::UnknownField,
-        Fault::Duplicate => Defect::Duplicate,
-        Fault::ImplicitType { .. } => Defect::UnquotedBoolean,
+fn defect(kind: &ProblemKind) -> Option<Defect> {
+    Some(match kind {
+        ProblemKind::SameKey { .. } => Defect::ClashNotSeen,
+        ProblemKind::IllegalName { .. } | ProblemKind::NoName => Defect::IllegalName,
+        ProblemKind::IllegalKey { .. } => Defect::IllegalKey,
+        ProblemKind::Unknown(_) | ProblemKind::Removed(_) => Defect::UnknownField,
+        ProblemKind::Duplicate => Defect::Duplicate,
+        ProblemKind::ImplicitType { .. } => Defect::UnquotedBoolean,
         _ => return None,
     })
 }

@@ -11,6 +11,7 @@ fn long_numbers_are_grouped() {
 #[test]
 fn the_headline_names_the_state() {
     let now = clock::now();
+    // By default the liveness deadline is 0 and nothing is published.
     let alive = Status { alive_until_ms: u64::MAX, ..Status::default() };
     assert_eq!(headline(&Status::default(), &now).word, "hangs");
     assert_eq!(headline(&alive, &now).word, "starting");

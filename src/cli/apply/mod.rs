@@ -71,6 +71,9 @@ pub(super) struct ClusterArgs {
     concurrency: u16,
 
     /// Timeout of one request
+    ///
+    /// It includes reading the credentials and connecting, each of which may take half of it, and asking again after a
+    /// 401. Waiting until fewer than --concurrency requests are under way does not count.
     #[arg(long, hide_short_help = true, value_name = "DURATION", default_value = "30s", value_parser = config::duration)]
     request_timeout: Duration,
 
@@ -115,7 +118,8 @@ pub(super) struct Rights {
     /// Most of our ConfigMaps in a cluster that a run may delete or empty
     ///
     /// A run that would delete or empty more changes nothing, so that a wrong ref or directory does not delete
-    /// everything. 100 turns the limit off.
+    /// everything. 100 turns the limit off, and also the protection of what another rule set with the same owner wrote
+    /// in namespaces that no rule here names: --prune then deletes that, too.
     #[arg(long, value_name = "PERCENT", default_value = "50", value_parser = config::percent)]
     max_prune: u8,
 

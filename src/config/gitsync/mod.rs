@@ -134,7 +134,7 @@ pub fn read(sync: &Command, arguments: &[String], lookup: Lookup<'_>) -> Result<
     // If both variables are set, ours wins. clap reads it together with the flags of `sync`.
     let ours = |flag: &str| lookup(&variable("TREESWAP", flag)).is_some();
     values.0.retain(|name, _| flag_named(name).is_none_or(|flag| !ours(flag.here())));
-    let mut parsed = ParsedFlags { values, own: Vec::new(), asked: [false; 3], hidden };
+    let mut parsed = ParsedFlags { values, own: Vec::new(), actions: [false; 3], hidden };
     for (name, value) in pflag::split(arguments, &known_flags(sync))
         .map_err(|error| ParseError::Arguments(error.to_string()))?
     {
@@ -258,7 +258,7 @@ struct ParsedFlags {
     /// Flags that git-sync does not have.
     own: Vec<Setting>,
     /// Whether `--version`, `--help`, `--man` are given.
-    asked: [bool; 3],
+    actions: [bool; 3],
     hidden: Hidden,
 }
 
@@ -277,9 +277,9 @@ impl ParsedFlags {
         }
         let on = || super::values::boolean(&value).unwrap_or_default();
         match flag.name {
-            "version" => self.asked[0] = on(),
-            "help" | "__?" => self.asked[1] = on(),
-            "man" => self.asked[2] = on(),
+            "version" => self.actions[0] = on(),
+            "help" | "__?" => self.actions[1] = on(),
+            "man" => self.actions[2] = on(),
             "__env__GITSYNC_PASSWORD" => set_secret(&mut self.hidden.password, flag.name, value),
             "__env__GITSYNC_GITHUB_APP_PRIVATE_KEY" => {
                 set_secret(&mut self.hidden.private_key, flag.name, value);
@@ -301,7 +301,7 @@ impl ParsedFlags {
 
     /// Translates all flags into those of `sync`.
     fn into_call(mut self, mut notes: Vec<String>) -> Call {
-        let action = match self.asked {
+        let action = match self.actions {
             [true, ..] => Action::Version,
             [_, true, _] => Action::Help,
             [.., true] => Action::Manual,

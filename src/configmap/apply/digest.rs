@@ -6,15 +6,15 @@ use aws_lc_rs::digest;
 use serde::Serialize;
 
 use super::super::Names;
-use super::deciding::Deciding;
 use super::desired_state::VersionKey;
+use super::digest_inputs::DigestInputs;
 use super::legacy_digest;
 use crate::marker::RulesDigest;
 
 /// The version of the canonical form; it prefixes the digest.
 const VERSION: u32 = 2;
 
-impl Deciding<'_> {
+impl DigestInputs<'_> {
     /// The rules digest, in the present form and in the one of earlier releases.
     pub fn digest(&self) -> RulesDigest {
         RulesDigest::new(format!("v{VERSION}-{}", sha256(&text(self))), sha256(&legacy_digest::text(self)))
@@ -57,8 +57,8 @@ struct Rule<'a> {
 }
 
 /// The text that the digest is computed over.
-fn text(deciding: &Deciding<'_>) -> String {
-    let Deciding { rules, options, shape, .. } = deciding;
+fn text(inputs: &DigestInputs<'_>) -> String {
+    let DigestInputs { rules, options, shape, .. } = inputs;
     let policies = options.policies;
     let form = DigestInput {
         dialect: rules.dialect.to_string(),
@@ -161,8 +161,8 @@ mod tests {
             _ => VersionKey::Off,
         };
         let shape = ExtraKeys { version_key, stamp_key: text("stamp_key").map(str::to_owned) };
-        let deciding = Deciding { rules: &rules, setting, options: &options, shape: &shape };
-        (deciding.digest(), super::text(&deciding))
+        let inputs = DigestInputs { rules: &rules, setting, options: &options, shape: &shape };
+        (inputs.digest(), super::text(&inputs))
     }
 
     /// What clusters hold: digests in this form, and those of releases before it.

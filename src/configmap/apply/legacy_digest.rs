@@ -4,12 +4,12 @@
 
 use std::fmt::Debug;
 
-use super::deciding::Deciding;
 use super::desired_state::VersionKey;
+use super::digest_inputs::DigestInputs;
 
 /// The text that earlier releases hashed.
-pub(super) fn text(deciding: &Deciding<'_>) -> String {
-    let Deciding { rules, setting, options, shape } = deciding;
+pub(super) fn text(inputs: &DigestInputs<'_>) -> String {
+    let DigestInputs { rules, setting, options, shape } = inputs;
     let rules: Vec<Rule<'_>> = rules.rules.iter().map(Rule).collect();
     let policies = Policy {
         overlaps: options.policies.overlaps.label(),

@@ -1,10 +1,10 @@
 //! Accessors for the values of a rules document: mappings, lists, texts, booleans. A value of another type is recorded
-//! as a fault and read as an empty one.
+//! as a problem and read as an empty one.
 
 use std::collections::{BTreeMap, HashSet};
 
 use super::RulesParser;
-use crate::configmap::fault::Fault;
+use crate::configmap::rule_problem::ProblemKind;
 use crate::configmap::yaml::{ImplicitType, Node, Top};
 
 /// Fields that Prow removed, and what to write instead.
@@ -53,7 +53,7 @@ const PLUGINS_FIELDS: &[&str] = &[
 
 impl RulesParser<'_> {
     /// Returns true if a document without `config_updater` is a `plugins.yaml` that leaves the section out. A misspelt
-    /// section name is recorded as a fault, because Prow's default maps would silently take the section's place.
+    /// section name is recorded as a problem, because Prow's default maps would silently take the section's place.
     pub(super) fn is_plugins_file(&mut self, top: &Top<'_>) -> bool {
         const SECTION: &str = "config_updater";
         let mut is_plugins = false;
@@ -61,14 +61,14 @@ impl RulesParser<'_> {
             let Node::Text(text) = key else { continue };
             is_plugins |= PLUGINS_FIELDS.iter().any(|name| text.eq_ignore_ascii_case(name));
             if is_close(text, SECTION) {
-                self.fault(text, key, Fault::Unknown(Some(SECTION)));
-                is_plugins = true; // the misspelt name is the only fault to report
+                self.report(text, key, ProblemKind::Unknown(Some(SECTION)));
+                is_plugins = true; // the misspelt name is the only problem to report
             }
         }
         is_plugins
     }
 
-    /// The known fields of a mapping, each with its key node and value. Unknown fields are recorded as faults.
+    /// The known fields of a mapping, each with its key node and value. Unknown fields are recorded as problems.
     pub(super) fn fields<'n>(
         &mut self,
         field: &str,
@@ -79,7 +79,7 @@ impl RulesParser<'_> {
             Node::Null => BTreeMap::new(),
             Node::Map(entries) => self.entries(field, entries, known),
             other => {
-                self.fault(field, other, Fault::Type { found: other.what(), expected: "a mapping" });
+                self.report(field, other, ProblemKind::Type { found: other.what(), expected: "a mapping" });
                 BTreeMap::new()
             }
         }
@@ -96,27 +96,28 @@ impl RulesParser<'_> {
         let dot = if field.is_empty() { "" } else { "." };
         for (key, value) in entries {
             let Node::Text(text) = key else {
-                self.fault(field, key, Fault::Type { found: key.what(), expected: "a field's name" });
+                self.report(field, key, ProblemKind::Type { found: key.what(), expected: "a field's name" });
                 continue;
             };
             let path = format!("{field}{dot}{text}");
             match known.iter().find(|name| text.eq_ignore_ascii_case(name)) {
                 Some(name) if found.insert(*name, (key, value)).is_some() => {
-                    self.fault(&path, key, Fault::Duplicate);
+                    self.report(&path, key, ProblemKind::Duplicate);
                 }
                 Some(_) => {}
                 None => {
                     let removed = REMOVED.iter().find(|(name, _)| text.eq_ignore_ascii_case(name));
                     let close = known.iter().find(|name| is_close(text, name)).copied();
-                    let fault = removed.map_or(Fault::Unknown(close), |(_, instead)| Fault::Removed(instead));
-                    self.fault(&path, key, fault);
+                    let problem = removed
+                        .map_or(ProblemKind::Unknown(close), |(_, instead)| ProblemKind::Removed(instead));
+                    self.report(&path, key, problem);
                 }
             }
         }
         found
     }
 
-    /// The entries of a mapping with arbitrary keys: name, key node and value. A duplicate key is recorded as a fault.
+    /// The entries of a mapping with arbitrary keys: name, key node and value. A duplicate key is recorded as a problem.
     pub(super) fn mapping<'n>(
         &mut self,
         field: &str,
@@ -126,7 +127,7 @@ impl RulesParser<'_> {
             Node::Null => return Vec::new(),
             Node::Map(entries) => entries,
             other => {
-                self.fault(field, other, Fault::Type { found: other.what(), expected: "a mapping" });
+                self.report(field, other, ProblemKind::Type { found: other.what(), expected: "a mapping" });
                 return Vec::new();
             }
         };
@@ -141,14 +142,14 @@ impl RulesParser<'_> {
                     continue;
                 }
                 other => {
-                    self.fault(field, other, Fault::Type { found: other.what(), expected: "a name" });
+                    self.report(field, other, ProblemKind::Type { found: other.what(), expected: "a name" });
                     continue;
                 }
             };
             if seen.insert(name.clone()) {
                 named.push((name, key, value));
             } else {
-                self.fault(&format!("{field}[{name:?}]"), key, Fault::Duplicate);
+                self.report(&format!("{field}[{name:?}]"), key, ProblemKind::Duplicate);
             }
         }
         named
@@ -160,7 +161,7 @@ impl RulesParser<'_> {
             Some(ImplicitType::Number) => "a number",
             _ => "a boolean",
         };
-        self.fault(field, node, Fault::ImplicitType { word: word.to_owned(), what });
+        self.report(field, node, ProblemKind::ImplicitType { word: word.to_owned(), what });
     }
 
     /// A text; empty if the field is absent.
@@ -169,7 +170,7 @@ impl RulesParser<'_> {
             Node::Null => {}
             Node::Text(text) if node.implicit_type(self.source).is_none() => return text.to_string(),
             Node::Text(text) => self.implicit_type(field, node, text),
-            other => self.fault(field, other, Fault::Type { found: other.what(), expected: "text" }),
+            other => self.report(field, other, ProblemKind::Type { found: other.what(), expected: "text" }),
         }
         String::new()
     }
@@ -183,7 +184,7 @@ impl RulesParser<'_> {
                 nodes.iter().enumerate().map(text).collect()
             }
             other => {
-                self.fault(field, other, Fault::Type { found: other.what(), expected: "a list" });
+                self.report(field, other, ProblemKind::Type { found: other.what(), expected: "a list" });
                 Vec::new()
             }
         }
@@ -196,11 +197,15 @@ impl RulesParser<'_> {
             (Node::Null, _) => None,
             (Node::Bool(value), _) => Some(*value),
             (Node::Text(word), Some(ImplicitType::Bool(value))) => {
-                self.fault(field, node, Fault::OldBoolean(word.to_string(), value));
+                self.report(field, node, ProblemKind::OldBoolean(word.to_string(), value));
                 Some(value)
             }
             (other, _) => {
-                self.fault(field, other, Fault::Type { found: other.what(), expected: "true or false" });
+                self.report(
+                    field,
+                    other,
+                    ProblemKind::Type { found: other.what(), expected: "true or false" },
+                );
                 None
             }
         }

@@ -22,7 +22,7 @@ use std::sync::OnceLock;
 use git2::{ErrorClass, ErrorCode};
 use rustix::process::{DumpableBehavior, Resource, Rlimit, Signal};
 
-use super::pack::{self, Fault, IndexedPack, Limits};
+use super::pack::{self, IndexError, IndexedPack, Limits};
 use super::repack::repack;
 use super::{Job, Report, Task};
 use crate::mirror::object_error::ObjectError;
@@ -218,13 +218,13 @@ fn receive(packs: &Path, job: &Job, expected: Option<u64>, from: impl Read) -> R
         expected: expected.unwrap_or(u64::MAX),
     };
     pack::index_pack(from, packs, &limits, job.durable, &read_base).map_err(|fault| match fault {
-        Fault::Git(error) => Abort::Git(error),
-        Fault::Cut => Abort::Report(Report::Cut),
-        Fault::Bad(why) => Abort::Report(Report::Bad(why)),
-        Fault::Many(objects) => Abort::Report(Report::Many(objects)),
-        Fault::Memory => Abort::Report(Report::Memory),
-        Fault::Bytes => Abort::Report(Report::Bytes),
-        Fault::Io(act, error) => Abort::Report(Report::Local(format!("{act}: {error}"))),
+        IndexError::Git(error) => Abort::Git(error),
+        IndexError::Cut => Abort::Report(Report::Cut),
+        IndexError::Bad(why) => Abort::Report(Report::Bad(why)),
+        IndexError::Many(objects) => Abort::Report(Report::Many(objects)),
+        IndexError::Memory => Abort::Report(Report::Memory),
+        IndexError::Bytes => Abort::Report(Report::Bytes),
+        IndexError::Io(act, error) => Abort::Report(Report::Local(format!("{act}: {error}"))),
     })
 }
 

@@ -129,20 +129,20 @@ impl Mirror {
             // An argument, not an option of the mirror: the mirror outlives a fetch whose future is dropped.
             let measured = match child.fetch_own(&tip, &held, allowance.fetch_bytes(usual)).await {
                 Ok(commit) => child.measure(commit).await.map(|(bytes, entries)| (commit, bytes, entries)),
-                Err(Error::FetchBytes { limit }) if limit < usual => {
-                    return Err(refuse(&link, allowance.spent()));
-                }
                 Err(error) => Err(error),
             };
+            let in_module = |error| module_error(revision, &link.path, &url, error);
             let done = match measured {
-                Ok((commit, bytes, entries)) => {
-                    allowance.take(bytes, entries).map_err(|rule| refuse(&link, rule))?;
-                    child.fetch_modules(commit, &held, allowance).await
-                }
-                Err(error) => Err(error),
+                Ok((commit, bytes, entries)) => match allowance.take(bytes, entries) {
+                    Ok(()) => child.fetch_modules(commit, &held, allowance).await.map_err(in_module),
+                    Err(rule) => Err(refuse(&link, rule)),
+                },
+                Err(Error::FetchBytes { limit }) if limit < usual => Err(refuse(&link, allowance.spent())),
+                Err(error) => Err(in_module(error)),
             };
+            // Before any return: what was received counts, whether or not it is of use.
             self.received += child.received_bytes() - received_before;
-            done.map_err(|error| module_error(revision, &link.path, &url, error))?;
+            done?;
             allowance.leave();
         }
         Ok(())

@@ -37,9 +37,6 @@ use super::{Deepen, Error, Options, PackResponse, Program, Request};
 /// Prefix of a scratch repository's name; a number follows. The mirror sweeps directories with this prefix.
 pub(in crate::mirror) const UNFINISHED: &str = "tmp_worktree-fetch-";
 
-/// The most bytes to read of the program's standard output.
-const OUTPUT_MAX: u64 = 1 << 20;
-
 /// A pack without objects, for the indexer when the program found nothing to fetch.
 const EMPTY_PACK: &[u8] =
     b"PACK\0\0\0\x02\0\0\0\0\x02\x9d\x08\x82\x3b\xd8\xa8\xea\xb5\x10\xad\x6a\xc7\x5c\x82\x3c\xfd\x3e\xd3\x1e";
@@ -212,7 +209,12 @@ impl Fetcher {
         let said = child.stderr.take().map(Stderr::collect).unwrap_or_default();
         let mut listing = Vec::new();
         if let Some(out) = child.stdout.take() {
-            out.take(OUTPUT_MAX).read_to_end(&mut listing).await.map_err(failed)?;
+            let limit = self.options.max_refs_bytes;
+            out.take(limit.saturating_add(1)).read_to_end(&mut listing).await.map_err(failed)?;
+            if listing.len() as u64 > limit {
+                // In a listing that was cut, the followed ref would seem to be missing.
+                return Err(Error::TooMuch { remote: self.name.clone(), budget: Budget::Refs, limit });
+            }
         }
         let status = child.wait().await.map_err(failed)?;
         descendants.release();

@@ -87,7 +87,7 @@ fn inode(path: &Path) -> u64 {
     fs_err::metadata(path).unwrap().ino()
 }
 
-fn mend(store: &mut Store) -> Recovered {
+fn repair(store: &mut Store) -> Recovered {
     store.repair(&clock::now()).unwrap()
 }
 
@@ -125,7 +125,7 @@ fn a_generation_is_named_by_its_commit_and_the_one_before_has_its_grace_period()
     assert_eq!(root.worktrees().len(), 2);
     let order: Vec<_> = store.generations().iter().map(|record| record.revision).collect();
     assert_eq!(order, [of(&two).revision, of(&one).revision], "newest first, whatever their names");
-    assert!(mend(&mut store).done.is_empty());
+    assert!(repair(&mut store).done.is_empty());
     drop(store);
     let (store, found) = root.try_open().unwrap();
     assert!(found.done.is_empty() && found.foreign.is_empty(), "{found:?}");
@@ -262,7 +262,7 @@ fn without_an_exchange_there_is_always_a_complete_generation_behind_the_link() {
     root.assert_serves(&one);
     assert_eq!(store.generations().len(), 4);
     assert!(store.generations().iter().all(|record| root.at(record.name.relative_path()).is_dir()));
-    assert!(mend(&mut store).done.is_empty());
+    assert!(repair(&mut store).done.is_empty());
 }
 
 #[test]
@@ -285,7 +285,7 @@ fn what_becomes_of_the_link_is_mended_and_what_it_named_elsewhere_is_left_alone(
         if let Some(target) = target {
             symlink(target, &root.link).unwrap();
         }
-        assert_eq!(mend(&mut store).done.len(), 1, "{target:?}");
+        assert_eq!(repair(&mut store).done.len(), 1, "{target:?}");
         root.assert_serves(&two);
     }
     assert_eq!(fs_err::read_to_string(root.at("releases/v1/precious")).unwrap(), "x");
@@ -298,12 +298,12 @@ fn a_current_generation_that_is_gone_is_noticed() {
     let mut store = root.open();
     publish(&mut store, &one);
     fs_err::remove_dir_all(root.link.canonicalize().unwrap()).unwrap();
-    assert_eq!(mend(&mut store).warnings.len(), 1);
+    assert_eq!(repair(&mut store).warnings.len(), 1);
     assert!(store.current().is_none());
     publish(&mut store, &one);
     root.assert_serves(&one);
     fs_err::remove_dir_all(root.at(".worktrees")).unwrap();
-    mend(&mut store);
+    repair(&mut store);
     publish(&mut store, &one);
     root.assert_serves(&one);
 }
@@ -324,7 +324,7 @@ fn foreign_things_are_kept_and_garbage_in_the_way_is_replaced() {
     fs_err::create_dir(root.at(Name::of(of(&two).revision).relative_path())).unwrap();
     publish(&mut store, &two);
     root.assert_serves(&two);
-    let found = mend(&mut store);
+    let found = repair(&mut store);
     assert_eq!(found.foreign, ["\"mine\" was not created by treeswap"]);
     assert_eq!(fs_err::read_to_string(root.at("note")).unwrap(), "x");
     assert!(root.at(of(&one).revision.to_string()).is_file() && root.at(".worktrees/mine").is_dir());
@@ -470,11 +470,11 @@ fn a_file_among_the_generations_goes_after_a_grace_period() {
     publish(&mut store, &files("a", "1"));
     let file = root.at(".worktrees/not-a-directory");
     fs_err::write(&file, "x").unwrap();
-    mend(&mut store);
+    repair(&mut store);
     assert!(file.exists());
     let then = std::time::SystemTime::now() - Duration::from_secs(3600);
     fs_err::File::open(&file).unwrap().file().set_modified(then).unwrap();
-    assert_eq!(mend(&mut store).done.len(), 1);
+    assert_eq!(repair(&mut store).done.len(), 1);
     assert!(!file.exists());
     root.assert_serves(&files("a", "1"));
 }

@@ -145,7 +145,7 @@ impl Worker {
         let local = self.view.revision().map(|revision| revision.to_string()).unwrap_or_default();
         let ref_name = self.options.ref_name.as_str();
         let updates = self.metrics.git_sync.updates();
-        info!(name: "update", target: GIT_SYNC, asked = ref_name, local, remote = %revision, updates, "update");
+        info!(name: "update", target: GIT_SYNC, git_ref = ref_name, local, remote = %revision, updates, "update");
         let wanted = choice.wanted.clone();
         let choice = choice.clone();
         let objects = self.objects().await;

@@ -321,7 +321,7 @@ async fn a_long_attempt_shows_its_progress_and_a_short_one_does_not() {
     let mut double = Double::new(&[S(0)], 1, &CancellationToken::new());
     double.takes = S(5);
     let ran = drive(&mut double, options(), &[]).await;
-    assert!(ran.stages.len() > 2 && ran.stages.iter().all(|stage| stage == "mend"), "{:?}", ran.stages);
+    assert!(ran.stages.len() > 2 && ran.stages.iter().all(|stage| stage == "repair"), "{:?}", ran.stages);
     assert_eq!(ran.status.progress, None, "it is over");
 }
 

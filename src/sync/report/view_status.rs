@@ -80,7 +80,7 @@ pub(super) fn log_agreed(ref_name: &str, record: &GenerationRecord, view: &View,
         format!("up to date: {name} has the newest commits of all sources")
     };
     info!(
-        name: "agreed", asked = ref_name, revision = %record.revision, generation = %record.name, duration_ms = millis(took),
+        name: "agreed", git_ref = ref_name, revision = %record.revision, generation = %record.name, duration_ms = millis(took),
         "{line}"
     );
 }

@@ -486,8 +486,8 @@ fn accepted(dir: &Path, built: &Built, limits: &Limits, taken: &IndexedPack) {
 
 /// What is not wrong is taken. What is wrong with a difference or a checksum is wrong for libgit2's own indexer, too; of
 /// heads it takes some that neither git nor we do.
-fn refused(dir: &Path, built: &Built, fault: &Fault, is_roomy: bool) {
-    let says = |words: &str| matches!(fault, Fault::Bad(why) if why.contains(words));
+fn refused(dir: &Path, built: &Built, fault: &IndexError, is_roomy: bool) {
+    let says = |words: &str| matches!(fault, IndexError::Bad(why) if why.contains(words));
     let is_twice = says("twice") && built.is_backwards;
     assert!(built.right.is_none() || !is_roomy || is_twice, "{fault:?}");
     let is_wrong = says("does not match its base") || says("its checksum");

@@ -126,7 +126,7 @@ pub(super) fn odd_names(table: &mut Table) {
         raw.commit(raw.tree(&[("100644", "README", raw.blob("1")), ("100644", "readme", raw.blob("2"))]))
     });
     let pair = vec![("e\u{301}", file("1")), ("\u{e9}", file("2"))];
-    table.written("two names that differ by normalisation", pair, |raw| {
+    table.written("two names that differ by normalization", pair, |raw| {
         raw.commit(raw.tree(&[("100644", "e\u{301}", raw.blob("1")), ("100644", "\u{e9}", raw.blob("2"))]))
     });
 }

@@ -3,7 +3,7 @@
 use flate2::{Decompress, FlushDecompress, Status};
 use git2::ObjectType;
 
-use super::{Fault, Source};
+use super::{IndexError, Source};
 use crate::revision::ObjectId;
 
 /// How many bytes are inflated at once if the content is not needed as a whole.
@@ -21,7 +21,7 @@ pub(super) enum Form {
 }
 
 /// Reads the header of an entry: its form, and the inflated size of its content.
-pub(super) fn read_header(source: &mut impl Source) -> Result<(Form, u64), Fault> {
+pub(super) fn read_header(source: &mut impl Source) -> Result<(Form, u64), IndexError> {
     let first = source.byte()?;
     let mut size = u64::from(first & 0x0f);
     let mut byte = first;
@@ -30,7 +30,7 @@ pub(super) fn read_header(source: &mut impl Source) -> Result<(Form, u64), Fault
         byte = source.byte()?;
         let bits = u64::from(byte & 0x7f);
         if shift > 57 || bits << shift >> shift != bits {
-            return Err(Fault::bad("an entry's size is out of range"));
+            return Err(IndexError::bad("an entry's size is out of range"));
         }
         size |= bits << shift;
         shift += 7;
@@ -42,19 +42,19 @@ pub(super) fn read_header(source: &mut impl Source) -> Result<(Form, u64), Fault
         4 => Form::Whole(ObjectType::Tag),
         6 => Form::OffsetDelta(read_distance(source)?),
         7 => Form::RefDelta(ObjectId(source.array()?)),
-        other => return Err(Fault::bad(format!("an entry has the unknown object type {other}"))),
+        other => return Err(IndexError::bad(format!("an entry has the unknown object type {other}"))),
     };
     Ok((form, size))
 }
 
-fn read_distance(source: &mut impl Source) -> Result<u64, Fault> {
+fn read_distance(source: &mut impl Source) -> Result<u64, IndexError> {
     let mut byte = source.byte()?;
     let mut distance = u64::from(byte & 0x7f);
     while byte & 0x80 != 0 {
         byte = source.byte()?;
         distance = match distance.checked_add(1) {
             Some(next) if next < 1 << 56 => next << 7 | u64::from(byte & 0x7f),
-            _ => return Err(Fault::bad("a delta base is not in the pack")),
+            _ => return Err(IndexError::bad("a delta base is not in the pack")),
         };
     }
     Ok(distance)
@@ -78,7 +78,7 @@ impl Inflater {
         source: &mut impl Source,
         size: u64,
         into: &mut Vec<u8>,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), IndexError> {
         self.stream.reset(true);
         while !step(&mut self.stream, source, into)? {
             if into.len() as u64 > size {
@@ -94,7 +94,7 @@ impl Inflater {
         source: &mut impl Source,
         size: u64,
         mut see: impl FnMut(&[u8]),
-    ) -> Result<(), Fault> {
+    ) -> Result<(), IndexError> {
         self.stream.reset(true);
         let mut seen = 0;
         loop {
@@ -113,19 +113,19 @@ impl Inflater {
 }
 
 /// Inflates the pending bytes, as far as `into` has room. Returns true at the end of the content.
-fn step(stream: &mut Decompress, source: &mut impl Source, into: &mut Vec<u8>) -> Result<bool, Fault> {
+fn step(stream: &mut Decompress, source: &mut impl Source, into: &mut Vec<u8>) -> Result<bool, IndexError> {
     let pending = source.pending()?;
     if pending.is_empty() {
-        return Err(Fault::Cut);
+        return Err(IndexError::Cut);
     }
     let before = stream.total_in();
     let status = stream
         .decompress_vec(pending, into, FlushDecompress::None)
-        .map_err(|error| Fault::bad(format!("an entry cannot be inflated: {error}")))?;
+        .map_err(|error| IndexError::bad(format!("an entry cannot be inflated: {error}")))?;
     source.consume((stream.total_in() - before) as usize);
     Ok(status == Status::StreamEnd)
 }
 
-fn other_size() -> Fault {
-    Fault::bad("an entry's size differs from its header")
+fn other_size() -> IndexError {
+    IndexError::bad("an entry's size differs from its header")
 }

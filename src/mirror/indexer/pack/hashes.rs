@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 
 use git2::ObjectType;
 
-use super::{Fault, Object, SMALL, hasher, object_id};
+use super::{IndexError, Object, SMALL, hasher, object_id};
 use crate::revision::ObjectId;
 
 /// A batch is sent when it has so many contents, or at least so many bytes.
@@ -30,7 +30,7 @@ struct Unhashed {
 }
 
 /// The ids of a batch, with the positions of their objects.
-type Ids = Result<Vec<(u32, ObjectId)>, Fault>;
+type Ids = Result<Vec<(u32, ObjectId)>, IndexError>;
 
 /// Hashes contents and sets the ids of their objects.
 pub(super) struct Hashes {
@@ -57,7 +57,7 @@ impl Hashes {
         objects: &mut [Object],
         (position, kind): (u32, ObjectType),
         content: Arc<Vec<u8>>,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), IndexError> {
         if content.len() as u64 > SMALL {
             return assign_ids(objects, hash_batch(vec![Unhashed { position, kind, content }]));
         }
@@ -80,7 +80,7 @@ impl Hashes {
     }
 
     /// Sets the ids that are still missing.
-    pub(super) fn finish(self, objects: &mut [Object]) -> Result<(), Fault> {
+    pub(super) fn finish(self, objects: &mut [Object]) -> Result<(), IndexError> {
         assign_ids(objects, hash_batch(self.batch))?;
         let Some(HashThread { to, from, thread }) = self.thread else { return Ok(()) };
         drop(to); // lets the thread end
@@ -118,7 +118,7 @@ fn hash_batch(batch: Vec<Unhashed>) -> Ids {
     batch.into_iter().map(hash).collect()
 }
 
-fn assign_ids(objects: &mut [Object], ids: Ids) -> Result<(), Fault> {
+fn assign_ids(objects: &mut [Object], ids: Ids) -> Result<(), IndexError> {
     for (position, id) in ids? {
         objects[position as usize].line.id = id;
     }
@@ -139,7 +139,7 @@ mod tests {
         (0..count).map(object).collect()
     }
 
-    fn add(hashes: &mut Hashes, objects: &mut [Object], at: usize, content: &[u8]) -> Result<(), Fault> {
+    fn add(hashes: &mut Hashes, objects: &mut [Object], at: usize, content: &[u8]) -> Result<(), IndexError> {
         hashes.add(objects, (at as u32, ObjectType::Blob), Arc::new(content.to_vec()))
     }
 
@@ -174,11 +174,11 @@ mod tests {
     }
 
     /// Hashes so many objects with a thread that reports a collision in its second batch.
-    fn colliding(count: usize) -> Result<(), Fault> {
+    fn colliding(count: usize) -> Result<(), IndexError> {
         let batches = std::sync::atomic::AtomicUsize::new(0);
         let hash = move |batch| match batches.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
             0 => hash_batch(batch),
-            _ => Err(Fault::collision("an object")),
+            _ => Err(IndexError::collision("an object")),
         };
         let mut hashes = Hashes { thread: HashThread::start(hash), ..Hashes::new() };
         let mut objects = objects(count);
@@ -189,7 +189,10 @@ mod tests {
     #[test]
     fn a_collision_that_the_thread_finds_is_an_error() {
         colliding(2 * CONTENTS - 1).unwrap(); // the last batch is not full, and not hashed by the thread
-        assert!(matches!(colliding(2 * CONTENTS), Err(Fault::Bad(_))), "it is found at the end");
-        assert!(matches!(colliding(50 * CONTENTS), Err(Fault::Bad(_))), "a thread that ended is waited for");
+        assert!(matches!(colliding(2 * CONTENTS), Err(IndexError::Bad(_))), "it is found at the end");
+        assert!(
+            matches!(colliding(50 * CONTENTS), Err(IndexError::Bad(_))),
+            "a thread that ended is waited for"
+        );
     }
 }

@@ -5,7 +5,7 @@ use std::io::{self, Read, Write as _};
 
 use flate2::Crc;
 
-use super::{Fault, Source};
+use super::{IndexError, Source};
 
 /// The size of the buffer.
 const PIECE: usize = 256 << 10;
@@ -55,24 +55,24 @@ impl<'f, R: Read> Input<'f, R> {
     }
 
     /// Ends the pack: the hash of everything consumed must follow, and then nothing. Returns the hash.
-    pub(super) fn finish(mut self) -> Result<[u8; 20], Fault> {
+    pub(super) fn finish(mut self) -> Result<[u8; 20], IndexError> {
         self.flush_consumed()?;
         let sum = std::mem::take(&mut self.sum).finalize();
-        let sum: [u8; 20] = sum.map_err(|_| Fault::collision("the pack"))?.into();
+        let sum: [u8; 20] = sum.map_err(|_| IndexError::collision("the pack"))?.into();
         if self.array::<20>()? != sum {
-            return Err(Fault::bad("its checksum does not match its content"));
+            return Err(IndexError::bad("its checksum does not match its content"));
         }
         if !self.pending()?.is_empty() {
-            return Err(Fault::bad("there is trailing data after its end"));
+            return Err(IndexError::bad("there is trailing data after its end"));
         }
         Ok(sum)
     }
 
     /// Hashes and writes the consumed part of the buffer, and moves the rest to its front.
-    fn flush_consumed(&mut self) -> Result<(), Fault> {
+    fn flush_consumed(&mut self) -> Result<(), IndexError> {
         let consumed = &self.buffer[..self.at];
         self.sum.update(consumed);
-        self.file.write_all(consumed).map_err(Fault::io("write the pack"))?;
+        self.file.write_all(consumed).map_err(IndexError::io("write the pack"))?;
         self.buffer.copy_within(self.at..self.end, 0);
         self.end -= self.at;
         self.at = 0;
@@ -81,13 +81,13 @@ impl<'f, R: Read> Input<'f, R> {
 }
 
 impl<R: Read> Source for Input<'_, R> {
-    fn pending(&mut self) -> Result<&[u8], Fault> {
+    fn pending(&mut self) -> Result<&[u8], IndexError> {
         if self.at == self.end {
             self.flush_consumed()?;
-            self.end = read(&mut self.from, &mut self.buffer).map_err(Fault::io("read the pack"))?;
+            self.end = read(&mut self.from, &mut self.buffer).map_err(IndexError::io("read the pack"))?;
             self.read += self.end as u64;
             if self.read > self.limit {
-                return Err(Fault::Bytes);
+                return Err(IndexError::Bytes);
             }
         }
         Ok(&self.buffer[self.at..self.end])

@@ -41,9 +41,9 @@ pub(super) struct Limits {
     pub(super) memory: u64,
     /// The most bytes of the pack.
     pub(super) bytes: u64,
-    /// The most objects that the memory suffices for; more are [`Fault::Memory`].
+    /// The most objects that the memory suffices for; more are [`IndexError::Memory`].
     pub(super) objects: u64,
-    /// The most objects that the caller expects; more are [`Fault::Many`].
+    /// The most objects that the caller expects; more are [`IndexError::Many`].
     pub(super) expected: u64,
 }
 
@@ -72,7 +72,7 @@ impl IndexedPack {
 
 /// Why a pack could not be indexed.
 #[derive(Debug)]
-pub(super) enum Fault {
+pub(super) enum IndexError {
     /// It is truncated.
     Cut,
     /// It is malformed, or a hash in it is wrong.
@@ -89,7 +89,7 @@ pub(super) enum Fault {
     Git(git2::Error),
 }
 
-impl Fault {
+impl IndexError {
     fn bad(why: impl Into<String>) -> Self {
         Self::Bad(why.into())
     }
@@ -103,21 +103,21 @@ impl Fault {
     }
 }
 
-/// A buffered reader, like `BufRead`, with [`Fault`] as its error.
+/// A buffered reader, like `BufRead`, with [`IndexError`] as its error.
 trait Source {
     /// Returns the next bytes, as many as are buffered; none at the end.
-    fn pending(&mut self) -> Result<&[u8], Fault>;
+    fn pending(&mut self) -> Result<&[u8], IndexError>;
 
     /// Advances by so many of the pending bytes.
     fn consume(&mut self, bytes: usize);
 
-    fn byte(&mut self) -> Result<u8, Fault> {
-        let byte = *self.pending()?.first().ok_or(Fault::Cut)?;
+    fn byte(&mut self) -> Result<u8, IndexError> {
+        let byte = *self.pending()?.first().ok_or(IndexError::Cut)?;
         self.consume(1);
         Ok(byte)
     }
 
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], Fault> {
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], IndexError> {
         let mut bytes = [0; N];
         for byte in &mut bytes {
             *byte = self.byte()?;
@@ -153,7 +153,7 @@ pub(super) fn index_pack(
     limits: &Limits,
     durable: bool,
     read_base: &ReadBase<'_>,
-) -> Result<IndexedPack, Fault> {
+) -> Result<IndexedPack, IndexError> {
     Temporary::sweep(packs);
     let (pack, file) = Temporary::create(packs)?;
     let received = receive::receive(from, &file, limits)?;
@@ -162,21 +162,21 @@ pub(super) fn index_pack(
     let (mut all, sum) = resolve::resolve(received, &file, read_base)?;
     all.sort_unstable_by_key(|object| object.line.id);
     if let Some(twin) = all.windows(2).find(|pair| pair[0].line.id == pair[1].line.id) {
-        return Err(Fault::bad(format!("it contains {} twice", twin[0].line.id)));
+        return Err(IndexError::bad(format!("it contains {} twice", twin[0].line.id)));
     }
     let name = format!("pack-{}", ObjectId(sum));
     let (index, index_file) = Temporary::create(packs)?;
     let mut to = BufWriter::new(&index_file);
     pack_index::write(&mut to, all.iter().map(|object| &object.line), &sum)
         .and_then(|()| to.flush())
-        .map_err(Fault::io("write the index"))?;
+        .map_err(IndexError::io("write the index"))?;
     drop(to);
     let is_new = !packs.join(format!("{name}.idx")).exists();
     // The index is renamed last, because readers use a pack once it has an index.
     pack.keep(&file, &packs.join(format!("{name}.pack")), durable)?;
     index.keep(&index_file, &packs.join(format!("{name}.idx")), durable)?;
     if durable {
-        File::open(packs).and_then(|dir| dir.sync_all()).map_err(Fault::io("sync the packs"))?;
+        File::open(packs).and_then(|dir| dir.sync_all()).map_err(IndexError::io("sync the packs"))?;
     }
     Ok(IndexedPack { objects, bytes, name, is_new, all })
 }
@@ -200,24 +200,24 @@ impl Temporary {
         }
     }
 
-    fn create(dir: &Path) -> Result<(Self, File), Fault> {
+    fn create(dir: &Path) -> Result<(Self, File), IndexError> {
         loop {
             let path = dir.join(fsx::unique(TEMPORARY));
             match File::options().read(true).write(true).create_new(true).open(&path) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {} // left by a process that was killed
                 Ok(file) => return Ok((Self(path), file)),
-                Err(error) => return Err(Fault::Io("make a file for the pack", error)),
+                Err(error) => return Err(IndexError::Io("make a file for the pack", error)),
             }
         }
     }
 
     /// Makes the file read-only and renames it to its final name.
-    fn keep(self, file: &File, name: &Path, durable: bool) -> Result<(), Fault> {
+    fn keep(self, file: &File, name: &Path, durable: bool) -> Result<(), IndexError> {
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o444);
         file.set_permissions(mode)
             .and_then(|()| if durable { file.sync_all() } else { Ok(()) })
             .and_then(|()| std::fs::rename(&self.0, name))
-            .map_err(Fault::io("keep the pack"))?;
+            .map_err(IndexError::io("keep the pack"))?;
         std::mem::forget(self);
         Ok(())
     }
@@ -237,11 +237,11 @@ fn hasher(kind: ObjectType, size: u64) -> sha1dc::Hasher {
 }
 
 /// Finishes an object's hash. A collision attack is an error.
-fn object_id(hasher: sha1dc::Hasher) -> Result<ObjectId, Fault> {
+fn object_id(hasher: sha1dc::Hasher) -> Result<ObjectId, IndexError> {
     hasher
         .finalize()
         .map(|sum| ObjectId(sum.into()))
-        .map_err(|collision| Fault::collision(&format!("object {}", collision.digest())))
+        .map_err(|collision| IndexError::collision(&format!("object {}", collision.digest())))
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use super::contents::Contents;
 use super::entry::{Form, read_header};
 use super::hashes::Hashes;
 use super::input::Input;
-use super::{Fault, Limits, Line, NO_BASE, Object, SMALL, Source as _, hasher, object_id};
+use super::{IndexError, Limits, Line, NO_BASE, Object, SMALL, Source as _, hasher, object_id};
 use crate::revision::ObjectId;
 
 /// A pack that was received, with deltas that are not resolved yet.
@@ -26,11 +26,11 @@ pub(super) struct Received {
 }
 
 /// Reads a pack and writes it to `file`.
-pub(super) fn receive(from: impl io::Read, file: &File, limits: &Limits) -> Result<Received, Fault> {
+pub(super) fn receive(from: impl io::Read, file: &File, limits: &Limits) -> Result<Received, IndexError> {
     let mut input = Input::new(from, file, limits.bytes);
     let count = read_pack_header(&mut input, limits)?;
     let mut objects: Vec<Object> = Vec::new();
-    objects.try_reserve_exact(count as usize).map_err(|_| Fault::Memory)?;
+    objects.try_reserve_exact(count as usize).map_err(|_| IndexError::Memory)?;
     let mut by_position = Vec::new();
     let mut by_id = Vec::new();
     let mut contents = Contents::new(limits.memory);
@@ -57,7 +57,7 @@ pub(super) fn receive(from: impl io::Read, file: &File, limits: &Limits) -> Resu
                 let found = offset
                     .checked_sub(distance)
                     .and_then(|base| objects.binary_search_by_key(&base, |object| object.line.offset).ok())
-                    .ok_or_else(|| Fault::bad("a delta base is not in the pack"))?;
+                    .ok_or_else(|| IndexError::bad("a delta base is not in the pack"))?;
                 object.base = found as u32;
                 match (objects[found].kind, contents.cache.get(object.base)) {
                     (Some(kind), Some(base)) if size <= SMALL => {
@@ -90,20 +90,20 @@ pub(super) fn receive(from: impl io::Read, file: &File, limits: &Limits) -> Resu
 }
 
 /// Reads the header of the pack, and returns the number of objects.
-fn read_pack_header<R: io::Read>(input: &mut Input<'_, R>, limits: &Limits) -> Result<u32, Fault> {
+fn read_pack_header<R: io::Read>(input: &mut Input<'_, R>, limits: &Limits) -> Result<u32, IndexError> {
     if input.array()? != *b"PACK" {
-        return Err(Fault::bad("it does not start with a pack header"));
+        return Err(IndexError::bad("it does not start with a pack header"));
     }
     match u32::from_be_bytes(input.array()?) {
         2 => {} // libgit2, which reads the pack later, supports no other, and no git writes version 3
-        other => return Err(Fault::bad(format!("it has the unknown pack version {other}"))),
+        other => return Err(IndexError::bad(format!("it has the unknown pack version {other}"))),
     }
     let count = u32::from_be_bytes(input.array()?);
     if u64::from(count) > limits.expected {
-        return Err(Fault::Many(count.into()));
+        return Err(IndexError::Many(count.into()));
     }
     if u64::from(count) > limits.objects {
-        return Err(Fault::Memory);
+        return Err(IndexError::Memory);
     }
     Ok(count)
 }

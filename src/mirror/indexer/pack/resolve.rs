@@ -13,7 +13,7 @@ use git2::ObjectType;
 use super::contents::Contents;
 use super::entry::read_header;
 use super::receive::Received;
-use super::{Fault, Line, NO_BASE, Object, ReadBase, Source, hasher, object_id};
+use super::{IndexError, Line, NO_BASE, Object, ReadBase, Source, hasher, object_id};
 use crate::revision::ObjectId;
 
 /// How many bytes of the file are read at once.
@@ -24,7 +24,7 @@ pub(super) fn resolve(
     received: Received,
     file: &File,
     read_base: &ReadBase<'_>,
-) -> Result<(Vec<Object>, [u8; 20]), Fault> {
+) -> Result<(Vec<Object>, [u8; 20]), IndexError> {
     let Received { objects, mut by_position, mut by_id, contents, sum, bytes } = received;
     by_position.sort_unstable();
     by_id.sort_unstable();
@@ -35,7 +35,7 @@ pub(super) fn resolve(
     }
     resolver.append_bases(read_base)?;
     if resolver.objects.iter().any(|object| object.kind.is_none()) {
-        return Err(Fault::bad("a delta base is neither in the pack nor in the mirror"));
+        return Err(IndexError::bad("a delta base is neither in the pack nor in the mirror"));
     }
     let sum = if resolver.objects.len() > count { resolver.update_checksum()? } else { sum };
     Ok((resolver.objects, sum))
@@ -54,7 +54,7 @@ struct Resolver<'f> {
 
 impl Resolver<'_> {
     /// Resolves all deltas against an object, and those against the results.
-    fn resolve_children(&mut self, position: u32) -> Result<(), Fault> {
+    fn resolve_children(&mut self, position: u32) -> Result<(), IndexError> {
         let mut stack = vec![position];
         while let Some(position) = stack.pop() {
             let Some(kind) = self.objects[position as usize].kind else { continue };
@@ -93,7 +93,7 @@ impl Resolver<'_> {
     }
 
     /// Restores the content of an object, starting at the nearest cached content in its chain of bases.
-    fn content(&mut self, position: u32) -> Result<Arc<Vec<u8>>, Fault> {
+    fn content(&mut self, position: u32) -> Result<Arc<Vec<u8>>, IndexError> {
         let mut path = Vec::new();
         let mut at = position;
         let mut content = loop {
@@ -118,7 +118,7 @@ impl Resolver<'_> {
     }
 
     /// Inflates an object's entry: its content, or its delta.
-    fn entry(&mut self, position: u32) -> Result<Vec<u8>, Fault> {
+    fn entry(&mut self, position: u32) -> Result<Vec<u8>, IndexError> {
         let from = self.objects[position as usize].line.offset;
         let to = self.objects.get(position as usize + 1).map_or(self.end, |next| next.line.offset);
         let mut source = Reread { file: self.file, from, to, piece: Vec::new(), at: 0 };
@@ -127,7 +127,7 @@ impl Resolver<'_> {
     }
 
     /// Appends the bases that a thin pack left out, and resolves the deltas against them.
-    fn append_bases(&mut self, read_base: &ReadBase<'_>) -> Result<(), Fault> {
+    fn append_bases(&mut self, read_base: &ReadBase<'_>) -> Result<(), IndexError> {
         let is_unresolved = |objects: &[Object], at: u32| objects[at as usize].kind.is_none();
         let mut missing: Vec<_> =
             self.by_id.iter().filter(|(_, at)| is_unresolved(&self.objects, *at)).copied().collect();
@@ -138,15 +138,15 @@ impl Resolver<'_> {
             if !is_unresolved(&self.objects, at) {
                 continue;
             }
-            let Some((kind, content)) = read_base(&base).map_err(Fault::Git)? else { continue };
+            let Some((kind, content)) = read_base(&base).map_err(IndexError::Git)? else { continue };
             let mut hasher = hasher(kind, content.len() as u64);
             hasher.update(&content);
             if object_id(hasher)? != base {
                 let damaged = io::Error::other(format!("the base object {base} in the mirror is damaged"));
-                return Err(Fault::Io("complete the pack", damaged));
+                return Err(IndexError::Io("complete the pack", damaged));
             }
             let position = self.objects.len() as u32;
-            let line = self.append_base(base, kind, &content).map_err(Fault::io("complete the pack"))?;
+            let line = self.append_base(base, kind, &content).map_err(IndexError::io("complete the pack"))?;
             self.objects.push(Object { line, base: NO_BASE, kind: Some(kind) });
             self.contents.cache.insert(position, Arc::new(content));
             self.resolve_children(position)?;
@@ -177,10 +177,10 @@ impl Resolver<'_> {
     }
 
     /// Updates the number of objects in the pack's header, and the checksum at its end. Returns the checksum.
-    fn update_checksum(&mut self) -> Result<[u8; 20], Fault> {
+    fn update_checksum(&mut self) -> Result<[u8; 20], IndexError> {
         let act = "complete the pack";
         let count = (self.objects.len() as u32).to_be_bytes();
-        self.file.write_all_at(&count, 8).map_err(Fault::io(act))?;
+        self.file.write_all_at(&count, 8).map_err(IndexError::io(act))?;
         let mut sum = sha1dc::Hasher::new();
         let mut source = Reread { file: self.file, from: 0, to: self.end, piece: Vec::new(), at: 0 };
         loop {
@@ -192,8 +192,8 @@ impl Resolver<'_> {
             sum.update(piece);
             source.consume(bytes);
         }
-        let sum: [u8; 20] = sum.finalize().map_err(|_| Fault::collision("the pack"))?.into();
-        self.file.write_all_at(&sum, self.end).map_err(Fault::io(act))?;
+        let sum: [u8; 20] = sum.finalize().map_err(|_| IndexError::collision("the pack"))?.into();
+        self.file.write_all_at(&sum, self.end).map_err(IndexError::io(act))?;
         Ok(sum)
     }
 }
@@ -208,10 +208,12 @@ struct Reread<'f> {
 }
 
 impl Source for Reread<'_> {
-    fn pending(&mut self) -> Result<&[u8], Fault> {
+    fn pending(&mut self) -> Result<&[u8], IndexError> {
         if self.at == self.piece.len() {
             self.piece.resize((self.to - self.from).min(PIECE) as usize, 0);
-            self.file.read_exact_at(&mut self.piece, self.from).map_err(Fault::io("read the pack again"))?;
+            self.file
+                .read_exact_at(&mut self.piece, self.from)
+                .map_err(IndexError::io("read the pack again"))?;
             self.from += self.piece.len() as u64;
             self.at = 0;
         }

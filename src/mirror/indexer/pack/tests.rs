@@ -59,7 +59,7 @@ fn taken(
     pack: &[u8],
     limits: &Limits,
     here: &ReadBase<'_>,
-) -> Result<(IndexedPack, Vec<u8>, Vec<u8>), Fault> {
+) -> Result<(IndexedPack, Vec<u8>, Vec<u8>), IndexError> {
     let dir = tempfile::tempdir().unwrap();
     let result = index_pack(pack, dir.path(), limits, true, here);
     let files = fs::read_dir(dir.path()).unwrap().count();
@@ -82,10 +82,10 @@ fn index_of_git(pack: &[u8]) -> Vec<u8> {
     fs::read(dir.path().join("p.idx")).unwrap()
 }
 
-fn why(result: Result<(IndexedPack, Vec<u8>, Vec<u8>), Fault>) -> String {
+fn why(result: Result<(IndexedPack, Vec<u8>, Vec<u8>), IndexError>) -> String {
     match result {
         Ok((taken, ..)) => format!("{taken:?}"),
-        Err(Fault::Bad(why)) => why,
+        Err(IndexError::Bad(why)) => why,
         Err(fault) => format!("{fault:?}"),
     }
 }
@@ -205,11 +205,15 @@ fn a_pack_that_is_cut_or_changed_anywhere_is_refused() {
     let pack = pack_of(dir.path(), &some, &["--delta-base-offset"]);
     let places = (0..32).chain((32..pack.len() - 20).step_by(41)).chain(pack.len() - 20..pack.len());
     for at in places {
-        assert!(matches!(taken(&pack[..at], &ROOMY, &nowhere), Err(Fault::Cut)), "cut at {at}");
+        assert!(matches!(taken(&pack[..at], &ROOMY, &nowhere), Err(IndexError::Cut)), "cut at {at}");
         let mut changed = pack.clone();
         changed[at] ^= 0x10;
         let result = taken(&changed, &ROOMY, &nowhere);
-        assert!(matches!(result, Err(Fault::Bad(_) | Fault::Cut | Fault::Memory)), "{at}: {}", why(result));
+        assert!(
+            matches!(result, Err(IndexError::Bad(_) | IndexError::Cut | IndexError::Memory)),
+            "{at}: {}",
+            why(result)
+        );
     }
 }
 
@@ -250,12 +254,12 @@ fn what_a_pack_costs_is_bounded() {
         change(&mut limits);
         taken(&pack, &limits, &nowhere).unwrap_err()
     };
-    assert!(matches!(with(|limits| limits.bytes = 40), Fault::Bytes));
-    assert!(matches!(with(|limits| limits.objects = 0), Fault::Memory));
-    assert!(matches!(with(|limits| limits.expected = 0), Fault::Many(1)));
+    assert!(matches!(with(|limits| limits.bytes = 40), IndexError::Bytes));
+    assert!(matches!(with(|limits| limits.objects = 0), IndexError::Memory));
+    assert!(matches!(with(|limits| limits.expected = 0), IndexError::Many(1)));
     // A delta that claims a result of 2^62 bytes.
     let bomb = small(6, &[object.len() as u8], &[7, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x40]);
-    assert!(matches!(taken(&packed(2, &[&object, &bomb]), &ROOMY, &nowhere), Err(Fault::Memory)));
+    assert!(matches!(taken(&packed(2, &[&object, &bomb]), &ROOMY, &nowhere), Err(IndexError::Memory)));
 }
 
 /// One of two messages with the same SHA-1 (Leurent and Peyrin, "SHA-1 is a Shambles", 2020). No two git objects with
@@ -266,7 +270,7 @@ fn a_collision_is_noticed() {
     hasher.update(include_bytes!("../../../../testdata/sha-mbles-1.bin"));
     let fault = object_id(hasher).unwrap_err();
     assert!(
-        matches!(&fault, Fault::Bad(why) if why.contains("8ac60ba76f1999a1ab70223f225aefdc78d4ddc0 is crafted for")),
+        matches!(&fault, IndexError::Bad(why) if why.contains("8ac60ba76f1999a1ab70223f225aefdc78d4ddc0 is crafted for")),
         "{fault:?}"
     );
 }
@@ -296,7 +300,7 @@ fn a_damaged_base_is_not_appended() {
     );
     let damaged = |_: &ObjectId| Ok(Some((ObjectType::Blob, b"something else".to_vec())));
     let fault = taken(&thin, &ROOMY, &damaged).unwrap_err();
-    assert!(matches!(fault, Fault::Io("complete the pack", _)), "{fault:?}");
+    assert!(matches!(fault, IndexError::Io("complete the pack", _)), "{fault:?}");
 }
 
 /// Creates two commits with one file, and returns the revision arguments for the second without the first.

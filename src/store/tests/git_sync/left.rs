@@ -58,7 +58,7 @@ fn a_root_of_git_sync_3_serves_until_the_first_publication_and_its_tree_goes_aft
     assert_eq!(fs_err::read_to_string(root.link.join("a")).unwrap(), "1");
     publish(&mut store, &one);
     root.assert_serves(&one);
-    mend(&mut store);
+    repair(&mut store);
     assert!(!tree.exists() && clone.exists());
     let retired = store.generations().iter().find(|record| record.retired.is_some()).unwrap();
     assert_eq!((retired.name.commit(), root.worktrees().len()), (Some(commit), 2));

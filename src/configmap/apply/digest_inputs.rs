@@ -5,7 +5,7 @@ use super::desired_state::ExtraKeys;
 
 /// Everything besides the tree that determines what is written.
 #[derive(Clone, Copy, Debug)]
-pub struct Deciding<'a> {
+pub struct DigestInputs<'a> {
     /// The rules.
     pub rules: &'a RuleSet,
     /// The settings they were read with.

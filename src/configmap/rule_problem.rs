@@ -3,10 +3,10 @@
 
 use std::fmt;
 
-/// A problem with one field. Some are only warned of ([`Fault::is_harmless`]).
+/// What is wrong with one field. Some are only warned of ([`ProblemKind::is_harmless`]).
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Fault {
+pub enum ProblemKind {
     /// There is no field of this name; the value is the name that was probably meant.
     #[error("there is no such field{}", .0.map(|name| format!("; did you mean {name}?")).unwrap_or_default())]
     Unknown(Option<&'static str>),
@@ -57,7 +57,7 @@ pub enum Fault {
         /// The key.
         key: String,
         /// The rule it breaks.
-        why: super::KeyFault,
+        why: super::InvalidKey,
     },
     /// Both `clusters` and `cluster_groups` are given.
     #[error("clusters and cluster_groups exclude each other")]
@@ -101,8 +101,8 @@ pub enum Fault {
     OldBoolean(String, bool),
 }
 
-impl Fault {
-    /// Returns true if the fault is only warned of.
+impl ProblemKind {
+    /// Returns true if it is only warned of.
     pub fn is_harmless(&self) -> bool {
         matches!(
             self,
@@ -115,7 +115,7 @@ impl Fault {
     }
 }
 
-/// A fault and its position.
+/// A problem and its position.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Problem {
     /// The path to the field, for example `maps["a/*.yaml"].name`.
@@ -123,7 +123,7 @@ pub struct Problem {
     /// The line in the file, counted from 1; `None` if unknown.
     pub line: Option<usize>,
     /// What is wrong.
-    pub fault: Fault,
+    pub kind: ProblemKind,
 }
 
 impl fmt::Display for Problem {
@@ -132,7 +132,7 @@ impl fmt::Display for Problem {
         if let Some(line) = self.line {
             write!(f, " (line {line})")?;
         }
-        write!(f, ": {}", self.fault)
+        write!(f, ": {}", self.kind)
     }
 }
 
@@ -215,7 +215,10 @@ impl RulesError {
         };
         let mut hints: Vec<String> =
             problems.iter().skip(1).take(SHOWN).map(|p| format!("also {p}")).collect();
-        if problems.iter().any(|problem| matches!(problem.fault, Fault::Unknown(_) | Fault::Removed(_))) {
+        if problems
+            .iter()
+            .any(|problem| matches!(problem.kind, ProblemKind::Unknown(_) | ProblemKind::Removed(_)))
+        {
             hints.push("--unknown-fields=ignore ignores such fields, as Prow does".to_owned());
         }
         if hints.is_empty() {
@@ -243,19 +246,19 @@ mod tests {
     #[test]
     fn everything_wrong_with_rules_is_one_line_and_says_what_to_do() {
         let file = || "plugins.yaml".to_owned();
-        let problem = |fault| Problem { field: "maps".into(), line: Some(3), fault };
-        let wrong = |faults: Vec<Fault>| RulesError::Wrong {
+        let problem = |kind| Problem { field: "maps".into(), line: Some(3), kind };
+        let wrong = |problems: Vec<ProblemKind>| RulesError::Wrong {
             file: file(),
-            problems: faults.into_iter().map(problem).collect(),
+            problems: problems.into_iter().map(problem).collect(),
         };
         let each = [
             RulesError::Syntax { file: file(), why: "a tab".into() },
             RulesError::Empty { file: file() },
             RulesError::TooLarge { file: file(), bytes: 3, limit: 2 },
             RulesError::DefaultNamespace { name: "A".into(), why: "it has a capital" },
-            wrong(vec![Fault::Duplicate]),
-            wrong(vec![Fault::Unknown(Some("name"))]),
-            wrong(vec![Fault::NoName, Fault::Duplicate]),
+            wrong(vec![ProblemKind::Duplicate]),
+            wrong(vec![ProblemKind::Unknown(Some("name"))]),
+            wrong(vec![ProblemKind::NoName, ProblemKind::Duplicate]),
         ];
         for error in each {
             match error {
