@@ -74,7 +74,7 @@ pub(super) fn run(runtime: &Runtime, settings: Settings, rules: &Rules) -> Resul
     let metrics = Metrics::default();
     metrics.sandbox(settings.mirror.sandbox.parts());
     let (status, shown) = watch::channel(starting("the first delivery is under way".to_owned()));
-    let (send, mut triggers) = mpsc::channel(1);
+    let (send, mut received) = mpsc::channel(1);
     let triggers = metrics.triggers.clone();
     // The channel holds one trigger: while it is pending, it covers all that follow.
     let ask = move |trigger: Trigger| {
@@ -117,7 +117,7 @@ pub(super) fn run(runtime: &Runtime, settings: Settings, rules: &Rules) -> Resul
             reporter.report(&event);
         };
         let end =
-            deliver::follow(source, clusters, &options, &loop_timing, &mut triggers, &draining, tell).await;
+            deliver::follow(source, clusters, &options, &loop_timing, &mut received, &draining, tell).await;
         match end {
             Some(Ok(report)) => Ok(Some(report)),
             Some(Err(error)) => Err(error.into()),

@@ -25,7 +25,7 @@ pub fn measure(options: Options, table: &mut Table) {
     for number in 1..=updates {
         let start = Instant::now();
         bench.repository.publish(number);
-        process.look();
+        process.poll();
         process.reaches(number);
         took.push(start.elapsed().as_secs_f64() * 1e3);
         if number == updates / PARTS || number == updates {

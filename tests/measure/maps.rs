@@ -93,7 +93,7 @@ fn cluster(bench: &Bench, table: &mut Table) {
         let before = process.processor();
         bench.server.forget();
         bench.repository.publish(number);
-        process.look();
+        process.poll();
         process.settle();
         assert!(bench.server.hits().len() > 1, "commit {number} was not fetched");
         let spent = (process.processor() - before) * 1e3;

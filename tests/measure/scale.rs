@@ -40,13 +40,13 @@ fn idle_polls(bench: &Bench, process: &mut Running, subject: &str, what: &str, t
         process.settle();
         bench.server.forget();
         let before = process.processor();
-        process.look();
+        process.poll();
         process.settle();
         let hits = bench.server.hits();
         let bytes: u64 = hits.iter().map(|hit| hit.up + hit.down).sum();
-        table.add(&format!("look with nothing new, {what}: bytes"), "kB", subject, bytes as f64 / 1e3);
+        table.add(&format!("poll with nothing new, {what}: bytes"), "kB", subject, bytes as f64 / 1e3);
         let spent = (process.processor() - before) * 1e3;
-        table.add(&format!("look with nothing new, {what}: processor"), "ms", subject, spent);
+        table.add(&format!("poll with nothing new, {what}: processor"), "ms", subject, spent);
     }
 }
 

@@ -145,7 +145,7 @@ fn one(set: &Set, options: &Options) {
         set.push(world.path(), round, &mut random);
         let before = process.processor();
         let start = Instant::now();
-        process.look();
+        process.poll();
         current = process.until(|process| target(process).filter(|target| *target != current));
         took.push(start.elapsed().as_secs_f64() * 1e3);
         settle(&process, &server);
@@ -155,12 +155,12 @@ fn one(set: &Set, options: &Options) {
     server.forget();
     let before = process.processor();
     let mut memory = 0.0_f64;
-    for look_number in 1..=IDLE {
-        process.look();
-        let asked = || server.hits().len() >= look_number * set.repositories;
+    for poll_number in 1..=IDLE {
+        process.poll();
+        let asked = || server.hits().len() >= poll_number * set.repositories;
         let end = Instant::now() + Duration::from_secs(20);
         while !asked() {
-            assert!(Instant::now() < end, "look {look_number}: {} requests", server.hits().len());
+            assert!(Instant::now() < end, "poll {poll_number}: {} requests", server.hits().len());
             std::thread::sleep(Duration::from_millis(2));
         }
         std::thread::sleep(Duration::from_millis(60));
@@ -190,7 +190,7 @@ pub fn measure(options: &Options) {
     println!("{} files in all, {} updates of one file each", options.files, options.updates);
     println!(
         "| sources | first sync, s | signal to link, ms | processor per update, ms | bytes per update | requests per idle \
-         look | bytes per idle look | processor per idle look, ms | memory, MiB |\n\
+         poll | bytes per idle poll | processor per idle poll, ms | memory, MiB |\n\
          | --- | --- | --- | --- | --- | --- | --- | --- | --- |"
     );
     for (sources, repositories, refs) in SHAPES {

@@ -156,7 +156,7 @@ impl Running {
     }
 
     /// Makes it poll at once, by SIGHUP.
-    pub fn look(&self) {
+    pub fn poll(&self) {
         let _ = kill_process(Pid::from_child(&self.child), Signal::HUP);
     }
 

@@ -76,7 +76,7 @@ pub fn apart(bench: &Bench, process: &mut Running, first: usize, mut each: impl 
 fn push(bench: &Bench, process: &Running, number: usize) -> Instant {
     let start = Instant::now();
     bench.repository.publish(number);
-    process.look();
+    process.poll();
     start
 }
 

@@ -5,10 +5,10 @@ use std::time::Duration;
 use hyper::http::{HeaderMap, HeaderValue, StatusCode};
 use k8s_openapi::api::core::v1::ConfigMap as KubeConfigMap;
 
-use super::act::{Kind, Operation, Verb};
 use super::answer::{AnyObject, HttpResponse, MetadataList};
 use super::error::Failure;
 use super::kubeconfig::Clusters;
+use super::operation::{Kind, Operation, Verb};
 use super::{ConfigError, Options};
 use crate::fuzz::{Input, SECRET, Scratch, Target, at_once};
 use crate::human::one_line;
