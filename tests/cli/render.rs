@@ -138,7 +138,7 @@ fn several_clusters_are_chosen_from_or_written_as_files() {
 fn an_apply_that_runs_out_of_time_says_what_held_it_up() {
     let world = World::new();
     let tree = flag("tree", &write(&world, "tree", &files()));
-    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap(); // and dropped
+    let (closed, _held) = super::common::refusing();
     let kubeconfig = world.dir().join("kubeconfig");
     let text = serde_json::json!({
         "apiVersion": "v1",
