@@ -262,7 +262,8 @@ fn a_fetch_of_everything_that_fails_is_followed_by_ordinary_ones_and_garbage_is_
         most = most.max(bench.packs().iter().map(|pack| pack.metadata().unwrap().len()).sum());
         bench.assert_whole(&mirror, held);
     }
+    // Each of them is sent twice: the connection could have been closed because it was idle.
     let cuts = cuts.load(Ordering::SeqCst);
-    assert!((1..=4).contains(&cuts), "{cuts} were cut");
+    assert!((2..=8).contains(&cuts), "{cuts} were cut");
     assert!(most < 2_000_000, "{most} bytes");
 }
