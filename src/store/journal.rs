@@ -134,6 +134,11 @@ impl Changes {
         })
     }
 
+    /// Returns true if we changed the inode after this metadata was read.
+    pub(super) fn has_later(&self, stat: &Stat) -> bool {
+        self.0.get(&stat.st_ino).is_some_and(|change| change.to > Stamp::ctime_of(stat))
+    }
+
     /// Records that we linked, moved or removed a name of this inode, with its metadata before and after. If anything
     /// else changed in between, it was a foreign write, and nothing is recorded.
     pub(super) fn record_change(&mut self, before: &Stat, after: &Stat) {

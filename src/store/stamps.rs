@@ -137,11 +137,22 @@ impl Stamps {
         name: impl Arg + Copy,
     ) -> io::Result<Option<(Stat, MutexGuard<'_, Changes>)>> {
         let Some(stat) = fsx::stat(dir, name)? else { return Ok(None) };
+        self.lock_found(dir, name, stat)
+    }
+
+    /// Like [`Self::lock_entry`], for an entry that had this metadata before the lock.
+    fn lock_found(
+        &self,
+        dir: BorrowedFd<'_>,
+        name: impl Arg + Copy,
+        stat: Stat,
+    ) -> io::Result<Option<(Stat, MutexGuard<'_, Changes>)>> {
         let changes = self.journal.lock(stat.st_ino);
-        if self.accepts_with(&changes, &stat) {
+        if !changes.has_later(&stat) && self.accepts_with(&changes, &stat) {
             return Ok(Some((stat, changes)));
         }
-        // We may have changed it ourselves between the stat and the lock.
+        // We may have changed it ourselves between the stat and the lock. A change by the caller would then not continue the
+        // journal's chain, because it began with another ctime.
         let found = fsx::stat(dir, name)?.filter(|found| found.st_ino == stat.st_ino);
         Ok(found.filter(|found| self.accepts_with(&changes, found)).map(|found| (found, changes)))
     }
@@ -355,3 +366,6 @@ fn has_kernel_timestamps(fd: impl AsFd) -> bool {
     ];
     rustix::fs::fstatfs(fd).is_ok_and(|found| LOCAL.contains(&found.f_type))
 }
+
+#[cfg(test)]
+mod tests;
