@@ -10,6 +10,7 @@ use std::ffi::CStr;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags, Stat};
 use rustix::io::Errno;
@@ -42,6 +43,19 @@ impl Stamp {
     /// The inode's modification time (mtime).
     pub(super) fn mtime_of(stat: &Stat) -> Self {
         Self::new(stat.st_mtime as _, stat.st_mtime_nsec as _)
+    }
+
+    /// The time that is earlier by `span`.
+    pub(super) fn earlier_by(self, span: Duration) -> Self {
+        Self(self.0.saturating_sub_unsigned(span.as_nanos() as u64)) // spans are far below the 584 years that fit
+    }
+
+    /// Returns the metadata with this ctime.
+    #[cfg(test)]
+    pub(super) fn as_ctime_in(self, mut stat: Stat) -> Stat {
+        stat.st_ctime = (self.0 / 1_000_000_000) as _;
+        stat.st_ctime_nsec = (self.0 % 1_000_000_000) as _;
+        stat
     }
 
     /// Returns true if the timestamp has a sub-second part.
