@@ -2,7 +2,7 @@
 
 use std::os::fd::AsRawFd as _;
 
-use super::recycle::{CONTENT, NAMES, a_tick, some};
+use super::recycle::{CONTENT, NAMES, a_tick, publish_next, reap, some};
 use super::*;
 
 /// Runs a scrub and returns why the generation is in doubt, if it is.
@@ -64,6 +64,34 @@ fn a_scrub_of_what_is_no_longer_current_says_nothing() {
     publish(&mut store, &some("2"));
     assert_eq!(store.scrubbed(scrubbed), None);
     assert_eq!(scrub(&mut store), None, "what is current now is not affected");
+}
+
+#[test]
+fn a_scrub_of_what_shares_files_with_the_current_generation_is_about_that_one() {
+    for is_reaped in [false, true] {
+        let world = World::new();
+        let mut store = Store::open(Options { spare: Spare::Link, ..world.options() }).unwrap().0;
+        publish(&mut store, &some("1"));
+        assert!(store.spare_task().unwrap().link(&go()).unwrap());
+        a_tick();
+        let task = store.scrub().unwrap();
+        fs_err::write(world.at("..data/kept/y"), "Y").unwrap(); // as long as before
+        let scrubbed = task.run(&go()).unwrap();
+        assert!(publish_next(&mut store, &some("1"), &some("2")));
+        if is_reaped {
+            assert_eq!(reap(&mut store), 1);
+            assert_eq!(store.scrubbed(scrubbed), None, "we may have changed it ourselves");
+            continue;
+        }
+        let doubt = store.scrubbed(scrubbed).expect("the file is shared").unwrap_err();
+        assert!(doubt.contains("kept/y"), "{doubt}");
+        assert_eq!(store.verify(&of(&some("2")), &go()).unwrap(), ["kept/y: has other content"]);
+        // Another one without damage says nothing of the current one.
+        publish(&mut store, &some("2"));
+        let scrubbed = store.scrub().unwrap().run(&go()).unwrap();
+        publish(&mut store, &some("3"));
+        assert_eq!(store.scrubbed(scrubbed), None);
+    }
 }
 
 /// A shared memory map of a file, as another process may have it. It stays until the tests end.
