@@ -10,6 +10,7 @@ use std::ffi::CStr;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags, Stat};
 use rustix::io::Errno;
@@ -30,8 +31,6 @@ const PARTS: usize = 64;
 pub(super) struct Stamp(i64);
 
 impl Stamp {
-    const EARLIEST: Self = Self(i64::MIN);
-
     fn new(seconds: i64, fraction: i64) -> Self {
         Self(seconds.saturating_mul(1_000_000_000).saturating_add(fraction))
     }
@@ -46,6 +45,19 @@ impl Stamp {
         Self::new(stat.st_mtime as _, stat.st_mtime_nsec as _)
     }
 
+    /// The time that is earlier by `span`.
+    pub(super) fn earlier_by(self, span: Duration) -> Self {
+        Self(self.0.saturating_sub_unsigned(span.as_nanos() as u64)) // spans are far below the 584 years that fit
+    }
+
+    /// Returns the metadata with this ctime.
+    #[cfg(test)]
+    pub(super) fn as_ctime_in(self, mut stat: Stat) -> Stat {
+        stat.st_ctime = (self.0 / 1_000_000_000) as _;
+        stat.st_ctime_nsec = (self.0 % 1_000_000_000) as _;
+        stat
+    }
+
     /// Returns true if the timestamp has a sub-second part.
     pub(super) fn has_subseconds(self) -> bool {
         self.0 % 1_000_000_000 != 0
@@ -55,6 +67,8 @@ impl Stamp {
 /// A chain of changes that we made ourselves, from one ctime of an inode to a later one.
 #[derive(Clone, Copy, Debug)]
 struct Change {
+    /// The ctime before our first change. If we created the inode ourselves, it is the negative of its mtime then: earlier
+    /// than any time that a tree knows.
     from: Stamp,
     to: Stamp,
 }
@@ -129,9 +143,14 @@ impl Changes {
     /// than our changes: a foreign write in the same clock tick as our last change would not move the ctime.
     pub(super) fn explains(&self, stat: &Stat, since: Stamp) -> bool {
         self.0.get(&stat.st_ino).is_some_and(|change| {
-            let is_older = change.from == Stamp::EARLIEST || Stamp::mtime_of(stat) <= change.from;
+            let is_older = Stamp::mtime_of(stat) <= Stamp(change.from.0.saturating_abs());
             is_older && change.to == Stamp::ctime_of(stat) && change.from <= since
         })
+    }
+
+    /// Returns true if we changed the inode after this metadata was read.
+    pub(super) fn has_later(&self, stat: &Stat) -> bool {
+        self.0.get(&stat.st_ino).is_some_and(|change| change.to > Stamp::ctime_of(stat))
     }
 
     /// Records that we linked, moved or removed a name of this inode, with its metadata before and after. If anything
@@ -150,7 +169,7 @@ impl Changes {
 
     /// Records that we created this inode, in a place that nobody else could reach so far.
     pub(super) fn record_creation(&mut self, stat: &Stat) {
-        self.put(stat, Stamp::EARLIEST);
+        self.put(stat, Stamp(-Stamp::mtime_of(stat).0.saturating_abs()));
     }
 
     fn put(&mut self, stat: &Stat, from: Stamp) {
@@ -273,13 +292,20 @@ mod tests {
 
     #[test]
     fn what_somebody_writes_in_the_tick_of_our_change_is_not_ours() {
-        let mut file = File::new();
-        let first = file.now();
-        file.link(true);
-        let mut stat = file.stat();
-        (stat.st_mtime, stat.st_mtime_nsec) = (stat.st_ctime, stat.st_ctime_nsec);
-        assert!(file.is_explained(first));
-        assert!(!file.changes.explains(&stat, first));
+        for is_created in [false, true] {
+            let mut file = File::new();
+            let first = file.now();
+            if is_created {
+                let created = file.stat();
+                file.changes.record_creation(&created);
+                assert!(file.is_explained(Stamp(first.0 - 1)), "every tree that has it knows it");
+            }
+            file.link(true);
+            let mut stat = file.stat();
+            (stat.st_mtime, stat.st_mtime_nsec) = (stat.st_ctime, stat.st_ctime_nsec);
+            assert!(file.is_explained(first));
+            assert!(!file.changes.explains(&stat, first), "created by us: {is_created}");
+        }
     }
 
     #[test]
@@ -305,14 +331,14 @@ mod tests {
             stat.st_ino = inode;
             let mut changes = journal.lock(inode);
             changes.record_creation(&stat);
-            fitted += usize::from(changes.explains(&stat, Stamp::EARLIEST));
+            fitted += usize::from(changes.explains(&stat, Stamp(0)));
         }
         assert_eq!((journal.len(), fitted), (INODES_MAX, INODES_MAX), "the others count as foreign writes");
         stat.st_ino = 1;
         stat.st_ctime_nsec += 1;
         let mut changes = journal.lock(1);
         changes.record_creation(&stat);
-        assert!(changes.explains(&stat, Stamp::EARLIEST), "what is known is kept up to date");
+        assert!(changes.explains(&stat, Stamp(0)), "what is known is kept up to date");
     }
 
     #[test]

@@ -124,13 +124,18 @@ impl Store {
         Some(Scrub { name, top, scratch, stamps })
     }
 
-    /// Takes over the result of a scrub: `Ok` without a foreign write, or why the generation is in doubt. `None` if the
-    /// generation is no longer current.
+    /// Takes over the result of a scrub: `Ok` without a foreign write, or why the current generation is in doubt. `None`
+    /// if the scrubbed generation is no longer current, and what was found says nothing about the current one.
     pub fn scrubbed(&mut self, scrubbed: Scrubbed) -> Option<Result<(), String>> {
         let Scrubbed { name, found } = scrubbed;
-        if self.current().is_none_or(|current| current.name != name) {
+        let current = self.current()?;
+        // A file that somebody changed may be the current generation's as well. Waiting for the next scrub is no answer:
+        // if commits come faster than scrubs end, each of them is too late.
+        let is_about_current = current.name == name || (found.is_err() && self.share_files(&name, current));
+        if !is_about_current {
             return None;
         }
+        let name = current.name.clone();
         self.stamps.stamps.remove(&name);
         match found {
             Ok(stamps) => {
@@ -143,5 +148,12 @@ impl Store {
                 Some(Err(doubt))
             }
         }
+    }
+
+    /// Returns true if a retired generation may have files that are the current one's. False once it is reaped: then we
+    /// change it ourselves.
+    fn share_files(&self, retired: &Name, current: &GenerationRecord) -> bool {
+        let retired = self.state.record(retired).and_then(|record| record.lineage.as_ref());
+        retired.zip(current.lineage.as_ref()).is_some_and(|(retired, current)| retired.first == current.first)
     }
 }

@@ -8,9 +8,17 @@
 //! All files are checked when the whole tree is scanned, in the background. Right before a publication only the
 //! directories are checked, and the entries that are moved one by one.
 //!
-//! Not detected: a change within one tick of the file system's clock after ours (4 ms on most kernels), a write
-//! through a shared memory map on tmpfs, and a write in place into a file after the scan. File systems whose
-//! timestamps come from elsewhere (a server, a FUSE process) are not supported: see [`ctimes_are_reliable`].
+//! Not detected:
+//! - a change within one tick of the file system's clock after our last write (4 ms on most kernels);
+//! - a write in place into a file after the scan: the next one finds it;
+//! - on tmpfs, a store through a shared memory map. Elsewhere such a store moves the ctime only when it makes a clean page
+//!   dirty. A scan sees that, and a comparison with the payload begins with a sync, after which all pages are clean;
+//! - a change that had its ctime before a comparison began and took effect after the comparison had passed the file: a
+//!   write(2) that was waiting for its data. Files that were compared are shared for [`AGE_MAX`] at most;
+//! - a change that took effect more than [`LATE_MAX`] after its ctime.
+//!
+//! File systems whose timestamps come from elsewhere (a server, a FUSE process) are not supported: see
+//! [`ctimes_are_reliable`].
 
 use std::collections::HashSet;
 use std::ffi::CStr;
@@ -32,9 +40,13 @@ use crate::fsx;
 use crate::fsx::walk::Unlinked;
 use crate::payload::join;
 
-/// How long files are recycled or linked after they were first written. A foreign write that cannot be detected does
-/// not survive longer than this.
+/// How long files are recycled or linked after they were first written or, if found on disk, verified. A foreign write
+/// that cannot be detected does not survive longer than this.
 const AGE_MAX: Duration = Duration::from_secs(24 * 3600);
+/// How long a change may take from the moment that becomes its ctime until the inode has that ctime. Before Linux 6.13 the
+/// kernel takes the time of a chmod first and may then wait, for example for the file system's journal. Without such a
+/// margin a change in the very tick in which a scan starts would go unseen as well. Tests do not wait for it to pass.
+const LATE_MAX: Duration = Duration::from_millis(if cfg!(test) { 10 } else { 30_000 });
 /// The greatest depth of directories that a scan enters; each level is an open descriptor.
 pub(super) const DEPTH_MAX: usize = 64;
 /// The most bytes of directory paths that a scan collects.
@@ -53,8 +65,10 @@ pub(super) struct Stamps {
     journal: Arc<Journal>,
     /// The journal's count of clock steps at that time.
     steps: u64,
-    /// When we wrote its first files. `None` if the tree was found on disk and verified against its payload.
-    made: Option<Instant>,
+    /// When we wrote its first files, or verified them.
+    made: Instant,
+    /// True if the tree was found on disk and verified against its payload.
+    is_found: bool,
     /// No file's ctime may be later than this, except those that the journal explains.
     since: Stamp,
     /// The same for directories and symlinks, which no other tree shares.
@@ -77,17 +91,27 @@ impl Stamps {
         let top = Stamp::mtime_of(&rustix::fs::fstat(top)?);
         let since = file_system_time(scratch)?;
         let journal = Arc::clone(journal);
-        let made = Some(Instant::now());
-        Ok(Self { journal, steps, made, since, unshared_since: since, top, dirs: Vec::new() })
+        let made = Instant::now();
+        Ok(Self {
+            journal,
+            steps,
+            made,
+            is_found: false,
+            since,
+            unshared_since: since,
+            top,
+            dirs: Vec::new(),
+        })
     }
 
-    /// Stamps of a tree by any writer. The caller must compare it with its payload afterwards.
+    /// Stamps of a tree by any writer. The caller must sync the file system afterwards, then compare the tree with its
+    /// payload.
     pub(super) fn of_found(
         top: impl AsFd,
         scratch: BorrowedFd<'_>,
         journal: &Arc<Journal>,
     ) -> io::Result<Self> {
-        Ok(Self { made: None, ..Self::of_new(top, scratch, journal)? })
+        Ok(Self { is_found: true, ..Self::of_new(top, scratch, journal)? })
     }
 
     /// Stamps of a tree that was just made of hard links to files of this tree, all after the time `since` and all in the
@@ -100,7 +124,8 @@ impl Stamps {
         scratch: BorrowedFd<'_>,
     ) -> io::Result<Self> {
         let new = Self::of_new(top, scratch, &self.journal)?;
-        Ok(Self { steps: self.steps, made: self.made.or(new.made), since, dirs, ..new })
+        let since = self.since.max(since.earlier_by(LATE_MAX));
+        Ok(Self { steps: self.steps, made: self.made, since, dirs, ..new })
     }
 
     /// Returns true if the clock was set since, so that foreign writes can no longer be detected.
@@ -111,13 +136,13 @@ impl Stamps {
     /// Returns true if the tree may be recycled: we wrote all of it, and its first files are not older than
     /// [`AGE_MAX`].
     pub(super) fn allow_recycling(&self) -> bool {
-        self.made.is_some_and(|made| made.elapsed() <= AGE_MAX)
+        !self.is_found && self.made.elapsed() <= AGE_MAX
     }
 
-    /// Returns true if its files may be hard-linked: the clock was not set, and we verified the files or wrote them
-    /// within [`AGE_MAX`].
+    /// Returns true if its files may be hard-linked: the clock was not set, and we wrote or verified the files within
+    /// [`AGE_MAX`].
     pub(super) fn allow_linking(&self) -> bool {
-        !self.clock_was_set() && self.made.is_none_or(|made| made.elapsed() <= AGE_MAX)
+        !self.clock_was_set() && self.made.elapsed() <= AGE_MAX
     }
 
     /// Returns true if this inode has no foreign write.
@@ -137,11 +162,22 @@ impl Stamps {
         name: impl Arg + Copy,
     ) -> io::Result<Option<(Stat, MutexGuard<'_, Changes>)>> {
         let Some(stat) = fsx::stat(dir, name)? else { return Ok(None) };
+        self.lock_found(dir, name, stat)
+    }
+
+    /// Like [`Self::lock_entry`], for an entry that had this metadata before the lock.
+    fn lock_found(
+        &self,
+        dir: BorrowedFd<'_>,
+        name: impl Arg + Copy,
+        stat: Stat,
+    ) -> io::Result<Option<(Stat, MutexGuard<'_, Changes>)>> {
         let changes = self.journal.lock(stat.st_ino);
-        if self.accepts_with(&changes, &stat) {
+        if !changes.has_later(&stat) && self.accepts_with(&changes, &stat) {
             return Ok(Some((stat, changes)));
         }
-        // We may have changed it ourselves between the stat and the lock.
+        // We may have changed it ourselves between the stat and the lock. A change by the caller would then not continue the
+        // journal's chain, because it began with another ctime.
         let found = fsx::stat(dir, name)?.filter(|found| found.st_ino == stat.st_ino);
         Ok(found.filter(|found| self.accepts_with(&changes, found)).map(|found| (found, changes)))
     }
@@ -171,8 +207,8 @@ impl Stamps {
         self.top = Stamp::mtime_of(stat);
     }
 
-    /// Scans the whole tree. Without a foreign write, `since` becomes the time at which the scan started. Otherwise
-    /// returns the first path with a foreign write.
+    /// Scans the whole tree. Without a foreign write, `since` becomes the time at which the scan started, less
+    /// [`LATE_MAX`]: our own changes after it are in the journal. Otherwise returns the first path with a foreign write.
     pub(super) fn rescan(
         &mut self,
         top: &OwnedFd,
@@ -191,8 +227,9 @@ impl Stamps {
             return Ok(Some(stage::display_path(&scan.path)));
         }
         self.dirs = scan.dirs;
-        self.since = since;
-        self.unshared_since = since;
+        let since = since.earlier_by(LATE_MAX);
+        self.since = self.since.max(since);
+        self.unshared_since = self.unshared_since.max(since);
         Ok(None)
     }
 
@@ -355,3 +392,6 @@ fn has_kernel_timestamps(fd: impl AsFd) -> bool {
     ];
     rustix::fs::fstatfs(fd).is_ok_and(|found| LOCAL.contains(&found.f_type))
 }
+
+#[cfg(test)]
+mod tests;

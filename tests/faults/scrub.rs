@@ -1,6 +1,7 @@
 //! What others change in the current generation is published afresh within one interval, whatever becomes of the remote.
 //! Time passes as fast as there is nothing to do: an interval is ten minutes.
 
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ use super::common::{Files, World};
 
 const S: fn(u64) -> Duration = Duration::from_secs;
 
-fn options(root: &Path, period: Duration) -> sync::Options {
+fn options(root: &Path, period: Duration, spare: Spare) -> sync::Options {
     let backoff = Backoff { first: period, ceiling: period };
     Options {
         ref_name: "main".to_owned(),
@@ -30,7 +31,7 @@ fn options(root: &Path, period: Duration) -> sync::Options {
         path: None,
         sparse_file: None,
         group_write: false,
-        spare: false,
+        spare: spare != Spare::Off,
         pace: Timing {
             period,
             init_period: period,
@@ -49,14 +50,14 @@ fn options(root: &Path, period: Duration) -> sync::Options {
     }
 }
 
-fn open(root: &Path) -> Store {
+fn open(root: &Path, spare: Spare) -> Store {
     let retention = retention::Options { grace: S(30), max_pin: S(600), max_generations: 5, max_bytes: None };
     let options = store::Options {
         root: root.to_owned(),
         style: Style::Kubelet,
         own: Default::default(),
         durability: Durability::None,
-        spare: Spare::Off,
+        spare,
         group_write: false,
         writers: 2,
         retention,
@@ -111,31 +112,62 @@ impl Scene {
     }
 }
 
+/// Plays a scene while a sync runs that polls with this period.
+fn run(period: Duration, spare: Spare, play: impl AsyncFn(&Scene)) {
+    let world = World::new();
+    world.remote.commit(&Files::new().file("jobs/a", "1"));
+    let remote = wire::Options::new(world.remote.path.to_str().unwrap());
+    let mut mirror = mirror::Options::new(world.dir().join("mirror"), "main".parse().unwrap(), remote);
+    mirror.indexer = env!("CARGO_BIN_EXE_treeswap").into();
+    let metrics = Metrics::default();
+    let (status, _shown) = watch::channel(Status::default());
+    let store = open(&world.root, spare);
+    let draining = CancellationToken::new();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let scene = Scene { world, metrics: metrics.clone() };
+    runtime.block_on(async {
+        let upstream = Upstream::open(mirror, None).unwrap();
+        let options = options(&scene.world.root, period, spare);
+        let sync = Sync::new(options, store, upstream, metrics, status).run(draining.clone());
+        let played = async {
+            play(&scene).await;
+            draining.cancel();
+        };
+        let (end, ()) = tokio::join!(sync, played);
+        assert!(matches!(end, End::Drained));
+    });
+}
+
 #[test]
 fn damage_is_published_afresh_within_one_interval() {
     // Between attempts, where none is due for long; and by attempts that all fail.
     for (period, away) in [(S(100_000), false), (S(1), true), (S(3_000), true)] {
-        let world = World::new();
-        world.remote.commit(&Files::new().file("jobs/a", "1"));
-        let remote = wire::Options::new(world.remote.path.to_str().unwrap());
-        let mut mirror = mirror::Options::new(world.dir().join("mirror"), "main".parse().unwrap(), remote);
-        mirror.indexer = env!("CARGO_BIN_EXE_treeswap").into();
-        let metrics = Metrics::default();
-        let (status, _shown) = watch::channel(Status::default());
-        let store = open(&world.root);
-        let draining = CancellationToken::new();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let scene = Scene { world, metrics: metrics.clone() };
-        runtime.block_on(async {
-            let upstream = Upstream::open(mirror, None).unwrap();
-            let options = options(&scene.world.root, period);
-            let sync = Sync::new(options, store, upstream, metrics, status).run(draining.clone());
-            let played = async {
-                scene.play(away).await;
-                draining.cancel();
-            };
-            let (end, ()) = tokio::join!(sync, played);
-            assert!(matches!(end, End::Drained));
+        run(period, Spare::Off, async |scene| scene.play(away).await);
+    }
+}
+
+#[test]
+fn after_a_doubt_without_damage_there_is_a_spare_again() {
+    // Between attempts, and by attempts that find nothing new.
+    for period in [S(100_000), S(60)] {
+        run(period, Spare::Link, async |scene| {
+            let ready = scene.world.root.join("..treeswap/spare/ready");
+            let spare = || std::fs::metadata(&ready).ok().map(|found| (found.ino(), found.ctime_nsec()));
+            while spare().is_none() {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            tokio::time::sleep(Duration::from_millis(200)).await; // the attempt ends
+            tokio::time::pause();
+            let before = spare();
+            // The same mode as before, which is a change all the same.
+            let file = scene.world.root.join("..data/jobs/a");
+            std::fs::set_permissions(&file, std::fs::metadata(&file).unwrap().permissions()).unwrap();
+            let began = tokio::time::Instant::now();
+            while spare().is_none_or(|found| Some(found) == before) {
+                tokio::time::sleep(S(1)).await;
+                assert!(began.elapsed() < S(3_000), "there is none");
+            }
+            assert_eq!(scene.metrics.damaged.get(), 0);
         });
     }
 }

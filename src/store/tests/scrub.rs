@@ -1,6 +1,8 @@
 //! Scrubs detect foreign writes to the current generation, and nothing else.
 
-use super::recycle::{CONTENT, NAMES, a_tick, some};
+use std::os::fd::AsRawFd as _;
+
+use super::recycle::{CONTENT, NAMES, a_tick, publish_next, reap, some};
 use super::*;
 
 /// Runs a scrub and returns why the generation is in doubt, if it is.
@@ -62,6 +64,76 @@ fn a_scrub_of_what_is_no_longer_current_says_nothing() {
     publish(&mut store, &some("2"));
     assert_eq!(store.scrubbed(scrubbed), None);
     assert_eq!(scrub(&mut store), None, "what is current now is not affected");
+}
+
+#[test]
+fn a_scrub_of_what_shares_files_with_the_current_generation_is_about_that_one() {
+    for is_reaped in [false, true] {
+        let world = World::new();
+        let mut store = Store::open(Options { spare: Spare::Link, ..world.options() }).unwrap().0;
+        publish(&mut store, &some("1"));
+        assert!(store.spare_task().unwrap().link(&go()).unwrap());
+        a_tick();
+        let task = store.scrub().unwrap();
+        fs_err::write(world.at("..data/kept/y"), "Y").unwrap(); // as long as before
+        let scrubbed = task.run(&go()).unwrap();
+        assert!(publish_next(&mut store, &some("1"), &some("2")));
+        if is_reaped {
+            assert_eq!(reap(&mut store), 1);
+            assert_eq!(store.scrubbed(scrubbed), None, "we may have changed it ourselves");
+            continue;
+        }
+        let doubt = store.scrubbed(scrubbed).expect("the file is shared").unwrap_err();
+        assert!(doubt.contains("kept/y"), "{doubt}");
+        assert_eq!(store.verify(&of(&some("2")), &go()).unwrap(), ["kept/y: has other content"]);
+        // Another one without damage says nothing of the current one.
+        publish(&mut store, &some("2"));
+        let scrubbed = store.scrub().unwrap().run(&go()).unwrap();
+        publish(&mut store, &some("3"));
+        assert_eq!(store.scrubbed(scrubbed), None);
+    }
+}
+
+/// A shared memory map of a file, as another process may have it. It stays until the tests end.
+struct Map(*mut u8);
+
+#[expect(unsafe_code, reason = "memory maps have no safe form")]
+impl Map {
+    fn of(path: &Path) -> Self {
+        let file = fs_err::OpenOptions::new().read(true).write(true).open(path).unwrap();
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new map, at an address that the kernel chooses.
+        let at =
+            unsafe { libc::mmap(std::ptr::null_mut(), 1, access, libc::MAP_SHARED, file.as_raw_fd(), 0) };
+        assert_ne!(at, libc::MAP_FAILED);
+        Self(at.cast())
+    }
+
+    fn store(&self, byte: u8) {
+        // SAFETY: the file has this byte, and nothing truncates it.
+        unsafe { self.0.write_volatile(byte) }
+    }
+}
+
+#[test]
+fn what_a_program_stores_through_a_memory_map_after_a_comparison_is_seen() {
+    const TMPFS: rustix::fs::FsWord = 0x0102_1994;
+    let world = World::new();
+    drop(world.with(&some("1")));
+    let mut store = world.open();
+    let place = fs_err::File::open(world.root()).unwrap();
+    if rustix::fs::fstatfs(&place).unwrap().f_type == TMPFS {
+        return; // there no store moves the ctime
+    }
+    let map = Map::of(&world.at("..data/kept/y"));
+    map.store(b'y'); // reads as before, and the page is dirty
+    a_tick();
+    assert_eq!(store.verify(&of(&some("1")), &go()).unwrap(), [""; 0]);
+    assert_eq!(scrub(&mut store), None);
+    a_tick();
+    map.store(b'Y');
+    let doubt = scrub(&mut store).expect("the page was clean");
+    assert!(doubt.contains("kept/y"), "{doubt}");
 }
 
 #[test]

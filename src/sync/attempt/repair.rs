@@ -160,6 +160,8 @@ impl Worker {
                 self.unverified &= !(self.view.ready && matches!(error, Error::Timeout { .. }));
             })?;
         if differences.is_empty() {
+            // If a scrub had doubts, it discarded the spare.
+            self.housekeeping_due = true;
             self.unverified = false;
             self.view.ready = true;
             self.view.generations = generations;
