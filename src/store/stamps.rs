@@ -41,7 +41,7 @@ use crate::fsx::walk::Unlinked;
 use crate::payload::join;
 
 /// How long files are recycled or linked after they were first written or, if found on disk, verified. A foreign write
-/// that cannot be detected does not survive longer than this.
+/// that cannot be detected gets into no spare that is made later than this.
 const AGE_MAX: Duration = Duration::from_secs(24 * 3600);
 /// How long a change may take from the moment that becomes its ctime until the inode has that ctime. Before Linux 6.13 the
 /// kernel takes the time of a chmod first and may then wait, for example for the file system's journal. Without such a
