@@ -7,17 +7,17 @@ use crate::payload::testing::{delta, trees};
 use proptest::prelude::*;
 use std::os::unix::fs::MetadataExt as _;
 
-fn open(world: &World) -> Store {
+pub(super) fn open(world: &World) -> Store {
     Store::open(Options { spare: Spare::Link, ..world.options() }).unwrap().0
 }
 
-fn content(number: i32) -> Tree {
+pub(super) fn content(number: i32) -> Tree {
     some(&number.to_string())
 }
 
 /// Makes the spare of the current generation, which has this tree. Returns true if it is made of hard links, false if it
 /// had to be a copy.
-fn link(store: &Store, tree: &Tree) -> bool {
+pub(super) fn link(store: &Store, tree: &Tree) -> bool {
     let task = store.spare_task().expect("a spare is wanted");
     assert!(task.links());
     let is_linked = task.link(&go()).unwrap();
@@ -29,7 +29,7 @@ fn link(store: &Store, tree: &Tree) -> bool {
 }
 
 /// Publishes 1 to `last`, each but the first from hard links.
-fn published(world: &World, last: i32) -> Store {
+pub(super) fn published(world: &World, last: i32) -> Store {
     let mut store = open(world);
     publish(&mut store, &content(1));
     for number in 1..last {
@@ -44,7 +44,7 @@ fn inode(world: &World, generation: &str, path: &str) -> u64 {
 }
 
 /// Runs a scrub of the current generation. Returns why it is in doubt, or nothing.
-fn doubt(store: &mut Store) -> Option<String> {
+pub(super) fn doubt(store: &mut Store) -> Option<String> {
     let scrubbed = store.scrub().expect("times tell something here").run(&go()).unwrap();
     store.scrubbed(scrubbed).expect("it is current").err()
 }
