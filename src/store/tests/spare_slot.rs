@@ -1,8 +1,78 @@
 //! The spare's slot and the journal when they are in use, in doubt or full.
 
 use super::recycle::{a_tick, reap};
-use super::share::{content, doubt, published};
+use super::share::{content, doubt, link, published};
 use super::*;
+use crate::payload::testing::delta;
+use crate::store::Error;
+use std::sync::Arc;
+
+/// Writes into a file that all generations and the spare share.
+fn damage(world: &World) {
+    a_tick();
+    fs_err::write(world.at("..data/kept/y"), "Y").unwrap();
+}
+
+/// Asserts that the damaged generation is replaced, and that the next one is not made from a spare that shares files
+/// with it.
+fn assert_spare_is_not_used(store: &mut Store, world: &World) {
+    publish(store, &content(2)); // as the repair does
+    let change = delta(&content(2), &content(3), rules()).unwrap();
+    let staged = store.stage_delta(&change, "all", &Blobs::of(&[&content(2), &content(3)]), &go()).unwrap();
+    assert!(staged.is_none(), "the spare shares the file");
+    world.assert_serves(&content(2));
+}
+
+#[test]
+fn damage_that_a_scrub_finds_while_the_last_links_are_made_is_not_in_the_spare() {
+    let world = World::new();
+    let mut store = published(&world, 2);
+    let task = store.spare_task().unwrap();
+    let made = task.make(&go(), |cancel| {
+        let made = task.make_links(cancel)?;
+        assert!(made.is_some());
+        damage(&world);
+        assert!(doubt(&mut store).unwrap().contains("kept/y"));
+        Ok(made)
+    });
+    assert!(matches!(made, Err(Error::Cancelled)), "{made:?}");
+    assert_eq!(store.spare_bytes(), 0);
+    assert_spare_is_not_used(&mut store, &world);
+}
+
+#[test]
+fn damage_that_a_scrub_finds_while_the_spare_is_looked_at_is_not_published() {
+    let world = World::new();
+    let mut store = published(&world, 2);
+    assert!(link(&store, &content(2)));
+    damage(&world);
+    let slot = Arc::clone(&store.spare);
+    let busy = slot.try_lock().unwrap();
+    assert!(doubt(&mut store).unwrap().contains("kept/y"));
+    drop(busy);
+    assert_spare_is_not_used(&mut store, &world);
+}
+
+#[test]
+fn who_drops_the_spare_ends_a_preparation_that_has_only_just_begun() {
+    let world = World::new();
+    let store = published(&world, 2);
+    let slot = &store.spare;
+    let busy = slot.try_lock().unwrap();
+    let preparation = CancellationToken::new();
+    std::thread::scope(|scope| {
+        let dropped = scope.spawn(|| slot.drop_spare(&go()));
+        std::thread::sleep(Duration::from_millis(50)); // it has found the slot in use
+        *slot.preparing() = preparation.clone();
+        let is_cancelled = (0..500).any(|_| {
+            std::thread::sleep(Duration::from_millis(10));
+            preparation.is_cancelled()
+        });
+        drop(busy);
+        dropped.join().unwrap().unwrap();
+        assert!(is_cancelled, "it was waited for");
+    });
+}
 
 #[test]
 fn deletions_of_what_an_earlier_process_linked_are_ours_whatever_the_spare_is_now() {
