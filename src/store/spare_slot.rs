@@ -240,7 +240,7 @@ pub struct SpareTask {
     current: GenerationRecord,
     options: Options,
     /// The generation's stamps, if its files may be hard-linked.
-    linkable: Option<Stamps>,
+    linkable: Option<Arc<Stamps>>,
     /// True if there is room for a new spare: of hard links if possible, otherwise a copy.
     has_room: bool,
     /// True if there is room for a spare that is a copy.
@@ -418,7 +418,7 @@ impl Store {
             slot: Arc::clone(&self.spare),
             current: current.clone(),
             options: self.options.clone(),
-            linkable: linkable.cloned(),
+            linkable: linkable.map(|stamps| self.spare.state.keep_for_task(stamps)),
             has_room,
             has_room_to_copy: self.shortage_for_spare(current, false).is_none(),
         })

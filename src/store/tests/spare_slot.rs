@@ -1,6 +1,6 @@
 //! The spare's slot and the journal when they are in use, in doubt or full.
 
-use super::recycle::{a_tick, reap};
+use super::recycle::{a_tick, publish_next, reap};
 use super::share::{content, doubt, link, published};
 use super::*;
 use crate::payload::testing::delta;
@@ -72,6 +72,23 @@ fn who_drops_the_spare_ends_a_preparation_that_has_only_just_begun() {
         dropped.join().unwrap().unwrap();
         assert!(is_cancelled, "it was waited for");
     });
+}
+
+#[test]
+fn a_scrub_before_a_preparation_begins_takes_nothing_from_it() {
+    let world = World::new();
+    let mut store = published(&world, 3);
+    a_tick();
+    reap(&mut store);
+    store.drop_spare(&go()).unwrap();
+    store.wait_for_deletions(&go());
+    a_tick();
+    let task = store.spare_task().unwrap();
+    assert_eq!(doubt(&mut store), None);
+    assert!(task.link(&go()).unwrap(), "its stamps are older than the scrub");
+    drop(task);
+    assert!(publish_next(&mut store, &content(3), &content(4)));
+    assert_eq!(doubt(&mut store), None);
 }
 
 #[test]
