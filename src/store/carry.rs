@@ -21,7 +21,7 @@ use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::FileType;
+use rustix::fs::{FileType, Stat};
 use tokio_util::sync::CancellationToken;
 
 use super::Error;
@@ -215,7 +215,7 @@ impl<'d> ChangedPaths<'d> {
         for (path, ..) in delta.written.iter().filter(|(path, ..)| !linked.contains(&**path)) {
             let (dir, name) = stage::split(path);
             if let Some(stat) = fsx::stat(open.open(dir)?, name).map_err(io_error("stat", path))? {
-                stamps.record_creation(&stat);
+                record_creation(&stat, path, stamps)?;
             }
         }
         let added_dirs = || delta.added_dirs.iter().map(|path| &**path);
@@ -226,7 +226,7 @@ impl<'d> ChangedPaths<'d> {
             if path.is_empty() {
                 stamps.set_top(&stat);
             } else {
-                stamps.record_creation(&stat);
+                record_creation(&stat, path, stamps)?;
             }
         }
         Ok(())
@@ -251,6 +251,9 @@ fn move_entry(
     fsx::rename_new(from, name, to, name).map_err(io_error("move", &path()))?;
     if let Some(after) = fsx::stat(to, name).map_err(io_error("stat", &path()))? {
         journal.record_change(&before, &after); // an unrecorded change is treated as a foreign write
+    if !journal.has_room_for(before.st_ino) {
+        return Err(full_journal_error(&path()));
+    }
     }
     Ok(())
 }
@@ -258,6 +261,17 @@ fn move_entry(
 #[cfg(test)]
 mod tests {
     use super::*;
+/// Records that we created this inode. It is an error if the journal has no room for it.
+fn record_creation(stat: &Stat, path: &[u8], stamps: &Stamps) -> Result<(), Error> {
+    stamps.record_creation(stat);
+    if stamps.accepts(stat) { Ok(()) } else { Err(full_journal_error(path)) }
+}
+
+/// The error of a change of ours that would look like a foreign write, because there is no room to record it.
+fn full_journal_error(path: &[u8]) -> Error {
+    io_error("reuse", path)(io::Error::other("too many changes since the oldest generation"))
+}
+
     use crate::payload::testing::{Blobs, delta, expected, payload, read_back, tree, trees};
     use crate::payload::{Rules, Symlinks};
     use crate::store::durable;

@@ -129,7 +129,7 @@ impl TreeLinker<'_> {
         match fsx::file_type(&before) {
             FileType::RegularFile => {
                 let is_ours = self.modes.are_of_a_file(before.st_mode & 0o7777) && before.st_uid == self.user;
-                Ok(is_ours && link_file(&mut journal, from, name, to, &before).is_ok())
+                Ok(is_ours && link_file(&mut journal, from, name, to, &before)?)
             }
             FileType::Symlink => {
                 let target = rustix::fs::readlinkat(from, name, Vec::new())?;

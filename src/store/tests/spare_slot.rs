@@ -1,10 +1,11 @@
 //! The spare's slot and the journal when they are in use, in doubt or full.
 
-use super::recycle::{a_tick, publish_next, reap};
-use super::share::{content, doubt, link, published};
+use super::recycle::{a_tick, carry_forward, publish_next, reap};
+use super::share::{content, doubt, link, open, published};
 use super::*;
 use crate::payload::testing::delta;
 use crate::store::Error;
+use crate::store::journal::INODES_MAX;
 use std::sync::Arc;
 
 /// Writes into a file that all generations and the spare share.
@@ -103,4 +104,58 @@ fn deletions_of_what_an_earlier_process_linked_are_ours_whatever_the_spare_is_no
         store.wait_for_deletions(&go());
         assert_eq!(doubt(&mut store), None, "{spare:?}");
     }
+}
+
+/// Fills the journal with inodes that do not exist, for good.
+fn fill_journal(store: &Store) {
+    let journal = store.stamps.journal().unwrap();
+    let mut stat = rustix::fs::lstat("/").unwrap();
+    stat.st_ctime += 1 << 32; // later than anything that is known of a tree
+    for inode in (1 << 40..).take(2 * INODES_MAX) {
+        stat.st_ino = inode;
+        journal.lock(inode).record_creation(&stat);
+    }
+    assert_eq!(journal.len(), INODES_MAX);
+}
+
+#[test]
+fn of_what_does_not_fit_the_journal_a_copy_is_made() {
+    let world = World::new();
+    let mut store = published(&world, 1);
+    fill_journal(&store);
+    a_tick();
+    assert!(!link(&store, &content(1)), "the links would look like foreign writes");
+    store.wait_for_deletions(&go());
+    assert_eq!(doubt(&mut store), None);
+    assert!(publish_next(&mut store, &content(1), &content(2)));
+    assert_eq!(doubt(&mut store), None);
+}
+
+#[test]
+fn what_does_not_fit_the_journal_is_not_written_into_a_spare_of_links() {
+    let world = World::new();
+    let mut store = published(&world, 1);
+    assert!(link(&store, &content(1)));
+    fill_journal(&store);
+    a_tick();
+    assert!(!publish_next(&mut store, &content(1), &content(2)));
+    world.assert_serves(&content(2));
+    assert_eq!(doubt(&mut store), None);
+}
+
+#[test]
+fn what_does_not_fit_the_journal_is_not_moved() {
+    let world = World::new();
+    let mut store = open(&world);
+    // A change at the top creates no directory, and the changed file is linked.
+    let content = |content| tree(&[("changed", Kind::File, content), ("kept/y", Kind::File, "y")]);
+    publish(&mut store, &content("1"));
+    assert!(link(&store, &content("1")));
+    assert!(publish_next(&mut store, &content("1"), &content("2")));
+    assert_eq!(reap(&mut store), 1);
+    fill_journal(&store); // it has the files of the current one, but not the directory `kept` of the retired one
+    a_tick();
+    assert!(!carry_forward(&store, &content("1"), &content("2")));
+    store.wait_for_deletions(&go());
+    assert_eq!(doubt(&mut store), None);
 }
