@@ -21,13 +21,13 @@ use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::FileType;
+use rustix::fs::{FileType, Stat};
 use tokio_util::sync::CancellationToken;
 
 use super::Error;
 use super::durable::Unsynced;
 use super::linkable::{Linkable, Linker};
-use super::stage::{self, Dirs, Modes, WriteOptions, check_cancelled, io_error};
+use super::stage::{self, Dirs, Modes, UNCHECKED_MAX, WriteOptions, check_cancelled, io_error};
 use super::stamps::{Stamps, foreign_write_error};
 use crate::fsx;
 use crate::payload::{BlobSource, Delta, Kind, join};
@@ -192,8 +192,11 @@ impl<'d> ChangedPaths<'d> {
             })
             .map_err(io_error("list", dir))?;
             let to = new.open(dir)?;
-            for name in files {
-                move_entry(from, to, dir, &name, stamps)?;
+            for (at, name) in files.iter().enumerate() {
+                if at % UNCHECKED_MAX == 0 {
+                    check_cancelled(cancel)?;
+                }
+                move_entry(from, to, dir, name, stamps)?;
             }
         }
         for (dir, name) in whole_dirs {
@@ -215,7 +218,7 @@ impl<'d> ChangedPaths<'d> {
         for (path, ..) in delta.written.iter().filter(|(path, ..)| !linked.contains(&**path)) {
             let (dir, name) = stage::split(path);
             if let Some(stat) = fsx::stat(open.open(dir)?, name).map_err(io_error("stat", path))? {
-                stamps.record_creation(&stat);
+                record_creation(&stat, path, stamps)?;
             }
         }
         let added_dirs = || delta.added_dirs.iter().map(|path| &**path);
@@ -226,7 +229,7 @@ impl<'d> ChangedPaths<'d> {
             if path.is_empty() {
                 stamps.set_top(&stat);
             } else {
-                stamps.record_creation(&stat);
+                record_creation(&stat, path, stamps)?;
             }
         }
         Ok(())
@@ -248,11 +251,25 @@ fn move_entry(
     let Some((before, mut journal)) = entry else {
         return Err(foreign_write_error(stage::display_path(&path())));
     };
+    if !journal.has_room_for(before.st_ino) {
+        return Err(full_journal_error(&path()));
+    }
     fsx::rename_new(from, name, to, name).map_err(io_error("move", &path()))?;
     if let Some(after) = fsx::stat(to, name).map_err(io_error("stat", &path()))? {
         journal.record_change(&before, &after); // an unrecorded change is treated as a foreign write
     }
     Ok(())
+}
+
+/// Records that we created this inode. It is an error if the journal has no room for it.
+fn record_creation(stat: &Stat, path: &[u8], stamps: &Stamps) -> Result<(), Error> {
+    stamps.record_creation(stat);
+    if stamps.accepts(stat) { Ok(()) } else { Err(full_journal_error(path)) }
+}
+
+/// The error of a change of ours that would look like a foreign write, because there is no room to record it.
+fn full_journal_error(path: &[u8]) -> Error {
+    io_error("reuse", path)(io::Error::other("too many changes since the oldest generation"))
 }
 
 #[cfg(test)]
@@ -294,6 +311,40 @@ mod tests {
         let error = crate::human::one_line(&carried.unwrap_err());
         assert!(error.contains("too many names"), "{error}");
         assert!(!dir.path().join("new").exists());
+    }
+
+    #[test]
+    fn a_huge_directory_is_left_when_cancelled() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = fsx::open_dir_at_path(dir.path()).unwrap();
+        let top = fsx::make_dir(&place, "old", 0o755).unwrap();
+        for number in 0..4 * UNCHECKED_MAX {
+            fsx::create_new(&top, number.to_string(), 0o644).unwrap();
+        }
+        let first = fsx::list(&top).unwrap().into_iter().find(|entry| entry.os() != "0").unwrap();
+        let first = fsx::stat(&top, first.os()).unwrap().unwrap();
+        let (from, to) = (tree(&[("0", Kind::File, "")]), tree(&[("0", Kind::File, "x")]));
+        let delta = delta(&from, &to, Rules::default()).unwrap();
+        let journal = Arc::new(Journal::start().unwrap());
+        let mut stamps = Stamps::of_new(&top, place.as_fd(), &journal).unwrap();
+        let options = WriteOptions { threads: 1, group_write: false };
+        let (blobs, cancel) = (Blobs::of(&[&to]), CancellationToken::new());
+        let held = journal.lock(first.st_ino); // here it waits, after its look at the token
+        std::thread::scope(|scope| {
+            let carried = scope.spawn(|| {
+                let (place, stamps) = (place.as_fd(), &mut stamps);
+                carry_forward(&top, place, "new", &delta, &blobs, None, &options, stamps, &cancel).map(drop)
+            });
+            while !dir.path().join("new/0").exists() {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            cancel.cancel();
+            drop(held);
+            assert!(matches!(carried.join().unwrap(), Err(Error::Cancelled)));
+        });
+        let moved = std::fs::read_dir(dir.path().join("new")).unwrap().count();
+        assert!(moved <= UNCHECKED_MAX + 1, "{moved} files were moved after that");
     }
 
     proptest! {

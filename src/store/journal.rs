@@ -20,7 +20,7 @@ use crate::fsx;
 use crate::fsx::walk::{self, Unlinked};
 
 /// The most inodes in the journal, 24 bytes each (and a seventh more: seven eighths of a hash table are used). A change
-/// that does not fit is treated as a foreign write.
+/// that does not fit is treated as a foreign write, so what can be done in another way is not done when it is full.
 pub(super) const INODES_MAX: usize = 7 << 15;
 /// Number of parts of the journal, each with a lock. The trash unlinks and the spare links names of the same generations
 /// at the same time, and each system call is made under a lock.
@@ -153,6 +153,11 @@ impl Changes {
         self.0.get(&stat.st_ino).is_some_and(|change| change.to > Stamp::ctime_of(stat))
     }
 
+    /// Returns true if a change of this inode can be recorded.
+    pub(super) fn has_room_for(&self, inode: u64) -> bool {
+        self.0.len() < INODES_MAX / PARTS || self.0.contains_key(&inode)
+    }
+
     /// Records that we linked, moved or removed a name of this inode, with its metadata before and after. If anything
     /// else changed in between, it was a foreign write, and nothing is recorded.
     pub(super) fn record_change(&mut self, before: &Stat, after: &Stat) {
@@ -173,11 +178,8 @@ impl Changes {
     }
 
     fn put(&mut self, stat: &Stat, from: Stamp) {
-        let change = Change { from, to: Stamp::ctime_of(stat) };
-        if self.0.len() < INODES_MAX / PARTS {
-            self.0.insert(stat.st_ino, change);
-        } else if let Some(known) = self.0.get_mut(&stat.st_ino) {
-            *known = change;
+        if self.has_room_for(stat.st_ino) {
+            self.0.insert(stat.st_ino, Change { from, to: Stamp::ctime_of(stat) });
         }
     }
 

@@ -5,12 +5,13 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::FileType;
+use rustix::io::Errno;
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
 use super::Error;
 use super::linkable::{Linkable, link_file, user};
-use super::stage::{self, Modes, check_cancelled, io_error};
+use super::stage::{self, Modes, UNCHECKED_MAX, check_cancelled, io_error};
 use super::stamps::{self, Stamps};
 use crate::fsx;
 use crate::payload::join;
@@ -87,15 +88,21 @@ impl TreeLinker<'_> {
         }
         let mut below = Vec::new();
         let mut is_linked = true;
-        fsx::each(from, |name, kind| {
+        let mut seen = 0;
+        let listed = fsx::each(from, |name, kind| {
+            seen += 1;
+            if seen % UNCHECKED_MAX == 0 && self.cancel.is_cancelled() {
+                return Err(io::ErrorKind::Interrupted.into());
+            }
             if kind == FileType::Directory {
                 below.push(name.to_owned());
             } else if is_linked {
                 is_linked = self.entry(from.as_fd(), name, to.as_fd())?;
             }
             Ok(())
-        })
-        .map_err(io_error("link the files in", &self.path))?;
+        });
+        check_cancelled(self.cancel)?;
+        listed.map_err(io_error("link the files in", &self.path))?;
         for name in below {
             if !is_linked {
                 break;
@@ -111,7 +118,10 @@ impl TreeLinker<'_> {
         self.dirs.extend_from_slice(&self.path);
         self.dirs.push(0);
         self.entries += 1;
-        let from = fsx::open_dir(from, name).map_err(io_error("open the directory", &self.path))?;
+        let from = match fsx::open_dir(from, name) {
+            Err(error) if is_foreign_write(&error) => return Ok(false),
+            opened => opened.map_err(io_error("open the directory", &self.path))?,
+        };
         let to =
             fsx::make_dir(to, name, self.modes.dir).map_err(io_error("make the directory", &self.path))?;
         let is_linked = self.directory(&from, &to)?;
@@ -129,10 +139,13 @@ impl TreeLinker<'_> {
         match fsx::file_type(&before) {
             FileType::RegularFile => {
                 let is_ours = self.modes.are_of_a_file(before.st_mode & 0o7777) && before.st_uid == self.user;
-                Ok(is_ours && link_file(&mut journal, from, name, to, &before).is_ok())
+                Ok(is_ours && link_file(&mut journal, from, name, to, &before)?)
             }
             FileType::Symlink => {
-                let target = rustix::fs::readlinkat(from, name, Vec::new())?;
+                let target = match rustix::fs::readlinkat(from, name, Vec::new()) {
+                    Err(error) if is_foreign_write(&error.into()) => return Ok(false),
+                    read => read?,
+                };
                 rustix::fs::symlinkat(&target, to, name)?;
                 Ok(true)
             }
@@ -140,3 +153,13 @@ impl TreeLinker<'_> {
         }
     }
 }
+
+/// Returns true if a name that we published cannot be read because another process removed it, replaced it or took our
+/// permission.
+fn is_foreign_write(error: &io::Error) -> bool {
+    let errno = Errno::from_io_error(error);
+    matches!(errno, Some(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::INVAL | Errno::ACCESS))
+}
+
+#[cfg(test)]
+mod tests;

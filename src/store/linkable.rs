@@ -1,14 +1,15 @@
 //! Shares unchanged files between generations: a file is one inode in several of them, by hard links.
 //!
 //! A file is linked only if a stat right before the link shows that it is ours and has no foreign write since it was
-//! published. Otherwise, or if the file system refuses the link (`EMLINK`: 65,000 links on ext4), content comes from the
-//! mirror again: of that file in a delta, of the whole tree for a spare ([`super::link_tree`]). A foreign write in place
-//! into a shared file appears in every generation that has the file, until a scrub detects it.
+//! published. Otherwise, or if the file system refuses the link (`EMLINK`: 65,000 links on ext4) or the journal is full,
+//! content comes from the mirror again: of that file in a delta, of the whole tree for a spare ([`super::link_tree`]). A
+//! foreign write in place into a shared file appears in every generation that has the file, until a scrub detects it.
 
 use std::io;
 use std::os::fd::BorrowedFd;
 
 use rustix::fs::{AtFlags, Stat};
+use rustix::io::Errno;
 use rustix::path::Arg;
 
 use super::journal::Changes;
@@ -54,7 +55,8 @@ impl<'s> Linker<'s> {
             && before.st_mode & 0o7777 == mode
             && before.st_uid == self.user
             && before.st_size.unsigned_abs() == size;
-        is_same && link_file(&mut journal, from, name, to, &before).is_ok()
+        // If the file system is full, writing the file fails and says so.
+        is_same && matches!(link_file(&mut journal, from, name, to, &before), Ok(true))
     }
 }
 
@@ -63,17 +65,26 @@ pub(super) fn user() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// Makes the hard link, and records in the journal that it changed the inode's ctime, which was `before`'s.
+/// Makes the hard link, and records in the journal that it changed the inode's ctime, which was `before`'s. Returns false
+/// if the content must be copied instead, because the file system refuses or the journal is full. A copy needs more room
+/// than a link, so no room for a link is an error.
 pub(super) fn link_file(
     journal: &mut Changes,
     from: BorrowedFd<'_>,
     name: impl Arg + Copy,
     to: BorrowedFd<'_>,
     before: &Stat,
-) -> io::Result<()> {
-    rustix::fs::linkat(from, name, to, name, AtFlags::empty())?;
+) -> io::Result<bool> {
+    if !journal.has_room_for(before.st_ino) {
+        return Ok(false);
+    }
+    match rustix::fs::linkat(from, name, to, name, AtFlags::empty()) {
+        Ok(()) => {}
+        Err(error @ (Errno::NOSPC | Errno::DQUOT)) => return Err(error.into()),
+        Err(_) => return Ok(false),
+    }
     if let Ok(Some(after)) = fsx::stat(to, name) {
         journal.record_change(before, &after); // an unrecorded change is treated as a foreign write
     }
-    Ok(())
+    Ok(true)
 }

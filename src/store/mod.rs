@@ -251,8 +251,8 @@ impl Store {
             options.spare = Spare::Copy; // readers write into published generations there, so nothing can be shared
         }
         let stamps = KnownStamps::new(&options, &layout.staging, layout.is_git_sync);
-        let journal = stamps.journal().filter(|_| options.spare == Spare::Link);
-        let trash = Arc::new(Trash::new(Arc::clone(&layout), lock, journal.cloned()));
+        // Whatever `--spare` is now: generations of an earlier process may share files.
+        let trash = Arc::new(Trash::new(Arc::clone(&layout), lock, stamps.journal().cloned()));
         let spare = Arc::new(SpareSlot::open(&layout, &trash, options.spare, &mut found)?);
         let unsynced = false;
         let top_names = None;

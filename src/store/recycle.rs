@@ -146,7 +146,7 @@ impl SpareSlot {
         };
         spare::write_record(slot_dir, &origin)?;
         self.set_size(origin.unshared(current));
-        *self.state.tree() = Some(SlotTree::Ready(ReadyTree { stamps, checked_at: None, is_new: false }));
+        self.set_ready(ReadyTree { stamps, checked_at: None, is_new: false }, cancel)?;
         Ok(true)
     }
 }

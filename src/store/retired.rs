@@ -3,7 +3,7 @@
 //! and carries them forward.
 
 use std::os::fd::OwnedFd;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
@@ -78,11 +78,26 @@ pub(super) enum SlotTree {
 /// The slot's knowledge of the tree with stamps in it, if there is one. The directory itself is guarded by the slot's
 /// lock.
 #[derive(Debug, Default)]
-pub(super) struct SlotState(Mutex<Option<SlotTree>>);
+pub(super) struct SlotState {
+    tree: Mutex<Option<SlotTree>>,
+    /// The stamps that the latest task to fill the slot was made with, as long as it exists.
+    wanted: Mutex<Weak<Stamps>>,
+}
 
 impl SlotState {
     pub(super) fn tree(&self) -> MutexGuard<'_, Option<SlotTree>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.tree.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wanted(&self) -> MutexGuard<'_, Weak<Stamps>> {
+        self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns a copy of a generation's stamps for a task. While it exists, the journal keeps what it needs.
+    pub(super) fn keep_for_task(&self, stamps: &Stamps) -> Arc<Stamps> {
+        let stamps = Arc::new(stamps.clone());
+        *self.wanted() = Arc::downgrade(&stamps);
+        stamps
     }
 
     /// The retired generation that waits to be carried forward, if any.
@@ -106,13 +121,15 @@ impl SlotState {
         matches!(&*self.tree(), Some(SlotTree::Ready(ready)) if !ready.stamps.clock_was_set())
     }
 
-    /// The time since which the tree's stamps need the journal. `None` without a tree.
+    /// The earliest time since which the stamps of the tree, or of a task to make one, need the journal.
     pub(super) fn earliest(&self) -> Option<Stamp> {
-        match &*self.tree() {
+        let wanted = self.wanted().upgrade().map(|stamps| stamps.since());
+        let there = match &*self.tree() {
             Some(SlotTree::Waiting(retired)) => Some(retired.stamps.since()),
             Some(SlotTree::Ready(ready)) => Some(ready.stamps.since()),
             None => None,
-        }
+        };
+        wanted.into_iter().chain(there).min()
     }
 
     /// Records that the slot is empty.

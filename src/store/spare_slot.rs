@@ -26,6 +26,7 @@ use crate::store::names::SPARE;
 use crate::store::reap::RequiredSpace;
 use crate::store::retired::{ReadyTree, SlotState, SlotTree, StampedSpare};
 use crate::store::spare::{self, SpareRecord};
+use crate::store::stage::check_cancelled;
 use crate::store::staging_dir::StagingDir;
 use crate::store::stamps::Stamps;
 use crate::store::trash::Trash;
@@ -139,12 +140,34 @@ impl SpareSlot {
 
     /// Deletes the spare. Cancels a preparation and waits for it to end.
     pub(super) fn drop_spare(&self, cancel: &CancellationToken) -> Result<(), Error> {
-        self.preparing().cancel();
-        let _busy = self.lock(cancel)?;
+        // Again and again: a preparation that has just taken the lock may not have stored its token yet.
+        let _busy = self.lock(cancel, || self.preparing().cancel())?;
         self.discard()
     }
 
-    fn preparing(&self) -> MutexGuard<'_, CancellationToken> {
+    /// Makes the tree in the slot a spare with stamps, unless the preparation was cancelled: a generation that it shares
+    /// files with may be in doubt by now.
+    pub(super) fn set_ready(&self, tree: ReadyTree, cancel: &CancellationToken) -> Result<(), Error> {
+        let _preparing = self.preparing(); // excludes `discard_shared`
+        check_cancelled(cancel)?;
+        *self.state.tree() = Some(SlotTree::Ready(tree));
+        Ok(())
+    }
+
+    /// Discards a spare that may share files with a generation in doubt, or prevents that it becomes ready.
+    fn discard_shared(&self) -> Result<(), Error> {
+        {
+            let preparing = self.preparing(); // excludes `set_ready`
+            preparing.cancel();
+            self.state.clear(); // nothing is made from a tree without stamps
+        }
+        match self.try_lock() {
+            Some(_busy) => self.discard(),
+            None => Ok(()), // the next preparation empties the slot
+        }
+    }
+
+    pub(super) fn preparing(&self) -> MutexGuard<'_, CancellationToken> {
         self.preparing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -157,14 +180,15 @@ impl SpareSlot {
         }
     }
 
-    /// Takes the slot's lock, waiting for a preparation that was cancelled to end.
-    fn lock(&self, cancel: &CancellationToken) -> Result<MutexGuard<'_, ()>, Error> {
+    /// Takes the slot's lock, calling `while_held` as long as somebody else holds it.
+    fn lock(&self, cancel: &CancellationToken, while_held: impl Fn()) -> Result<MutexGuard<'_, ()>, Error> {
         loop {
-            match self.try_lock() {
-                Some(guard) => return Ok(guard),
-                None if cancel.is_cancelled() => return Err(Error::Cancelled),
-                None => std::thread::sleep(BUSY_PAUSE), // waiting on the mutex could not be cancelled
+            if let Some(guard) = self.try_lock() {
+                return Ok(guard);
             }
+            while_held();
+            check_cancelled(cancel)?;
+            std::thread::sleep(BUSY_PAUSE); // waiting on the mutex could not be cancelled
         }
     }
 
@@ -197,6 +221,9 @@ impl SpareSlot {
     }
 }
 
+/// A tree that was made in the slot: its record, and its stamps unless it is a copy.
+pub(super) type Made = (SpareRecord, Option<Stamps>);
+
 /// A spare that was taken out of its slot.
 pub(super) enum TakenSpare {
     /// A copy, which no reader could ever reach.
@@ -213,7 +240,7 @@ pub struct SpareTask {
     current: GenerationRecord,
     options: Options,
     /// The generation's stamps, if its files may be hard-linked.
-    linkable: Option<Stamps>,
+    linkable: Option<Arc<Stamps>>,
     /// True if there is room for a new spare: of hard links if possible, otherwise a copy.
     has_room: bool,
     /// True if there is room for a spare that is a copy.
@@ -233,16 +260,19 @@ impl SpareTask {
         if !self.has_room {
             return Ok(false);
         }
-        self.make(cancel, |cancel| {
-            self.with_linkable(|source| match source {
-                Some(source) => {
-                    let boot_id = &clock::now().boot_id;
-                    spare::link(self.slot.dir.as_fd(), source, &self.current, &self.options, boot_id, cancel)
-                }
-                None => Ok(None),
-            })
-            .map(|made| made.map(|(record, stamps)| (record, Some(stamps))))
-        })
+        self.make(cancel, |cancel| self.make_links(cancel))
+    }
+
+    /// Makes the tree of hard links and its record in the empty slot. `None` if it must be a copy instead.
+    pub(super) fn make_links(&self, cancel: &CancellationToken) -> Result<Option<Made>, Error> {
+        let made = self.with_linkable(|source| match source {
+            Some(source) => {
+                let boot_id = &clock::now().boot_id;
+                spare::link(self.slot.dir.as_fd(), source, &self.current, &self.options, boot_id, cancel)
+            }
+            None => Ok(None),
+        })?;
+        Ok(made.map(|(record, stamps)| (record, Some(stamps))))
     }
 
     /// Makes the spare by writing the payload of that generation. Returns early if a fitting spare is ready. Blocking.
@@ -322,7 +352,7 @@ impl SpareTask {
         &self,
         cancel: &CancellationToken,
     ) -> Result<(MutexGuard<'_, ()>, CancellationToken), Error> {
-        let busy = self.slot.lock(cancel)?;
+        let busy = self.slot.lock(cancel, || ())?;
         let cancel = cancel.child_token();
         *self.slot.preparing() = cancel.clone();
         Ok((busy, cancel))
@@ -330,10 +360,10 @@ impl SpareTask {
 
     /// Makes a new spare by calling `make` on the empty slot, unless a fitting one is ready. Returns false if `make`
     /// returned `None`.
-    fn make(
+    pub(super) fn make(
         &self,
         cancel: &CancellationToken,
-        make: impl FnOnce(&CancellationToken) -> Result<Option<(SpareRecord, Option<Stamps>)>, Error>,
+        make: impl FnOnce(&CancellationToken) -> Result<Option<Made>, Error>,
     ) -> Result<bool, Error> {
         let slot = &self.slot;
         let (_busy, cancel) = self.lock_for_preparation(cancel)?;
@@ -341,17 +371,19 @@ impl SpareTask {
             return Ok(true);
         }
         slot.discard()?;
-        let made = make(&cancel);
-        let Ok(Some((origin, stamps))) = made else {
-            if let Err(error) = slot.discard() {
-                tracing::warn!(error = %error, "an incomplete spare cannot be removed before the next start");
-            }
-            return made.map(|_| false);
-        };
-        slot.set_size(origin.unshared(&self.current));
-        *slot.state.tree() =
-            stamps.map(|stamps| SlotTree::Ready(ReadyTree { stamps, checked_at: None, is_new: true }));
-        Ok(true)
+        let made = make(&cancel).and_then(|made| {
+            let Some((origin, stamps)) = made else { return Ok(false) };
+            slot.set_size(origin.unshared(&self.current));
+            let tree = stamps.map(|stamps| ReadyTree { stamps, checked_at: None, is_new: true });
+            tree.map_or(Ok(()), |tree| slot.set_ready(tree, &cancel))?;
+            Ok(true)
+        });
+        if !matches!(made, Ok(true))
+            && let Err(error) = slot.discard()
+        {
+            tracing::warn!(error = %error, "an incomplete spare cannot be removed before the next start");
+        }
+        made
     }
 
     /// Refuses a payload that is not the current generation's: the record would claim that it is.
@@ -386,7 +418,7 @@ impl Store {
             slot: Arc::clone(&self.spare),
             current: current.clone(),
             options: self.options.clone(),
-            linkable: linkable.cloned(),
+            linkable: linkable.map(|stamps| self.spare.state.keep_for_task(stamps)),
             has_room,
             has_room_to_copy: self.shortage_for_spare(current, false).is_none(),
         })
@@ -411,12 +443,9 @@ impl Store {
 
     /// Discards a spare that may share files with the current generation, which is in doubt.
     pub(super) fn discard_shared_spare(&self) {
-        if self.options.spare != Spare::Link {
-            return;
-        }
-        self.spare.preparing().cancel();
-        let Some(_busy) = self.spare.try_lock() else { return };
-        if let Err(error) = self.spare.discard() {
+        if self.options.spare == Spare::Link
+            && let Err(error) = self.spare.discard_shared()
+        {
             tracing::warn!(error = one_line(&error), "the spare cannot be discarded");
         }
     }

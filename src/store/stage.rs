@@ -46,6 +46,8 @@ const LARGE: u64 = 8 << 20;
 const CHECK_INTERVAL: u64 = 1 << 20;
 /// The least number of bytes that an entry counts toward [`CHECK_INTERVAL`].
 const MIN_COUNTED: u64 = 4 << 10;
+/// The most entries that a thread handles between two checks for cancellation.
+pub(super) const UNCHECKED_MAX: usize = (CHECK_INTERVAL / MIN_COUNTED) as usize;
 
 /// Held while a blob above [`LARGE`] is written.
 static LARGE_LOCK: Mutex<()> = Mutex::new(());

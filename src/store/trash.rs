@@ -35,7 +35,7 @@ struct Shared {
     /// The writer's lock. Everything that may still change the root holds the trash and with it the lock, so that no
     /// second writer starts before it is done.
     lock: WriterLock,
-    /// The journal that records the removal of hard links, if generations share files.
+    /// The journal that records the removal of hard links, if foreign writes can be detected.
     journal: Option<Arc<Journal>>,
     jobs: Mutex<Jobs>,
     changed: Condvar,

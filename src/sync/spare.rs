@@ -23,7 +23,7 @@ use crate::store::SpareTask;
 use crate::telemetry::metrics::Metrics;
 
 /// How long a publication waits for a preparation to finish, and for a cancelled one to end. Cancellation is checked
-/// between files.
+/// every few hundred files.
 const MAX_WAIT: Duration = Duration::from_secs(10);
 
 /// Makes the spare. Returns how it was made, or `None` if there is no room for one. A publication waits until `awaited`

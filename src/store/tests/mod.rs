@@ -11,6 +11,7 @@ mod recycle;
 mod refuse;
 mod scrub;
 mod share;
+mod spare_slot;
 mod status;
 mod verify;
 

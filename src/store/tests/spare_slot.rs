@@ -1,0 +1,161 @@
+//! The spare's slot and the journal when they are in use, in doubt or full.
+
+use super::recycle::{a_tick, carry_forward, publish_next, reap};
+use super::share::{content, doubt, link, open, published};
+use super::*;
+use crate::payload::testing::delta;
+use crate::store::Error;
+use crate::store::journal::INODES_MAX;
+use std::sync::Arc;
+
+/// Writes into a file that all generations and the spare share.
+fn damage(world: &World) {
+    a_tick();
+    fs_err::write(world.at("..data/kept/y"), "Y").unwrap();
+}
+
+/// Asserts that the damaged generation is replaced, and that the next one is not made from a spare that shares files
+/// with it.
+fn assert_spare_is_not_used(store: &mut Store, world: &World) {
+    publish(store, &content(2)); // as the repair does
+    let change = delta(&content(2), &content(3), rules()).unwrap();
+    let staged = store.stage_delta(&change, "all", &Blobs::of(&[&content(2), &content(3)]), &go()).unwrap();
+    assert!(staged.is_none(), "the spare shares the file");
+    world.assert_serves(&content(2));
+}
+
+#[test]
+fn damage_that_a_scrub_finds_while_the_last_links_are_made_is_not_in_the_spare() {
+    let world = World::new();
+    let mut store = published(&world, 2);
+    let task = store.spare_task().unwrap();
+    let made = task.make(&go(), |cancel| {
+        let made = task.make_links(cancel)?;
+        assert!(made.is_some());
+        damage(&world);
+        assert!(doubt(&mut store).unwrap().contains("kept/y"));
+        Ok(made)
+    });
+    assert!(matches!(made, Err(Error::Cancelled)), "{made:?}");
+    assert_eq!(store.spare_bytes(), 0);
+    assert_spare_is_not_used(&mut store, &world);
+}
+
+#[test]
+fn damage_that_a_scrub_finds_while_the_spare_is_looked_at_is_not_published() {
+    let world = World::new();
+    let mut store = published(&world, 2);
+    assert!(link(&store, &content(2)));
+    damage(&world);
+    let slot = Arc::clone(&store.spare);
+    let busy = slot.try_lock().unwrap();
+    assert!(doubt(&mut store).unwrap().contains("kept/y"));
+    drop(busy);
+    assert_spare_is_not_used(&mut store, &world);
+}
+
+#[test]
+fn who_drops_the_spare_ends_a_preparation_that_has_only_just_begun() {
+    let world = World::new();
+    let store = published(&world, 2);
+    let slot = &store.spare;
+    let busy = slot.try_lock().unwrap();
+    let preparation = CancellationToken::new();
+    std::thread::scope(|scope| {
+        let dropped = scope.spawn(|| slot.drop_spare(&go()));
+        std::thread::sleep(Duration::from_millis(50)); // it has found the slot in use
+        *slot.preparing() = preparation.clone();
+        let is_cancelled = (0..500).any(|_| {
+            std::thread::sleep(Duration::from_millis(10));
+            preparation.is_cancelled()
+        });
+        drop(busy);
+        dropped.join().unwrap().unwrap();
+        assert!(is_cancelled, "it was waited for");
+    });
+}
+
+#[test]
+fn a_scrub_before_a_preparation_begins_takes_nothing_from_it() {
+    let world = World::new();
+    let mut store = published(&world, 3);
+    a_tick();
+    reap(&mut store);
+    store.drop_spare(&go()).unwrap();
+    store.wait_for_deletions(&go());
+    a_tick();
+    let task = store.spare_task().unwrap();
+    assert_eq!(doubt(&mut store), None);
+    assert!(task.link(&go()).unwrap(), "its stamps are older than the scrub");
+    drop(task);
+    assert!(publish_next(&mut store, &content(3), &content(4)));
+    assert_eq!(doubt(&mut store), None);
+}
+
+#[test]
+fn deletions_of_what_an_earlier_process_linked_are_ours_whatever_the_spare_is_now() {
+    for spare in [Spare::Copy, Spare::Recycle, Spare::Off] {
+        let world = World::new();
+        drop(published(&world, 3));
+        let mut store = Store::open(Options { spare, ..world.options() }).unwrap().0;
+        assert_eq!(store.verify(&of(&content(3)), &go()).unwrap(), [""; 0]);
+        a_tick();
+        assert_eq!(reap(&mut store), 2);
+        store.wait_for_deletions(&go());
+        assert_eq!(doubt(&mut store), None, "{spare:?}");
+    }
+}
+
+/// Fills the journal with inodes that do not exist, for good.
+fn fill_journal(store: &Store) {
+    let journal = store.stamps.journal().unwrap();
+    let mut stat = rustix::fs::lstat("/").unwrap();
+    stat.st_ctime += 1 << 32; // later than anything that is known of a tree
+    for inode in (1 << 40..).take(2 * INODES_MAX) {
+        stat.st_ino = inode;
+        journal.lock(inode).record_creation(&stat);
+    }
+    assert_eq!(journal.len(), INODES_MAX);
+}
+
+#[test]
+fn of_what_does_not_fit_the_journal_a_copy_is_made() {
+    let world = World::new();
+    let mut store = published(&world, 1);
+    fill_journal(&store);
+    a_tick();
+    assert!(!link(&store, &content(1)), "the links would look like foreign writes");
+    store.wait_for_deletions(&go());
+    assert_eq!(doubt(&mut store), None);
+    assert!(publish_next(&mut store, &content(1), &content(2)));
+    assert_eq!(doubt(&mut store), None);
+}
+
+#[test]
+fn what_does_not_fit_the_journal_is_not_written_into_a_spare_of_links() {
+    let world = World::new();
+    let mut store = published(&world, 1);
+    assert!(link(&store, &content(1)));
+    fill_journal(&store);
+    a_tick();
+    assert!(!publish_next(&mut store, &content(1), &content(2)));
+    world.assert_serves(&content(2));
+    assert_eq!(doubt(&mut store), None);
+}
+
+#[test]
+fn what_does_not_fit_the_journal_is_not_moved() {
+    let world = World::new();
+    let mut store = open(&world);
+    // A change at the top creates no directory, and the changed file is linked.
+    let content = |content| tree(&[("changed", Kind::File, content), ("kept/y", Kind::File, "y")]);
+    publish(&mut store, &content("1"));
+    assert!(link(&store, &content("1")));
+    assert!(publish_next(&mut store, &content("1"), &content("2")));
+    assert_eq!(reap(&mut store), 1);
+    fill_journal(&store); // it has the files of the current one, but not the directory `kept` of the retired one
+    a_tick();
+    assert!(!carry_forward(&store, &content("1"), &content("2")));
+    store.wait_for_deletions(&go());
+    assert_eq!(doubt(&mut store), None);
+}
