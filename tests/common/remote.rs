@@ -130,11 +130,14 @@ impl Remote {
         ran.ok().then(|| ran.stdout.trim_end().to_owned())
     }
 
-    /// Points `main` at an existing commit. A hook that updates the ref may hold its lock, or was killed holding it.
+    /// Points `main` at an existing commit. A hook that updates the ref may hold its locks, or was killed holding them:
+    /// that of the ref, and that of `HEAD`, which names it.
     pub fn reset(&self, commit: &str) {
         let update = ["-c", "core.filesRefLockTimeout=2000", "update-ref", "refs/heads/main", commit];
         if !run::to_end(&mut self.command(&update)).ok() {
-            let _ = std::fs::remove_file(self.path.join("refs/heads/main.lock"));
+            for lock in ["refs/heads/main.lock", "HEAD.lock"] {
+                let _ = std::fs::remove_file(self.path.join(lock));
+            }
             self.git(&update);
         }
     }
