@@ -1,7 +1,7 @@
 //! The functions that webhooks and signals call to trigger an attempt of the sync loop.
 //!
 //! A push triggers all instances of a fleet at one moment; `--trigger-spread` delays each instance's attempt by a
-//! random time, so that they do not trigger_attempt the remote at one moment.
+//! random time, so that they do not all ask the remote at one moment.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,8 +18,8 @@ use crate::telemetry::metrics::{Metrics, SourceLabel};
 /// A function that triggers an attempt.
 pub(super) type TriggerFn = Arc<dyn Fn(Trigger) + Send + Sync>;
 
-/// Wraps `trigger_attempt` so that it is called after a random part of `within`. Triggers that arrive before that are counted and
-/// join the pending one. With zero `within`, returns `trigger_attempt` itself.
+/// Wraps `trigger_attempt` so that it is called after a random part of `within`. Triggers that arrive before that are
+/// counted and join the pending one. With zero `within`, returns `trigger_attempt` itself.
 pub(super) fn spread(
     runtime: &Handle,
     within: Duration,
@@ -41,14 +41,15 @@ pub(super) fn spread(
         let waiting = Arc::clone(&waiting);
         runtime.spawn(async move {
             tokio::time::sleep(within.mul_f64(random_fraction())).await;
-            waiting.store(false, Ordering::SeqCst); // before `trigger_attempt`: a trigger from now on may be for a newer revision
+            // Before `trigger_attempt`, because a trigger from now on may be for a newer revision.
+            waiting.store(false, Ordering::SeqCst);
             trigger_attempt(trigger);
         });
     })
 }
 
-/// Wraps `trigger_attempt` so that the sources a trigger is for (all of them, if it names none) are added to `requests` before the
-/// attempt is triggered: one attempt may serve several triggers.
+/// Wraps `trigger_attempt` so that the sources a trigger is for (all of them, if it names none) are added to `requests`
+/// before the attempt is triggered: one attempt may serve several triggers.
 pub(super) fn requesting(requests: &Requests, trigger_attempt: TriggerFn) -> admin::TriggerFn {
     let requests = requests.clone();
     Arc::new(move |trigger, sources| {

@@ -66,7 +66,7 @@ pub(super) fn lower_ceilings(settings: &mut Settings, has_rules: bool) -> Option
 }
 
 /// Splits the room for a root and a mirror in memory: three quarters for generations, one quarter for the mirror. With
-/// rules, plans of ConfigMaps take two thirds of it before: see [`plan_limit`].
+/// rules they share a third of it, because plans of ConfigMaps may take the rest: see [`plan_limit`].
 fn shares(limit: u64, has_rules: bool) -> (u64, u64) {
     let room = if has_rules { room(limit) / 3 } else { room(limit) };
     (room - room / 4, room / 4)

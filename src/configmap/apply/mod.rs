@@ -7,7 +7,7 @@
 //!   the order of writes; `prune_limit`: how much one run may delete or empty.
 //! - `ledger`: what was last attempted, and the outcome; `ledger_set`: the ledgers of many namespaces; `lease`: which
 //!   instance writes a namespace.
-//! - `inputs`, `digest`: the rules digest, which identifies the rules that a ConfigMap was written by;
+//! - `digest_inputs`, `digest`: the rules digest, which identifies the rules that a ConfigMap was written by;
 //!   `legacy_digest`: the form of it that earlier releases stored.
 //!
 //! The inventory of what was written is [`crate::marker`], because consumers read it, too.
