@@ -10,10 +10,10 @@ mod delayed_trigger;
 mod ledger;
 mod listener;
 mod memory;
-mod missing;
 mod root_and_rules;
 mod rules_only;
 mod signals;
+mod startup_warnings;
 
 use std::io::Write;
 use std::path::Path;
@@ -38,8 +38,8 @@ use crate::telemetry::metrics::Metrics;
 use crate::{admin, deliver, detached_io, human, mirror, secret, shutdown, sync, telemetry, user};
 
 pub use memory::plan_limit as plan_memory_limit;
-pub use missing::missing;
 pub use rules_only::Rules;
+pub use startup_warnings::startup_warnings;
 
 use delayed_trigger::{requesting, spread};
 use root_and_rules::RootDelivery;
@@ -200,8 +200,8 @@ fn run_process<T>(
     // git-sync has no such ceilings: an installation that replaces it must not be refused what git-sync had room for.
     let bounded =
         if settings.git_sync_metrics { None } else { memory::lower_ceilings(&mut settings, has_rules) };
-    let missing = missing(&settings);
-    for warning in warnings.iter().chain(&settings.remarks).chain(&missing).chain(&bounded) {
+    let unusable = startup_warnings(&settings);
+    for warning in warnings.iter().chain(&settings.remarks).chain(&unusable).chain(&bounded) {
         warn!("{warning}");
     }
     if settings.add_user {

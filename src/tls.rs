@@ -22,7 +22,7 @@ use crate::detached_io;
 use crate::secret::quoted;
 
 /// Time limit for reading the root certificates.
-const PATIENCE: Duration = Duration::from_secs(5);
+const READ_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A client configuration that trusts the system's authorities and those of `ca_file`. No file is read before the first
 /// handshake.
@@ -103,10 +103,10 @@ impl ServerCertVerifier for Verifier {
 enum RootsProblem {
     #[error("the CA file {} cannot be read: {source}", path.display())]
     Unreadable { path: PathBuf, source: rustls::pki_types::pem::Error },
-    #[error("the CA file {} could not be read within {PATIENCE:?}", path.display())]
+    #[error("the CA file {} could not be read within {READ_TIMEOUT:?}", path.display())]
     Late { path: PathBuf },
     #[error(
-        "this system's CA certificates could not be read within {PATIENCE:?} (SSL_CERT_FILE, SSL_CERT_DIR, or where \
+        "this system's CA certificates could not be read within {READ_TIMEOUT:?} (SSL_CERT_FILE, SSL_CERT_DIR, or where \
          the distribution keeps them)"
     )]
     SystemLate,
@@ -119,12 +119,12 @@ enum RootsProblem {
 /// The key under which reads without a CA file are serialized ([`detached_io`] runs one at a time for each path).
 const SYSTEM: &str = "the system's CA certificates";
 
-/// Reads the roots on a detached thread, which may hang with its file system; the caller waits for [`PATIENCE`] at
+/// Reads the roots on a detached thread, which may hang with its file system; the caller waits for [`READ_TIMEOUT`] at
 /// most.
 fn read_roots(ca_file: Option<PathBuf>) -> Result<RootCertStore, RootsProblem> {
     let path = ca_file.clone();
     let key = ca_file.as_deref().unwrap_or(Path::new(SYSTEM));
-    let read = || detached_io::wait(key, PATIENCE, move || roots(path.as_deref()));
+    let read = || detached_io::wait(key, READ_TIMEOUT, move || roots(path.as_deref()));
     // rustls' verifier is a blocking call: on a multi-threaded runtime, other tasks of this thread move to another one.
     let has_workers = Handle::try_current().is_ok_and(|it| it.runtime_flavor() == RuntimeFlavor::MultiThread);
     let read = if has_workers { tokio::task::block_in_place(read) } else { read() };

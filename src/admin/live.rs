@@ -151,16 +151,16 @@ fn answer(status: &Status) -> Vec<u8> {
     secret::redacted(&text).into_owned().into_bytes()
 }
 
-/// Asks the writer of a root for its status. Blocks for at most `patience`.
-pub fn query_writer(path: &Path, patience: Duration) -> Writer {
+/// Asks the writer of a root for its status. Blocks for at most `timeout`.
+pub fn query_writer(path: &Path, timeout: Duration) -> Writer {
     let (send, received) = std::sync::mpsc::channel();
     let path = path.to_owned();
     // On a thread, as connect(2) blocks without a timeout while the listener's backlog is full.
-    let asking = std::thread::Builder::new().spawn(move || send.send(connect(&path, patience)));
+    let asking = std::thread::Builder::new().spawn(move || send.send(connect(&path, timeout)));
     if let Err(error) = asking {
         return Writer::Unknown(error.to_string());
     }
-    match received.recv_timeout(patience) {
+    match received.recv_timeout(timeout) {
         Ok(Ok(text)) => match serde_json::from_slice(&text) {
             Ok(answer) => Writer::Answers(Box::new(answer)),
             Err(error) => Writer::Unknown(format!("its response cannot be parsed: {error}")),
@@ -175,10 +175,10 @@ pub fn query_writer(path: &Path, patience: Duration) -> Writer {
 }
 
 /// Connects to the socket and reads the answer.
-fn connect(path: &Path, patience: Duration) -> std::io::Result<Vec<u8>> {
+fn connect(path: &Path, timeout: Duration) -> std::io::Result<Vec<u8>> {
     let (_dir, at) = short_path(path)?;
     let stream = std::os::unix::net::UnixStream::connect(at)?;
-    stream.set_read_timeout(Some(patience))?;
+    stream.set_read_timeout(Some(timeout))?;
     let mut text = Vec::new();
     stream.take(MAX_ANSWER_SIZE).read_to_end(&mut text)?;
     // A writer that ends at this moment closes the connection without an answer.

@@ -23,7 +23,7 @@ pub(super) fn run(args: &Args, given: &FlagOrigins) -> anyhow::Result<ExitCode> 
         config::warnings_about(list).into_iter().for_each(super::warn);
         unreadable_credentials(list).into_iter().for_each(super::warn);
     }
-    settings.remarks.iter().cloned().chain(app::missing(&settings)).for_each(super::warn);
+    settings.remarks.iter().cloned().chain(app::startup_warnings(&settings)).for_each(super::warn);
     // Only a warning: `sync` may run on another kernel.
     settings.mirror.sandbox.check().err().into_iter().for_each(super::warn);
     let width = given.lines.iter().map(|line| line.to_string().chars().count()).max().unwrap_or_default();

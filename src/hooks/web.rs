@@ -65,7 +65,7 @@ impl Web {
             Ok(answer.status().as_u16())
         };
         let status = tokio::select! {
-            () = after_patience(stop) => return Err(Failure::Drained),
+            () = after_shutdown_grace(stop) => return Err(Failure::Drained),
             answered = tokio::time::timeout(self.timeout, exchange) => answered.unwrap_or_else(|_| {
                 Err(Failure::Silent { url: self.shown(), after: self.timeout })
             })?,
@@ -100,7 +100,7 @@ impl Web {
 }
 
 /// Completes [`SHUTDOWN_GRACE`] after `stop`.
-async fn after_patience(stop: &CancellationToken) {
+async fn after_shutdown_grace(stop: &CancellationToken) {
     stop.cancelled().await;
     tokio::time::sleep(SHUTDOWN_GRACE).await;
 }

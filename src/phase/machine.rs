@@ -30,7 +30,7 @@ pub struct Timing {
 
 /// How many consecutive failures end the process; `None`: no limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Patience {
+pub struct FailureLimits {
     /// The limit after the first success.
     pub failures: Option<u32>,
     /// The limit before the first success.
@@ -94,7 +94,7 @@ pub enum Failure {
 #[derive(Clone, Debug)]
 pub struct Machine {
     timing: Timing,
-    patience: Patience,
+    failure_limits: FailureLimits,
     phase: Phase,
     /// The trigger of the next attempt. At most one is pending, however many were received.
     pending: Option<Trigger>,
@@ -109,10 +109,10 @@ pub struct Machine {
 impl Machine {
     /// Starts with an attempt that is due at once. `hold` is when the minimum interval ends after the publication that
     /// was found at start.
-    pub fn new(timing: Timing, patience: Patience, now: Duration, hold: Option<Duration>) -> Self {
+    pub fn new(timing: Timing, failure_limits: FailureLimits, now: Duration, hold: Option<Duration>) -> Self {
         Self {
             timing,
-            patience,
+            failure_limits,
             phase: Phase::Waiting { due: now },
             pending: Some(Trigger::StartUp),
             failures: 0,
@@ -133,7 +133,7 @@ impl Machine {
 
     /// The number of consecutive failures at which the machine gives up at present; `None`: it never does.
     pub fn limit(&self) -> Option<u32> {
-        if self.succeeded { self.patience.failures } else { self.patience.init_failures }
+        if self.succeeded { self.failure_limits.failures } else { self.failure_limits.init_failures }
     }
 
     /// When the next attempt is due; `None` while one is running or if none will follow.
@@ -196,7 +196,7 @@ impl Machine {
 
     /// Ends the attempt: it found a new revision that has to wait for the minimum interval. A pending trigger is
     /// dropped, as the attempt at `until` does what it asked for.
-    pub fn hold_tip(&mut self, until: Duration) {
+    pub fn hold_revision(&mut self, until: Duration) {
         self.debug_assert_syncing();
         self.failures = 0;
         self.succeeded = true;
@@ -279,7 +279,7 @@ mod tests {
         }
     }
 
-    const FOREVER: Patience = Patience { failures: None, init_failures: None };
+    const FOREVER: FailureLimits = FailureLimits { failures: None, init_failures: None };
     const TROUBLE: Failure = Failure::Trouble { retry_after: None };
 
     fn name(phase: Phase) -> &'static str {
@@ -300,7 +300,7 @@ mod tests {
         let mut syncing = waiting.clone();
         syncing.start(S(0));
         let mut holding = syncing.clone();
-        holding.hold_tip(S(5));
+        holding.hold_revision(S(5));
         let mut backing_off = syncing.clone();
         backing_off.fail(S(0), TROUBLE, MIDDLE);
         let mut parked = syncing.clone();
@@ -325,10 +325,10 @@ mod tests {
             if let Phase::Syncing { .. } = machine.phase {
                 note(&machine, "publish", &step(&|m| m.publish(S(1), MIDDLE)));
                 note(&machine, "unchanged", &step(&|m| m.unchanged(S(1), MIDDLE)));
-                note(&machine, "hold_tip", &step(&|m| m.hold_tip(S(5))));
+                note(&machine, "hold_revision", &step(&|m| m.hold_revision(S(5))));
                 note(&machine, "fail", &step(&|m| m.fail(S(1), TROUBLE, MIDDLE)));
-                let impatient = Patience { failures: Some(1), init_failures: Some(1) };
-                let mut last = Machine { patience: impatient, ..machine.clone() };
+                let impatient = FailureLimits { failures: Some(1), init_failures: Some(1) };
+                let mut last = Machine { failure_limits: impatient, ..machine.clone() };
                 last.fail(S(1), TROUBLE, MIDDLE);
                 note(&machine, "fail", &last);
             } else if machine.phase != Phase::Parked {
@@ -430,7 +430,7 @@ mod tests {
         machine.trigger(Trigger::Webhook);
         machine.start(S(2));
         assert_eq!(machine.held_until(S(2)), Some(S(6)));
-        machine.hold_tip(S(6));
+        machine.hold_revision(S(6));
         machine.trigger(Trigger::Webhook);
         assert_eq!(machine.due(), Some(S(6)), "a trigger does not shorten it");
         assert_eq!(machine.start(S(6)), Trigger::Webhook);
@@ -439,8 +439,8 @@ mod tests {
 
     #[test]
     fn the_limit_of_consecutive_failures_is_another_one_before_the_first_success() {
-        let patience = Patience { failures: Some(3), init_failures: Some(2) };
-        let mut machine = Machine::new(timing(), patience, S(0), None);
+        let failure_limits = FailureLimits { failures: Some(3), init_failures: Some(2) };
+        let mut machine = Machine::new(timing(), failure_limits, S(0), None);
         let end = |machine: &mut Machine, success: bool| {
             let now = machine.due().unwrap();
             machine.start(now);

@@ -38,10 +38,10 @@ use crate::repeats::{Repeats, suppressed};
 use crate::revision::Revision;
 
 /// How long an attempt waits for answers once something is published. A later answer requests another attempt.
-const PATIENCE: Duration = Duration::from_secs(1);
+const ANSWERS_WAIT: Duration = Duration::from_secs(1);
 
 /// The least time that an attempt waits if a delivery needs the answers.
-const PATIENCE_FOR_RULES: Duration = Duration::from_secs(10);
+const RULES_WAIT: Duration = Duration::from_secs(10);
 
 /// The name, in the directory of the mirrors, of the repository of composed revisions.
 const COMPOSED: &str = "composed";
@@ -428,17 +428,17 @@ impl SourceSet {
         let &SetOptions { one_time, root, timeout, .. } = &self.options;
         let is_first = root && self.published.is_empty();
         let all = one_time || is_first || self.on_failure == OnFailure::Hold;
-        let patience = if all {
+        let longest = if all {
             timeout.saturating_mul(2)
         } else if self.delivery_waits() {
             // Twice the duration of the slowest last poll, so that repositories that become slower still answer in
             // time.
             let slowest = self.repositories.values().filter_map(|repository| repository.last_duration).max();
-            PATIENCE_FOR_RULES.max(slowest.unwrap_or_default() * 2).min(timeout)
+            RULES_WAIT.max(slowest.unwrap_or_default() * 2).min(timeout)
         } else {
-            PATIENCE
+            ANSWERS_WAIT
         };
-        let deadline = Instant::now() + patience;
+        let deadline = Instant::now() + longest;
         loop {
             let is_awaited = |(name, repository): (&String, &Repository)| {
                 repository.busy && (all || !not_awaited.contains(name))

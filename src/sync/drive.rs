@@ -222,7 +222,7 @@ impl<W: Work> Drive<'_, W> {
         match &result {
             Ok(Done::Published(_)) => self.machine.publish(now, retry::random_fraction()),
             Ok(Done::Unchanged) => self.machine.unchanged(now, retry::random_fraction()),
-            Ok(Done::Held) => self.machine.hold_tip(hold.unwrap_or(now)),
+            Ok(Done::Held) => self.machine.hold_revision(hold.unwrap_or(now)),
             Err(error) => self.machine.fail(now, error.failure(), retry::random_fraction()),
         }
         self.attempts.ended(result.as_ref().map(|_| self.work.newest()).map_err(Error::to_source_error));

@@ -54,7 +54,7 @@ use crate::fsx;
 use crate::hooks::Hooks;
 use crate::mirror::{Selection, Subdirectory, Submodules};
 use crate::payload::{Limits, Rules, Symlinks};
-use crate::phase::machine::{Machine, Patience, Timing};
+use crate::phase::machine::{FailureLimits, Machine, Timing};
 use crate::phase::{Status, Trigger};
 use crate::sources::{AttemptResults, History, Newest, Upstream};
 use crate::store::{OperatorFile, Store};
@@ -87,7 +87,7 @@ pub struct Options {
     /// The pace of attempts.
     pub pace: Timing,
     /// How many consecutive failures end the sync.
-    pub patience: Patience,
+    pub failure_limits: FailureLimits,
     /// The time limit of one attempt.
     pub sync_timeout: Duration,
     /// End after the first success.
@@ -198,7 +198,7 @@ impl Sync {
             let since = Duration::try_from(since).unwrap_or_default();
             options.pace.min_interval.checked_sub(since)
         });
-        let machine = Machine::new(options.pace, options.patience, Duration::ZERO, hold);
+        let machine = Machine::new(options.pace, options.failure_limits, Duration::ZERO, hold);
         let before = store.status();
         let received = upstream.received();
         let (send, triggers) = mpsc::channel(1);

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use treeswap::mirror::{self, wire};
 use treeswap::phase::Status;
-use treeswap::phase::machine::{Patience, Timing};
+use treeswap::phase::machine::{FailureLimits, Timing};
 use treeswap::retry::Backoff;
 use treeswap::sources::Upstream;
 use treeswap::store::{self, Durability, Spare, Store, Style};
@@ -40,7 +40,7 @@ fn options(root: &Path, period: Duration, spare: Spare) -> sync::Options {
             init_backoff: backoff,
             jitter: 0.0,
         },
-        patience: Patience { failures: None, init_failures: None },
+        failure_limits: FailureLimits { failures: None, init_failures: None },
         sync_timeout: S(120),
         one_time: false,
         park: false,

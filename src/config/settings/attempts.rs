@@ -11,7 +11,7 @@ use crate::config::personality::Personality;
 use crate::config::values::path;
 use crate::payload::Symlinks;
 use crate::phase::REF_OF_SOURCES;
-use crate::phase::machine::{Patience, Timing};
+use crate::phase::machine::{FailureLimits, Timing};
 use crate::revision::Ref;
 use crate::{mirror, retry, store, sync};
 
@@ -42,7 +42,7 @@ impl Check<'_> {
             group_write: given.group_write,
             spare: given.spare != "off" && !one_time,
             pace,
-            patience: self.patience()?,
+            failure_limits: self.failure_limits()?,
             sync_timeout,
             one_time: *one_time,
             // As git-sync does for a commit id. As treeswap, attempts go on, to check that the root is intact.
@@ -107,7 +107,7 @@ impl Check<'_> {
 
     /// The number of failures after which the process exits. As in git-sync, 0 and 1 both mean the first failure, and a
     /// negative number means never.
-    pub(super) fn patience(&self) -> Result<Patience, Error> {
+    pub(super) fn failure_limits(&self) -> Result<FailureLimits, Error> {
         let given = &self.args.pace;
         let limit = |flag: &str, value: i64| match value {
             ..0 => Ok(None),
@@ -121,6 +121,6 @@ impl Check<'_> {
             Some(value) => limit("init-max-failures", value)?,
             None => failures,
         };
-        Ok(Patience { failures, init_failures })
+        Ok(FailureLimits { failures, init_failures })
     }
 }

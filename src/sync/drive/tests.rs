@@ -7,7 +7,7 @@ use super::*;
 use crate::clock;
 use crate::generation::{GenerationRecord, Name};
 use crate::mirror;
-use crate::phase::machine::{Patience, Timing};
+use crate::phase::machine::{FailureLimits, Timing};
 use crate::retry::Backoff;
 use crate::revision::{ObjectId, Revision};
 use crate::sync::Options;
@@ -150,7 +150,7 @@ fn options() -> Options {
             init_backoff: backoff,
             jitter: 0.0,
         },
-        patience: Patience { failures: None, init_failures: None },
+        failure_limits: FailureLimits { failures: None, init_failures: None },
         sync_timeout: S(120),
         one_time: false,
         park: false,
@@ -192,7 +192,7 @@ async fn drive_held(
         std::future::pending::<()>().await; // the channel stays open
     });
     let draining = double.end.1.clone();
-    let machine = Machine::new(options.pace, options.patience, Duration::ZERO, hold);
+    let machine = Machine::new(options.pace, options.failure_limits, Duration::ZERO, hold);
     let timeout = options.sync_timeout;
     let one_time = options.one_time;
     let park = options.park;
@@ -326,12 +326,12 @@ async fn a_long_attempt_shows_its_progress_and_a_short_one_does_not() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn patience_ends() {
+async fn the_failure_limit_ends_the_sync() {
     let draining = CancellationToken::new();
     let mut double = Double::new(&[S(0)], 100, &draining);
     double.fails = Box::new(|_| true);
-    let patience = Patience { failures: None, init_failures: Some(3) };
-    let ran = drive(&mut double, Options { patience, ..options() }, &[]).await;
+    let failure_limits = FailureLimits { failures: None, init_failures: Some(3) };
+    let ran = drive(&mut double, Options { failure_limits, ..options() }, &[]).await;
     assert!(matches!(ran.end, End::GaveUp(_)));
     assert_eq!(double.attempts.len(), 3);
 }

@@ -6,7 +6,7 @@ use crate::config::Settings;
 
 /// Returns a warning for each hook program that is missing or not executable, and for each secret file that is missing,
 /// unreadable or empty. Blocks, but only for seconds even if a file system hangs.
-pub fn missing(settings: &Settings) -> Vec<String> {
+pub fn startup_warnings(settings: &Settings) -> Vec<String> {
     let hooks = [
         ("exechook-command", &settings.hooks.exec),
         ("pre-publish-exechook-command", &settings.hooks.pre_publish),
