@@ -1,8 +1,13 @@
 //! Staging: applies a delta to the spare where possible, and otherwise writes the whole payload.
+//!
+//! If no spare is ready, one of hard links is made first: that takes less time than writing all files. It happens when
+//! a commit follows the last one closely, or while the spare waits for a grace period to end.
 
 use tokio_util::sync::CancellationToken;
+use tracing::debug;
 
 use super::error::Error;
+use crate::human::one_line;
 use crate::mirror::{self, Objects, Selection};
 use crate::payload::Delta;
 use crate::revision::Revision;
@@ -26,12 +31,14 @@ pub(super) struct Choice {
 pub(super) struct Job<'a> {
     pub(super) objects: &'a Objects,
     pub(super) choice: &'a Choice,
+    /// False if the disk is so slow that hard links take too long.
+    pub(super) may_link: bool,
     pub(super) cancel: &'a CancellationToken,
 }
 
 impl Job<'_> {
     /// Stages `revision`. With a `base`, which has the current generation's tree, only what differs is written if that
-    /// is little and the spare is ready.
+    /// is little and there is a spare.
     pub(super) fn stage(
         &self,
         store: &mut Store,
@@ -42,13 +49,34 @@ impl Job<'_> {
         if let Some(base) = base
             && let Some(delta) = self.objects.delta(base, revision, &self.choice.wanted)?
             && is_small(&delta, base.entries)
-            && let Some(staged) =
-                store.stage_delta(&delta, &self.choice.digest, blobs.as_ref(), self.cancel)?
         {
-            return Ok(staged);
+            let stage = |store: &mut Store| {
+                store.stage_delta(&delta, &self.choice.digest, blobs.as_ref(), self.cancel)
+            };
+            if let Some(staged) = stage(store)? {
+                return Ok(staged);
+            }
+            if self.may_link
+                && self.link(store)?
+                && let Some(staged) = stage(store)?
+            {
+                return Ok(staged);
+            }
         }
         let payload = self.objects.payload(revision, &self.choice.wanted)?;
         Ok(store.stage(&payload, &self.choice.digest, blobs.as_ref(), self.cancel)?)
+    }
+
+    /// Makes a spare of hard links. Returns false if that is not possible.
+    fn link(&self, store: &Store) -> Result<bool, Error> {
+        let Some(task) = store.spare_task().filter(store::SpareTask::links) else { return Ok(false) };
+        match task.link(self.cancel).map_err(Error::from) {
+            Err(error) if !error.is_cancelled() => {
+                debug!(error = one_line(&error), "no hard links: the generation is written in full");
+                Ok(false)
+            }
+            linked => linked,
+        }
     }
 }
 

@@ -153,6 +153,7 @@ impl Worker {
         let mut store = self.store().await;
         let metrics = self.metrics.clone();
         let current = self.readable.or(self.view.revision());
+        let may_link = !self.spare.is_slow();
         let (mut store, staged, commit) = bounds
             .blocking(Stage::Export, move |cancel| {
                 let began = Instant::now();
@@ -166,7 +167,7 @@ impl Worker {
                         debug!(error = one_line(&error), "a retired generation cannot be recycled");
                     }
                 }
-                let job = Job { objects: &objects, choice: &choice, cancel };
+                let job = Job { objects: &objects, choice: &choice, may_link, cancel };
                 let mut staged = job.stage(&mut store, revision, base)?; // 7
                 let sources = commit.iter().flat_map(|commit| &commit.sources);
                 staged.is_composed_of(sources.map(|source| (source.name.clone(), source.revision)));
