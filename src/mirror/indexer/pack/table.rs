@@ -28,6 +28,14 @@ const ROW: usize = 20 + 8 + 4 + 8 + 1;
 /// The size in bytes of the largest table.
 pub(in crate::mirror) const TABLE_MAX: usize = ROW * MOST;
 
+/// How many values the first two bytes of an id have.
+const FAN_OUT: usize = 1 << 16;
+
+/// The first two bytes of an id, as a number.
+fn prefix(id: &[u8]) -> usize {
+    usize::from(id[0]) << 8 | usize::from(id[1])
+}
+
 /// What a table says of an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::mirror) struct Row {
@@ -84,6 +92,9 @@ pub(in crate::mirror) struct ObjectTable {
     pack: PathBuf,
     /// The encoded rows, sorted by id.
     rows: Vec<[u8; ROW]>,
+    /// For each first two bytes of an id: how many rows have lower ones. A binary search of all rows would take more
+    /// time than inflating a small object.
+    fan_out: Box<[u32]>,
     /// The rows' positions, sorted by offset.
     by_offset: Vec<u32>,
 }
@@ -121,7 +132,10 @@ impl ObjectTable {
         let offsets = rows.iter().map(|row| Some(Row::decode(row)?.offset)).collect::<Option<Vec<_>>>()?;
         let mut by_offset: Vec<u32> = (0..).take(rows.len()).collect();
         by_offset.sort_unstable_by_key(|at| offsets[*at as usize]);
-        Some(Self { pack, rows, by_offset })
+        let mut fan_out = vec![0; FAN_OUT + 1].into_boxed_slice();
+        rows.iter().for_each(|row| fan_out[prefix(row) + 1] += 1);
+        (1..=FAN_OUT).for_each(|at| fan_out[at] += fan_out[at - 1]);
+        Some(Self { pack, rows, fan_out, by_offset })
     }
 
     /// The pack's file.
@@ -136,8 +150,11 @@ impl ObjectTable {
 
     /// The position of an object's row.
     pub(super) fn position(&self, id: &ObjectId) -> Option<u32> {
-        let order = |row: &[u8; ROW]| row.first_chunk().map(|row| ObjectId(*row)).cmp(&Some(*id));
-        Some(self.rows.binary_search_by(order).ok()? as u32)
+        let prefix = prefix(&id.0);
+        let (from, to) = (self.fan_out[prefix], self.fan_out[prefix + 1]);
+        let rows = &self.rows[from as usize..to as usize];
+        let found = rows.binary_search_by(|row| row[..20].cmp(&id.0)).ok()?;
+        Some(from + found as u32)
     }
 
     /// The position of the row of the object whose entry begins at `offset`.
