@@ -75,6 +75,11 @@ impl FlagOrigins {
         }
     }
 
+    /// Whether a flag was given, as such or by its variable.
+    pub(super) fn is_given(&self, flag: &str) -> bool {
+        *self.origins.get(flag) != Origin::Default
+    }
+
     /// Validates the arguments.
     pub(super) fn settings(&self, args: &config::Args) -> Result<Settings, config::Error> {
         Settings::new(args, &self.origins, &self.hidden)
