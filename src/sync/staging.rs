@@ -1,10 +1,13 @@
 //! Staging: applies a delta to the spare where possible, and otherwise writes the whole payload.
 
+use std::sync::Once;
+
 use tokio_util::sync::CancellationToken;
+use tracing::info;
 
 use super::error::Error;
 use crate::mirror::{self, Objects, Selection};
-use crate::payload::Delta;
+use crate::payload::{Delta, Kind};
 use crate::revision::Revision;
 use crate::store::{self, Store};
 
@@ -27,6 +30,8 @@ pub(super) struct Job<'a> {
     pub(super) objects: &'a Objects,
     pub(super) choice: &'a Choice,
     pub(super) cancel: &'a CancellationToken,
+    /// Used up by the line that submodules are published as empty directories. `None`: they are not.
+    pub(super) no_submodules: Option<&'a Once>,
 }
 
 impl Job<'_> {
@@ -48,6 +53,17 @@ impl Job<'_> {
             return Ok(staged);
         }
         let payload = self.objects.payload(revision, &self.choice.wanted)?;
+        let module = payload.entries.iter().find(|entry| entry.kind == Kind::Submodule);
+        if let (Some(once), Some(module)) = (self.no_submodules, module) {
+            // Who comes from git-sync, where they are on by default, would look for the reason elsewhere.
+            let path = crate::payload::escaped(&payload.path_of(module));
+            once.call_once(|| {
+                info!(
+                    "submodules are off, so {path} is an empty directory, and so is every other one: \
+                     --submodules=recursive publishes their content"
+                );
+            });
+        }
         Ok(store.stage(&payload, &self.choice.digest, blobs.as_ref(), self.cancel)?)
     }
 }
