@@ -17,7 +17,7 @@ use super::blocking::blocking;
 use super::closure::closure_beside;
 use super::error::Error;
 use super::index_limiter::IndexLimiter;
-use super::indexer::{Indexer, Job, Report, Task};
+use super::indexer::{Indexer, Job, ObjectTable, Report, Task};
 use super::layout::Layout;
 use super::modules::Allowance;
 use super::packed_blobs::PackedBlobs;
@@ -233,7 +233,8 @@ impl Mirror {
         let task = Task::Index { tip: want, base, expected, partial };
         let request = self.filtered(request);
         let layout = Arc::clone(&self.layout);
-        let (answer, pack) = self.receive_into(layout.dir(), max_bytes, &request, task).await?;
+        let (answer, pack, table) = self.receive_into(layout.dir(), max_bytes, &request, task).await?;
+        self.shared.set_table(table);
         if request.filter.is_some() && !answer.filtered && self.received == 0 {
             tracing::warn!("the remote does not support --filter: it sends everything");
         }
@@ -275,15 +276,15 @@ impl Mirror {
         }
     }
 
-    /// Receives one pack of at most `max_bytes` into the repository `dir`. Returns the remote's answer and the pack's
-    /// name.
+    /// Receives one pack of at most `max_bytes` into the repository `dir`. Returns the remote's answer, the pack's name
+    /// and, if it is large, the table of its objects.
     pub(super) async fn receive_into(
         &mut self,
         dir: &Path,
         max_bytes: u64,
         request: &Request,
         task: Task,
-    ) -> Result<(PackResponse, String), Error> {
+    ) -> Result<(PackResponse, String, Option<ObjectTable>), Error> {
         let job = Job {
             dir: dir.to_owned(),
             task,
@@ -319,7 +320,7 @@ impl Mirror {
         index_limiter: &IndexLimiter,
         request: &Request,
         job: Job,
-    ) -> Result<(PackResponse, String), Error> {
+    ) -> Result<(PackResponse, String, Option<ObjectTable>), Error> {
         // A request without haves asks for the whole repository, which is likely a large pack. Its turn is taken before
         // the request is sent, because otherwise the server would have to wait in the middle of the pack.
         let is_whole = request.haves.is_empty();
@@ -395,10 +396,10 @@ fn received_pack(
     indexer: &Indexer,
     request: &Request,
     answer: Option<Result<PackResponse, wire::Error>>,
-    report: Report,
-) -> Result<(PackResponse, String), Error> {
+    (report, table): (Report, Option<ObjectTable>),
+) -> Result<(PackResponse, String, Option<ObjectTable>), Error> {
     match (answer, report) {
-        (Some(Ok(answer)), Report::Complete { pack, .. }) => Ok((answer, pack)),
+        (Some(Ok(answer)), Report::Complete { pack, .. }) => Ok((answer, pack, table)),
         // The stream failed, and the child only saw the end of its input.
         (Some(Err(error)), Report::Cut | Report::Complete { .. }) => {
             Err(with_wanted(request.wants[0], error))

@@ -348,6 +348,7 @@ impl Mirror {
     /// Collects garbage so that the mirror's growth stays bounded; called after a publication. `held` are the published
     /// revisions, newest first. Blocking. Packs that readers still use are removed by a later call.
     pub fn housekeep(&mut self, held: &[Revision]) -> Result<(), Error> {
+        self.shared.set_table(None);
         self.collect_garbage(held)?;
         self.keep_modules(held)
     }

@@ -4,12 +4,15 @@
 //! file names, and refuses or repairs malformed tree entries that we want to name in an error. An object's size is read
 //! before its content, so that no commit, tag or tree larger than [`COMMIT_MAX`] or [`TREE_MAX`] is ever decoded.
 
+use std::cell::RefCell;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use git2::{ErrorClass, ErrorCode, ObjectType, Oid};
 
 use super::error::{Error, Libgit2};
+use super::indexer::{ObjectTable, TableReader};
 use super::loose::{Damaged, Loose, LooseObject};
 use super::object_error::ObjectError;
 use crate::revision::ObjectId;
@@ -57,6 +60,8 @@ impl ObjectError {
 pub(super) struct Store {
     repository: git2::Repository,
     loose: Loose,
+    /// Reads the objects of the pack that was indexed last.
+    table: Option<RefCell<TableReader>>,
 }
 
 impl Store {
@@ -69,7 +74,12 @@ impl Store {
     pub(super) fn of(repository: git2::Repository) -> Self {
         let mut loose = Loose::none();
         loose.add(&repository.commondir().join("objects"));
-        Self { repository, loose }
+        Self { repository, loose, table: None }
+    }
+
+    /// Reads the objects of a table by it, if its pack is still there.
+    pub(super) fn with_table(self, table: Option<Arc<ObjectTable>>) -> Self {
+        Self { table: table.and_then(TableReader::open).map(RefCell::new), ..self }
     }
 
     /// Adds object directories that are read, too, as alternates.
@@ -100,7 +110,7 @@ impl Store {
 
     /// Returns a reader for objects, with libgit2's error.
     pub(super) fn reader(&self) -> Result<ObjectReader<'_>, git2::Error> {
-        Ok(ObjectReader { odb: self.repository.odb()?, loose: &self.loose })
+        Ok(ObjectReader { odb: self.repository.odb()?, loose: &self.loose, table: self.table.as_ref() })
     }
 
     /// Returns a reader for the mirror's objects.
@@ -110,11 +120,13 @@ impl Store {
     }
 }
 
-/// Reads objects through one database handle. libgit2 reads packed objects; loose objects are read by
-/// [`super::loose`]. libgit2 is never asked for the content of an object whose loose file is damaged.
+/// Reads objects through one database handle. Objects of the pack that was indexed last are read by its table, loose
+/// ones by [`super::loose`], and all others by libgit2. libgit2 is never asked for the content of an object whose loose
+/// file is damaged.
 pub(super) struct ObjectReader<'a> {
     odb: git2::Odb<'a>,
     loose: &'a Loose,
+    table: Option<&'a RefCell<TableReader>>,
 }
 
 /// An object's content.
@@ -126,6 +138,7 @@ pub(super) struct Object<'a> {
 enum Content<'a> {
     OfLibgit2(git2::OdbObject<'a>),
     Ours(Vec<u8>),
+    Shared(Arc<Vec<u8>>),
 }
 
 impl Object<'_> {
@@ -139,6 +152,7 @@ impl Object<'_> {
         match &self.content {
             Content::OfLibgit2(object) => object.data(),
             Content::Ours(content) => content,
+            Content::Shared(content) => content,
         }
     }
 }
@@ -148,7 +162,7 @@ impl<'a> ObjectReader<'a> {
     /// A reader for a database without files.
     pub(super) fn in_memory(odb: git2::Odb<'a>) -> Self {
         static NONE: Loose = Loose::none();
-        Self { odb, loose: &NONE }
+        Self { odb, loose: &NONE, table: None }
     }
 }
 
@@ -161,6 +175,9 @@ impl ObjectReader<'_> {
 
     /// Reads a whole object of any type and size.
     pub(super) fn read(&self, id: &ObjectId) -> Result<Object<'_>, git2::Error> {
+        if let Some((kind, content)) = self.table.and_then(|table| table.borrow_mut().read(id)) {
+            return Ok(Object { kind, content: Content::Shared(content) });
+        }
         let ours = |loose: LooseObject| {
             let kind = loose.kind();
             Ok(Object { kind, content: Content::Ours(loose.whole()?) })
@@ -174,6 +191,9 @@ impl ObjectReader<'_> {
 
     /// The size and type of an object, from its header. Deltas are not applied.
     pub(super) fn read_header(&self, id: &ObjectId) -> Result<(usize, ObjectType), git2::Error> {
+        if let Some(header) = self.table.and_then(|table| table.borrow().header(id)) {
+            return Ok(header);
+        }
         let header =
             |loose: LooseObject| Ok((usize::try_from(loose.size()).map_err(io::Error::other)?, loose.kind()));
         match self.read_loose(id, header)? {
@@ -206,6 +226,9 @@ impl ObjectReader<'_> {
     /// Verifies the content of an object if it is loose: a power cut may leave a valid header with truncated content.
     /// Packed objects were verified when their pack was indexed.
     pub(super) fn check_loose(&self, id: &ObjectId) -> Result<(), git2::Error> {
+        if self.table.is_some_and(|table| table.borrow().header(id).is_some()) {
+            return Ok(()); // it is packed, and was verified when its pack was indexed
+        }
         self.read_loose(id, LooseObject::check).map(drop)
     }
 

@@ -97,7 +97,7 @@ impl Mirror {
     async fn receive_wanted(&mut self, request: &Request, most: u64) -> Result<u64, Error> {
         let layout = Arc::clone(&self.layout);
         let task = Task::Fill(request.wants.len());
-        let (answer, _) = self.receive_into(layout.dir(), most, request, task).await?;
+        let (answer, ..) = self.receive_into(layout.dir(), most, request, task).await?;
         Ok(answer.bytes)
     }
 

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::error::{Error, Libgit2};
+use super::indexer::ObjectTable;
 use super::modules::{self, Submodules};
 use super::odb::Store;
 
@@ -28,6 +29,8 @@ pub(super) struct Shared {
     pub(super) composed: bool,
     /// The object directories of the mirrors whose trees the composed revisions refer to.
     parts: Mutex<Vec<PathBuf>>,
+    /// The table of the pack that was indexed last, until the revision is published.
+    table: Mutex<Option<Arc<ObjectTable>>>,
     /// Shared with the mirrors of submodules or sources, because readers read them together.
     read_lock: Arc<ReadLock>,
 }
@@ -57,6 +60,7 @@ impl Shared {
             submodules,
             composed: false,
             parts: Mutex::default(),
+            table: Mutex::default(),
             read_lock: Arc::default(),
         }
     }
@@ -88,10 +92,20 @@ impl Shared {
 
     /// Opens the repository alone.
     pub(super) fn store(&self) -> Result<Store, Error> {
-        Store::open(&self.dir).map_err(|source| Error::Git {
+        let store = Store::open(&self.dir).map_err(|source| Error::Git {
             act: format!("open the mirror {}", self.dir.display()),
             source: Libgit2(source),
-        })
+        })?;
+        Ok(store.with_table(self.table().clone()))
+    }
+
+    /// Sets the table of the pack that was indexed last. `None` frees its memory.
+    pub(super) fn set_table(&self, table: Option<ObjectTable>) {
+        *self.table() = table.map(Arc::new);
+    }
+
+    fn table(&self) -> MutexGuard<'_, Option<Arc<ObjectTable>>> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Opens the repository together with the mirrors of its submodules or sources.

@@ -161,6 +161,11 @@ impl SpareWork {
         }
     }
 
+    /// Returns true if publications do not wait for links at present.
+    pub(super) fn is_slow(&self) -> bool {
+        self.is_slow
+    }
+
     /// Waits while a retired generation is being carried forward or links are being made, within the bounds of the
     /// attempt and at most [`MAX_WAIT`].
     pub(super) async fn wait_until_ready(&mut self, bounds: &Bounds) {

@@ -1,11 +1,15 @@
 //! Staging: applies a delta to the spare where possible, and otherwise writes the whole payload.
+//!
+//! If no spare is ready, one of hard links is made first: that takes less time than writing all files. It happens when
+//! a commit follows the last one closely, or while the spare waits for a grace period to end.
 
 use std::sync::Once;
 
 use tokio_util::sync::CancellationToken;
-use tracing::info;
+use tracing::{debug, info};
 
 use super::error::Error;
+use crate::human::one_line;
 use crate::mirror::{self, Objects, Selection};
 use crate::payload::{Delta, Kind};
 use crate::revision::Revision;
@@ -29,6 +33,8 @@ pub(super) struct Choice {
 pub(super) struct Job<'a> {
     pub(super) objects: &'a Objects,
     pub(super) choice: &'a Choice,
+    /// False if the disk is so slow that hard links take too long.
+    pub(super) may_link: bool,
     pub(super) cancel: &'a CancellationToken,
     /// Used up by the line that submodules are published as empty directories. `None`: they are not.
     pub(super) no_submodules: Option<&'a Once>,
@@ -36,7 +42,7 @@ pub(super) struct Job<'a> {
 
 impl Job<'_> {
     /// Stages `revision`. With a `base`, which has the current generation's tree, only what differs is written if that
-    /// is little and the spare is ready.
+    /// is little and there is a spare.
     pub(super) fn stage(
         &self,
         store: &mut Store,
@@ -47,10 +53,19 @@ impl Job<'_> {
         if let Some(base) = base
             && let Some(delta) = self.objects.delta(base, revision, &self.choice.wanted)?
             && is_small(&delta, base.entries)
-            && let Some(staged) =
-                store.stage_delta(&delta, &self.choice.digest, blobs.as_ref(), self.cancel)?
         {
-            return Ok(staged);
+            let stage = |store: &mut Store| {
+                store.stage_delta(&delta, &self.choice.digest, blobs.as_ref(), self.cancel)
+            };
+            if let Some(staged) = stage(store)? {
+                return Ok(staged);
+            }
+            if self.may_link
+                && self.link(store)?
+                && let Some(staged) = stage(store)?
+            {
+                return Ok(staged);
+            }
         }
         let payload = self.objects.payload(revision, &self.choice.wanted)?;
         let module = payload.entries.iter().find(|entry| entry.kind == Kind::Submodule);
@@ -65,6 +80,18 @@ impl Job<'_> {
             });
         }
         Ok(store.stage(&payload, &self.choice.digest, blobs.as_ref(), self.cancel)?)
+    }
+
+    /// Makes a spare of hard links. Returns false if that is not possible.
+    fn link(&self, store: &Store) -> Result<bool, Error> {
+        let Some(task) = store.spare_task().filter(store::SpareTask::links) else { return Ok(false) };
+        match task.link(self.cancel).map_err(Error::from) {
+            Err(error) if !error.is_cancelled() => {
+                debug!(error = one_line(&error), "no hard links: the generation is written in full");
+                Ok(false)
+            }
+            linked => linked,
+        }
     }
 }
 

@@ -17,14 +17,14 @@ use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::os::fd::AsFd;
 use std::path::Path;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use git2::{ErrorClass, ErrorCode};
 use rustix::process::{DumpableBehavior, Resource, Rlimit, Signal};
 
 use super::pack::{self, IndexError, IndexedPack, Limits};
 use super::repack::repack;
-use super::{Job, Report, Task};
+use super::{Job, ObjectTable, PACKS, Report, Task};
 use crate::mirror::object_error::ObjectError;
 use crate::mirror::odb::{Settings, Store, oid};
 use crate::mirror::{closure, pack_index};
@@ -70,13 +70,14 @@ fn job(args: impl IntoIterator<Item = std::ffi::OsString>) -> Option<Option<Job>
 }
 
 fn run(job: &Job) -> u8 {
-    let report = match limit(job) {
+    let (report, table) = match limit(job) {
         Ok(()) => work(job),
-        Err(error) => Report::Local(format!("set limits: {error}")),
+        Err(error) => (Report::Local(format!("set limits: {error}")), None),
     };
     let Ok(line) = serde_json::to_string(&report) else { return 1 };
     let mut out = io::stdout().lock();
-    match writeln!(out, "{line}").and_then(|()| out.flush()) {
+    let table = |out: &mut _| table.map_or(Ok(()), |table| table.encode(out));
+    match writeln!(out, "{line}").and_then(|()| table(&mut out)).and_then(|()| out.flush()) {
         Ok(()) => 0,
         Err(_) => 1, // the parent is gone
     }
@@ -107,7 +108,7 @@ fn limit(job: &Job) -> io::Result<()> {
 /// nor alternates.
 fn files(job: &Job) -> Files {
     let path = |name: &str| job.dir.join(name);
-    let packs = path("objects/pack");
+    let packs = path(PACKS);
     let (write, remove) = match &job.task {
         Task::Index { .. } | Task::Fill(_) | Task::Merge(_) => (vec![packs], vec![]),
         Task::CollectGarbage(_) => (vec![packs, path("logs")], vec![path("objects")]),
@@ -128,11 +129,15 @@ impl From<git2::Error> for Abort {
     }
 }
 
-/// Does the job's task.
-fn work(job: &Job) -> Report {
+/// Does the job's task. Returns the report, and the table of a pack that was indexed.
+fn work(job: &Job) -> (Report, Option<Arc<ObjectTable>>) {
+    let mut table = None;
     let done = apply_settings(job).and_then(|()| match &job.task {
         Task::Index { tip, base, expected, partial } => {
-            let check = |taken: &IndexedPack| verify(job, tip, *base, *partial, taken);
+            let check = |taken: &IndexedPack| {
+                table.clone_from(&taken.table);
+                verify(job, tip, *base, *partial, taken)
+            };
             index(job, *expected, *partial, check, io::stdin().lock())
         }
         Task::Fill(count) => {
@@ -149,10 +154,11 @@ fn work(job: &Job) -> Report {
             }),
         }),
     });
-    match done {
+    let report = match done {
         Ok(report) | Err(Abort::Report(report)) => report,
         Err(Abort::Git(error)) => classify(&error, job),
-    }
+    };
+    (report, table)
 }
 
 /// Configures libgit2.
@@ -171,7 +177,7 @@ fn index(
     check: impl FnOnce(&IndexedPack) -> Result<Option<Report>, Abort>,
     from: impl Read,
 ) -> Result<Report, Abort> {
-    let packs = job.dir.join("objects/pack");
+    let packs = job.dir.join(PACKS);
     let taken = receive(&packs, job, expected, from)?;
     let report = check(&taken);
     let IndexedPack { objects, bytes, name, is_new, .. } = taken;
@@ -258,7 +264,7 @@ fn verify(
     partial: bool,
     taken: &IndexedPack,
 ) -> Result<Option<Report>, Abort> {
-    let store = Store::open(&job.dir)?;
+    let store = Store::open(&job.dir)?.with_table(taken.table.clone());
     let reader = store.reader()?;
     let peeled = match reader.peel(tip) {
         Ok(Ok(peeled)) => peeled,
@@ -282,7 +288,7 @@ fn verify(
 /// again, so an object that the new index lists was copied correctly.
 fn merge(job: &Job, names: &[String]) -> Result<Report, Abort> {
     let store = Store::open(&job.dir)?;
-    let packs = job.dir.join("objects/pack");
+    let packs = job.dir.join(PACKS);
     let local = |error: io::Error| Abort::Report(Report::Local(format!("read the index of a pack: {error}")));
     let reader = store.reader()?;
     let mut builder = store.builder()?;

@@ -3,7 +3,7 @@
 //!
 //! The child is this program again ([`super::Options::indexer`]), started with a hidden first argument. It reads the
 //! pack from standard input, indexes it into the mirror, checks that the tip is complete, and prints a report as one
-//! line of JSON. Its environment is empty; its memory, files, time and system calls are limited (see [`child`]).
+//! line of JSON, followed by the [table](ObjectTable) of a large pack. Its environment is empty; its memory, files, time and system calls are limited (see [`child`]).
 
 pub(super) mod child;
 mod pack;
@@ -24,6 +24,7 @@ use crate::revision::{ObjectId, Revision};
 use crate::sandbox::Sandbox;
 #[cfg(any(test, fuzzing))]
 pub(crate) use pack::fuzz as pack_fuzz;
+pub(super) use pack::{ObjectTable, TableReader};
 pub(super) use repack::{Needs, is_reused};
 
 /// The first argument that makes the program the indexer.
@@ -126,6 +127,12 @@ pub(super) enum Report {
     Local(String),
 }
 
+/// The directory of the packs in a mirror.
+const PACKS: &str = "objects/pack";
+
+/// Reports and messages of the child stay far below so many bytes.
+const OUTPUT_MAX: u64 = 64 << 10;
+
 /// How many bytes are buffered for the child. Servers send packs in pieces of 8 KB, each of which would wake it.
 const PIECE: usize = 256 << 10;
 
@@ -159,12 +166,24 @@ impl Indexer {
         Ok((Self { child, job, program }, BufWriter::with_capacity(PIECE, stdin)))
     }
 
-    /// Waits for the child to end, and returns its report.
-    pub(super) async fn report(&mut self) -> Result<Report, Error> {
-        let (stdout, stderr) = tokio::join!(read(self.child.stdout.take()), read(self.child.stderr.take()));
+    /// Waits for the child to end, and returns its report; for a large pack also the table of its objects.
+    pub(super) async fn report(&mut self) -> Result<(Report, Option<ObjectTable>), Error> {
+        const MOST: u64 = OUTPUT_MAX + pack::TABLE_MAX as u64;
+        let (stdout, stderr) =
+            tokio::join!(read(self.child.stdout.take(), MOST), read(self.child.stderr.take(), OUTPUT_MAX));
         // If another process (PID 1) reaps children, the status may be gone; the report does not depend on it.
         let status = self.child.wait().await.ok();
-        parse_report(&self.program, &self.job, &stdout, &stderr, status)
+        let end = stdout.iter().position(|byte| *byte == b'\n').map_or(stdout.len(), |line| line + 1);
+        let (line, table) = stdout.split_at(end);
+        let report = parse_report(&self.program, &self.job, line, &stderr, status)?;
+        let table = match &report {
+            Report::Complete { pack, .. } => {
+                let pack = self.job.dir.join(PACKS).join(format!("{pack}.pack"));
+                ObjectTable::decode(pack, table)
+            }
+            _ => None,
+        };
+        Ok((report, table))
     }
 
     /// Converts a report that is not a success to an error.
@@ -257,12 +276,12 @@ pub(super) fn failure(program: &Path, job: &Job, report: Report) -> Error {
     }
 }
 
-/// Reads a child's output, up to a limit that reports and messages stay far below.
-async fn read(from: Option<impl tokio::io::AsyncRead + Unpin>) -> Vec<u8> {
+/// Reads at most so many bytes of a child's output.
+async fn read(from: Option<impl tokio::io::AsyncRead + Unpin>, most: u64) -> Vec<u8> {
     let mut text = Vec::new();
     if let Some(from) = from {
         // On a failure, use what was read before it.
-        let _ = from.take(64 << 10).read_to_end(&mut text).await;
+        let _ = from.take(most).read_to_end(&mut text).await;
     }
     text
 }

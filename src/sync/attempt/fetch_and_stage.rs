@@ -156,6 +156,7 @@ impl Worker {
         // --sources has no submodules, and no flag for them.
         let is_off = self.payload_inputs.submodules == Submodules::Off && self.view.sources.is_empty();
         let no_submodules = is_off.then(|| Arc::clone(&self.no_submodules));
+        let may_link = !self.spare.is_slow();
         let (mut store, staged, commit) = bounds
             .blocking(Stage::Export, move |cancel| {
                 let began = Instant::now();
@@ -170,7 +171,7 @@ impl Worker {
                     }
                 }
                 let no_submodules = no_submodules.as_deref();
-                let job = Job { objects: &objects, choice: &choice, cancel, no_submodules };
+                let job = Job { objects: &objects, choice: &choice, may_link, cancel, no_submodules };
                 let mut staged = job.stage(&mut store, revision, base)?; // 7
                 let sources = commit.iter().flat_map(|commit| &commit.sources);
                 staged.is_composed_of(sources.map(|source| (source.name.clone(), source.revision)));

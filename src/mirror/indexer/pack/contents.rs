@@ -18,7 +18,11 @@ pub(super) struct Contents {
 
 impl Contents {
     pub(super) fn new(memory: u64) -> Self {
-        let budget = usize::try_from(memory / CACHED).unwrap_or(usize::MAX);
+        Self::with_budget(usize::try_from(memory / CACHED).unwrap_or(usize::MAX))
+    }
+
+    /// With so many bytes for the cache.
+    pub(super) fn with_budget(budget: usize) -> Self {
         Self { inflater: Inflater::new(), cache: Cache::new(budget) }
     }
 

@@ -3,7 +3,8 @@
 use flate2::{Decompress, FlushDecompress, Status};
 use git2::ObjectType;
 
-use super::{IndexError, Source};
+use super::whole_stream::WholeStream;
+use super::{IndexError, SMALL, Source};
 use crate::revision::ObjectId;
 
 /// How many bytes are inflated at once if the content is not needed as a whole.
@@ -62,13 +63,16 @@ fn read_distance(source: &mut impl Source) -> Result<u64, IndexError> {
 
 /// Inflates the contents of entries, one after the other.
 pub(super) struct Inflater {
+    /// For contents that were received as a whole.
+    whole: WholeStream,
+    /// For all others.
     stream: Decompress,
     piece: Vec<u8>,
 }
 
 impl Inflater {
     pub(super) fn new() -> Self {
-        Self { stream: Decompress::new(true), piece: Vec::with_capacity(PIECE) }
+        Self { whole: WholeStream::new(), stream: Decompress::new(true), piece: Vec::with_capacity(PIECE) }
     }
 
     /// Inflates a content into `into`, which must be empty and have room for one byte more than `size`. Any other size
@@ -79,6 +83,12 @@ impl Inflater {
         size: u64,
         into: &mut Vec<u8>,
     ) -> Result<(), IndexError> {
+        if size <= SMALL
+            && let Some(used) = self.whole.inflate(source.pending()?, size as usize, into)
+        {
+            source.consume(used);
+            return Ok(());
+        }
         self.stream.reset(true);
         while !step(&mut self.stream, source, into)? {
             if into.len() as u64 > size {

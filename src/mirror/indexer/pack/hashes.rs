@@ -135,6 +135,7 @@ mod tests {
             line: Line { id: ObjectId([0; 20]), offset: 0, crc: 0 },
             base: NO_BASE,
             kind: Some(ObjectType::Blob),
+            size: 0,
         };
         (0..count).map(object).collect()
     }

@@ -40,7 +40,7 @@ pub(super) fn receive(from: impl io::Read, file: &File, limits: &Limits) -> Resu
         input.take_crc(); // starts the entry's checksum
         let (form, size) = read_header(&mut input)?;
         let mut object =
-            Object { line: Line { id: ObjectId([0; 20]), offset, crc: 0 }, base: NO_BASE, kind: None };
+            Object { line: Line { id: ObjectId([0; 20]), offset, crc: 0 }, base: NO_BASE, kind: None, size };
         let mut small = None;
         match form {
             Form::Whole(kind) if size <= SMALL => {
@@ -77,6 +77,9 @@ pub(super) fn receive(from: impl io::Read, file: &File, limits: &Limits) -> Resu
             }
         }
         object.line.crc = input.take_crc();
+        if let Some((_, content)) = &small {
+            object.size = content.len() as u64; // `size` is that of the delta, if it is one
+        }
         objects.push(object);
         if let Some((kind, content)) = small {
             let content = contents.keep(position, content);

@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::io::{self, Seek as _, SeekFrom, Write};
+use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 
@@ -19,12 +20,13 @@ use crate::revision::ObjectId;
 /// How many bytes of the file are read at once.
 const PIECE: u64 = 64 << 10;
 
-/// Resolves all deltas, and completes a thin pack. Returns all objects and the pack's checksum.
+/// Resolves all deltas, and completes a thin pack. Returns all objects in the order of the pack, the offset at which the
+/// last entry ends, and the pack's checksum.
 pub(super) fn resolve(
     received: Received,
     file: &File,
     read_base: &ReadBase<'_>,
-) -> Result<(Vec<Object>, [u8; 20]), IndexError> {
+) -> Result<(Vec<Object>, u64, [u8; 20]), IndexError> {
     let Received { objects, mut by_position, mut by_id, contents, sum, bytes } = received;
     by_position.sort_unstable();
     by_id.sort_unstable();
@@ -38,7 +40,7 @@ pub(super) fn resolve(
         return Err(IndexError::bad("a delta base is neither in the pack nor in the mirror"));
     }
     let sum = if resolver.objects.len() > count { resolver.update_checksum()? } else { sum };
-    Ok((resolver.objects, sum))
+    Ok((resolver.objects, resolver.end, sum))
 }
 
 /// The fields are those of [`Received`]; `by_position` and `by_id` are sorted.
@@ -71,6 +73,7 @@ impl Resolver<'_> {
                 let object = &mut self.objects[at as usize];
                 object.line.id = object_id(hasher)?;
                 object.kind = Some(kind);
+                object.size = content.len() as u64;
                 object.base = position;
                 if !self.unresolved_children(at).is_empty() {
                     self.contents.cache.insert(at, Arc::new(content));
@@ -121,7 +124,7 @@ impl Resolver<'_> {
     fn entry(&mut self, position: u32) -> Result<Vec<u8>, IndexError> {
         let from = self.objects[position as usize].line.offset;
         let to = self.objects.get(position as usize + 1).map_or(self.end, |next| next.line.offset);
-        let mut source = Reread { file: self.file, from, to, piece: Vec::new(), at: 0 };
+        let mut source = Reread::new(self.file, from..to);
         let (_, size) = read_header(&mut source)?;
         self.contents.inflate(&mut source, size)
     }
@@ -147,7 +150,8 @@ impl Resolver<'_> {
             }
             let position = self.objects.len() as u32;
             let line = self.append_base(base, kind, &content).map_err(IndexError::io("complete the pack"))?;
-            self.objects.push(Object { line, base: NO_BASE, kind: Some(kind) });
+            let size = content.len() as u64;
+            self.objects.push(Object { line, base: NO_BASE, kind: Some(kind), size });
             self.contents.cache.insert(position, Arc::new(content));
             self.resolve_children(position)?;
         }
@@ -182,7 +186,7 @@ impl Resolver<'_> {
         let count = (self.objects.len() as u32).to_be_bytes();
         self.file.write_all_at(&count, 8).map_err(IndexError::io(act))?;
         let mut sum = sha1dc::Hasher::new();
-        let mut source = Reread { file: self.file, from: 0, to: self.end, piece: Vec::new(), at: 0 };
+        let mut source = Reread::new(self.file, 0..self.end);
         loop {
             let piece = source.pending()?;
             let bytes = piece.len();
@@ -198,13 +202,19 @@ impl Resolver<'_> {
     }
 }
 
-/// Reads a range of the pack's file again.
-struct Reread<'f> {
+/// Reads a range of the pack's file.
+pub(super) struct Reread<'f> {
     file: &'f File,
     from: u64,
     to: u64,
     piece: Vec<u8>,
     at: usize,
+}
+
+impl<'f> Reread<'f> {
+    pub(super) fn new(file: &'f File, range: Range<u64>) -> Self {
+        Self { file, from: range.start, to: range.end, piece: Vec::new(), at: 0 }
+    }
 }
 
 impl Source for Reread<'_> {
