@@ -8,11 +8,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{WebPkiServerVerifier, verify_server_name};
 use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::ParsedCertificate;
 use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, OtherError, RootCertStore, SignatureScheme,
 };
@@ -68,11 +69,19 @@ impl ServerCertVerifier for Verifier {
         if self.accept_any {
             return Ok(ServerCertVerified::assertion());
         }
-        let roots = read_roots(self.ca_file.clone()).map_err(|problem| OtherError(Arc::new(problem)))?;
-        WebPkiServerVerifier::builder_with_provider(Arc::new(roots), self.provider.clone())
+        let Roots { store, configured } =
+            read_roots(self.ca_file.clone()).map_err(|problem| OtherError(Arc::new(problem)))?;
+        let verdict = WebPkiServerVerifier::builder_with_provider(Arc::new(store), self.provider.clone())
             .build()
             .map_err(|error| OtherError(Arc::new(error)))?
-            .verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)
+            .verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
+        match verdict {
+            Err(error) if is_of_an_authority(&error) && configured.contains(end_entity) => {
+                verify_server_name(&ParsedCertificate::try_from(end_entity)?, server_name)?;
+                Ok(ServerCertVerified::assertion())
+            }
+            verdict => verdict,
+        }
     }
 
     fn verify_tls12_signature(
@@ -98,6 +107,28 @@ impl ServerCertVerifier for Verifier {
     }
 }
 
+/// Whether the server's own certificate was refused because it is one of an authority (`basicConstraints=CA:TRUE`, which
+/// is what `openssl req -x509` makes).
+///
+/// OpenSSL, and with it git, accepts such a certificate if it is itself the one that is trusted. webpki never does. So
+/// the [`Verifier`] accepts it if exactly this certificate is in the CA file: it could have issued one for any name
+/// anyway. At this error webpki has checked the dates (`check_issuer_independent_properties` in its `verify_cert.rs`
+/// calls `check_validity` before `check_basic_constraints`), but not the name. The proof that the server has the
+/// certificate's key is a separate step of the handshake.
+fn is_of_an_authority(error: &rustls::Error) -> bool {
+    // The error's type is webpki's, of which this crate knows only the text.
+    matches!(error, rustls::Error::InvalidCertificate(CertificateError::Other(other))
+        if other.to_string() == "CaUsedAsEndEntity")
+}
+
+/// The certificates that are trusted.
+#[derive(Debug)]
+struct Roots {
+    store: RootCertStore,
+    /// Those of the CA file, as they are there.
+    configured: Vec<CertificateDer<'static>>,
+}
+
 /// Why our root certificates cannot be used; the peer's certificate is not the problem.
 #[derive(Debug, thiserror::Error)]
 enum RootsProblem {
@@ -121,7 +152,7 @@ const SYSTEM: &str = "the system's CA certificates";
 
 /// Reads the roots on a detached thread, which may hang with its file system; the caller waits for [`READ_TIMEOUT`] at
 /// most.
-fn read_roots(ca_file: Option<PathBuf>) -> Result<RootCertStore, RootsProblem> {
+fn read_roots(ca_file: Option<PathBuf>) -> Result<Roots, RootsProblem> {
     let path = ca_file.clone();
     let key = ca_file.as_deref().unwrap_or(Path::new(SYSTEM));
     let read = || detached_io::wait(key, READ_TIMEOUT, move || roots(path.as_deref()));
@@ -132,20 +163,21 @@ fn read_roots(ca_file: Option<PathBuf>) -> Result<RootCertStore, RootsProblem> {
 }
 
 /// The system's roots (`SSL_CERT_FILE`, `SSL_CERT_DIR`, or where distributions keep them) and the CA file's. Blocking.
-fn roots(ca_file: Option<&Path>) -> Result<RootCertStore, RootsProblem> {
-    let mut roots = RootCertStore::empty();
+fn roots(ca_file: Option<&Path>) -> Result<Roots, RootsProblem> {
+    let mut store = RootCertStore::empty();
+    let mut configured = Vec::new();
     if let Some(path) = ca_file {
         let unreadable = |source| RootsProblem::Unreadable { path: path.to_owned(), source };
-        let given = CertificateDer::pem_file_iter(path)
+        configured = CertificateDer::pem_file_iter(path)
             .and_then(|certificates| certificates.collect::<Result<Vec<_>, _>>())
             .map_err(unreadable)?;
-        if roots.add_parsable_certificates(given).0 == 0 {
+        if store.add_parsable_certificates(configured.iter().cloned()).0 == 0 {
             return Err(RootsProblem::Empty { path: path.to_owned() });
         }
     }
     // System certificates that cannot be read are skipped: the others may be enough.
-    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    if roots.is_empty() { Err(RootsProblem::None) } else { Ok(roots) }
+    store.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    if store.is_empty() { Err(RootsProblem::None) } else { Ok(Roots { store, configured }) }
 }
 
 /// Why a TLS handshake failed, for people.
@@ -163,6 +195,8 @@ const AUTHORITY: &str = "a private certificate authority is trusted with --ca-fi
 const DATES: &str = "renew the certificate there; if it is valid, set this machine's clock";
 const NAME: &str = "use the name that the certificate has, or give the server a certificate for this one";
 const CERTIFICATE: &str = "give the server another certificate";
+const ITSELF: &str =
+    "trust this certificate itself with --ca-file, or make it with basicConstraints=CA:FALSE";
 const NO_TLS: &str =
     "check scheme and port: http:// and git:// are without TLS, and https is usually on port 443";
 const HANDSHAKE: &str =
@@ -187,6 +221,12 @@ pub fn problem(error: &(dyn StdError + 'static)) -> Option<Problem> {
 }
 
 fn describe(error: &rustls::Error) -> Problem {
+    if is_of_an_authority(error) {
+        let text =
+            "its certificate is that of a certificate authority (basicConstraints=CA:TRUE), not of a server"
+                .into();
+        return Problem { text, transient: false, hint: ITSELF };
+    }
     let date = |time: &UnixTime| {
         i64::try_from(time.as_secs())
             .ok()
@@ -214,11 +254,6 @@ fn describe(error: &rustls::Error) -> Problem {
                 (format!("its certificate is not for the name {} but for {}", expected.to_str(), names(presented)), NAME)
             }
             CertificateError::Revoked => ("its certificate was revoked".into(), CERTIFICATE),
-            CertificateError::Other(other) if other.to_string().contains("CaUsedAsEndEntity") => {
-                let text = "its certificate is that of a certificate authority, not of a server (make it with \
-                            basicConstraints=CA:FALSE)";
-                (text.into(), CERTIFICATE)
-            }
             other => (format!("its certificate is not acceptable: {other}"), CERTIFICATE),
         },
         rustls::Error::Other(other) => (other.to_string(), AUTHORITY), // a `RootsProblem`

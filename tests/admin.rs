@@ -625,6 +625,8 @@ fn without_a_secret_the_route_is_closed_and_says_so() {
     let answer = server.post(&[("authorization", "Bearer ")]);
     assert_eq!(answer.code, 403);
     assert!(answer.body.contains("no webhook secret is configured"), "{}", answer.body);
+    let counted = "treeswap_webhooks_total{result=\"no_secret\"} 1";
+    assert!(server.get("/metrics").body.contains(counted), "{}", server.get("/metrics").body);
     let server = Server::with_secrets(&["\n"]);
     assert_eq!(server.post(&[("authorization", "Bearer x")]).code, 503, "an empty file holds no secret");
     assert_eq!(server.looks(), 0);

@@ -265,6 +265,25 @@ fn unknown_variables_are_warned_about_and_service_links_are_not() {
 }
 
 #[test]
+fn files_of_ssh_that_are_given_and_cannot_be_read_are_warned_about() {
+    let world = World::new();
+    let warned = |args: &[&str], variables: &[(&str, &str)]| -> Vec<String> {
+        let args = [&["check", "--repo=git@git.example.com:x", "--root=/r"], args].concat();
+        let ran = treeswap(&world, &args, variables).expect_ok("only a warning");
+        ran.stderr.lines().filter(|line| line.contains("cannot be read")).map(str::to_owned).collect()
+    };
+    assert_eq!(warned(&[], &[]), [""; 0], "the defaults");
+    let lines = warned(&["--ssh-key-file=/no/key", "--ssh-known-hosts-file=/no/hosts"], &[]);
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    assert!(lines[0].contains("--ssh-key-file=/no/key") && lines[0].contains("No such file"), "{lines:?}");
+    assert!(lines[1].contains("--ssh-known-hosts-file=/no/hosts"), "{lines:?}");
+    let off = warned(&["--ssh-known-hosts=false", "--ssh-known-hosts-file=/no/hosts"], &[]);
+    assert_eq!(off, [""; 0], "it is not read");
+    let two = warned(&[], &[("TREESWAP_SSH_KEY_FILE", "/no/one:/dev/null:/no/two")]);
+    assert_eq!(two.len(), 2, "{two:?}");
+}
+
+#[test]
 fn help_version_completions_and_manual_come_from_one_tree() {
     let world = World::new();
     let help = treeswap(&world, &["sync", "--help=all"], &[]).expect_ok("--help=all").stdout;

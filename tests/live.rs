@@ -150,3 +150,23 @@ fn a_commit_cannot_write_to_the_terminal_or_the_log() {
         assert!(!text.contains(['\u{1b}', '\u{202e}', '\u{7}']), "{text:?}");
     }
 }
+
+#[test]
+fn as_git_sync_a_commit_id_is_asked_for_once_and_stays_a_recent_success() {
+    let world = World::new();
+    let commit = world.remote.commit(&Files::new().file("a", "1"));
+    let mut command =
+        world.treeswap(&["git-sync", "--period=10ms", "--link=link", "--http-bind=127.0.0.1:0"]);
+    command.args(["--http-metrics", "--max-stale=20ms", "--ref", &commit, "--repo"]).arg(&world.remote.path);
+    let sidecar = Sidecar::of(&world, command.arg("--root").arg(&world.root));
+    let parked = || sidecar.process.log().contains("no further sync needed").then_some(());
+    eventually(30, "it stops asking", parked);
+    let _away = world.remote.away();
+    let success = || sidecar.metric("treeswap_last_success_timestamp_seconds");
+    let first = success().unwrap();
+    eventually(30, "the root is found in order again", || (success()? > first + 0.1).then_some(()));
+    assert_eq!(sidecar.attempts(), 1);
+    let ready = sidecar.ask("/readyz").unwrap();
+    assert!(ready.starts_with("HTTP/1.1 200"), "--max-stale, but there is nothing to ask: {ready}");
+    status(&world, &["--max-age=10s"]).expect_ok("a recent success");
+}

@@ -18,7 +18,7 @@ use crate::deliver::PoolSpec;
 
 const SCHEMA: &str = "deploy/helm/treeswap/values.schema.json";
 
-/// Flags that the chart sets itself, or that only make sense in a manual run.
+/// Flags that the chart sets itself, or that only make sense in a manual run. The chart's values.yaml names them.
 const NOT_SYNC: [&str; 4] = ["help", "root", "http-bind", "one-time"];
 const NOT_APPLY: [&str; 5] = ["help", "tree", "revision", "force", "dry-run"];
 

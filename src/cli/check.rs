@@ -7,7 +7,8 @@ use std::process::ExitCode;
 use super::Exit;
 use super::flags::{self, FlagOrigins};
 use super::sync::Args;
-use crate::config::{self, Origin};
+use crate::config::{self, Origin, Settings};
+use crate::mirror::wire::ssh::KnownHosts;
 use crate::sources::List;
 use crate::{app, detached_io, secret};
 
@@ -16,7 +17,7 @@ pub(super) fn run(args: &Args, given: &FlagOrigins) -> anyhow::Result<ExitCode> 
     let settings = args.check(given)?;
     let listed = settings.sources.as_ref().map(config::listed).transpose()?;
     given.warnings.iter().for_each(super::warn);
-    for (flag, path, error) in unreadable_files(&args.sync) {
+    for (flag, path, error) in unreadable_files(&args.sync, &settings, given) {
         super::warn(format_args!("--{flag}={} cannot be read: {error}", path.display()));
     }
     if let Some(list) = &listed {
@@ -78,7 +79,11 @@ fn source_table(list: &List) -> String {
 
 /// Files of flags that cannot be read by this process: flag, path and error. They may exist where `sync` runs, so this
 /// is no error.
-fn unreadable_files(args: &config::Args) -> Vec<(&'static str, PathBuf, std::io::Error)> {
+fn unreadable_files(
+    args: &config::Args,
+    settings: &Settings,
+    origins: &FlagOrigins,
+) -> Vec<(&'static str, PathBuf, std::io::Error)> {
     let files = [
         ("password-file", &args.credentials.password_file),
         ("github-app-private-key-file", &args.credentials.github_app_private_key_file),
@@ -86,9 +91,18 @@ fn unreadable_files(args: &config::Args) -> Vec<(&'static str, PathBuf, std::io:
         ("sparse-checkout-file", &args.source.sparse_checkout_file),
     ];
     let given = files.into_iter().filter(|(_, path)| !path.is_empty());
+    let given = given.map(|(flag, path)| (flag, PathBuf::from(path)));
+    // The defaults are places in an image, which need no file.
+    let ssh = &settings.mirror.wire.ssh;
+    let keys = ssh.keys.iter().map(|path| ("ssh-key-file", path));
+    let hosts = match &ssh.known_hosts {
+        KnownHosts::Strict(path) => Some(("ssh-known-hosts-file", path)),
+        KnownHosts::Off => None,
+    };
+    let of_ssh = keys.chain(hosts).filter(|(flag, _)| origins.is_given(flag));
     given
+        .chain(of_ssh.map(|(flag, path)| (flag, path.clone())))
         .filter_map(|(flag, path)| {
-            let path = PathBuf::from(path);
             let error = read_error(&path)?;
             Some((flag, path, error))
         })

@@ -15,7 +15,7 @@ pub(super) struct FlagOrigins {
     hidden: config::Hidden,
     /// The effective configuration as flags, with secrets replaced.
     pub(super) lines: Vec<Line>,
-    /// Warnings about variables that have one of our prefixes and no effect.
+    /// Warnings about variables that have no effect.
     pub(super) warnings: Vec<String>,
 }
 
@@ -44,7 +44,7 @@ impl FlagOrigins {
 
     fn with(origins: Origins, hidden: config::Hidden, command: &clap::Command, matches: &ArgMatches) -> Self {
         let set = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
-        let warnings = config::warnings(command, origins.personality(), set);
+        let warnings = config::warnings(command, &origins, set);
         let flag = |arg: &clap::Arg| {
             let name = arg.get_long()?;
             let heading = arg.get_help_heading().unwrap_or_default();
@@ -73,6 +73,11 @@ impl FlagOrigins {
             }
             None => Ok(()),
         }
+    }
+
+    /// Whether a flag was given, as such or by its variable.
+    pub(super) fn is_given(&self, flag: &str) -> bool {
+        *self.origins.get(flag) != Origin::Default
     }
 
     /// Validates the arguments.

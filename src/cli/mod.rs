@@ -155,6 +155,8 @@ enum Command {
     /// Print ConfigMap manifests that Prow's config_updater rules produce from a tree
     Render(Box<render::Args>),
     /// Demonstrate the main use cases on a bundled example, in seconds
+    ///
+    /// The steps are shown on a terminal only; elsewhere it prints its last line.
     Demo(demo::Args),
     /// Print a completion script for a shell
     Completions(complete::Args),

@@ -17,7 +17,7 @@ use tokio::sync::watch::Receiver;
 
 use super::pin;
 use crate::marker::set::{Gap, Stamps};
-use crate::pin::{Error, Options, Pin};
+use crate::pin::{Error, Options, Pin, absent_dir};
 use crate::repeats::{Repeats, suppressed};
 use crate::watch::{self, Change, Watcher, set};
 
@@ -128,7 +128,13 @@ async fn watch(args: &Args) -> anyhow::Result<ExitCode> {
                 continue; // there may have been a swap during the run
             }
             (Err(error @ Error::NoGeneration { .. }), _) => {
-                report(&mut pin_failures, &format!("{error}; waiting for it"));
+                let absent = absent_dir(&link).map(|dir| {
+                    format!(
+                        ": there is no directory {} yet; PATH is the --root of `treeswap sync`, or the link it keeps",
+                        dir.display()
+                    )
+                });
+                report(&mut pin_failures, &format!("{error}{}; waiting for it", absent.unwrap_or_default()));
                 skip = false; // the first generation will not be one that is current at the start
                 retry = true;
                 let now = pin::link_of(&args.path, args.link);

@@ -35,10 +35,7 @@ pub(super) fn named(
     let password = match (password, given.password_file.as_str()) {
         (None, "") if given.username.is_empty() => return Ok(Vec::new()),
         (None, "") => {
-            let variable = match origins.personality() {
-                Personality::Treeswap => "$TREESWAP_PASSWORD",
-                Personality::GitSync => "$GITSYNC_PASSWORD",
-            };
+            let variable = password_variable(origins.personality());
             return Err(Error::Needs { one: username, other: format!("--password-file or {variable}") });
         }
         (Some(Variable { name, .. }), path) if !path.is_empty() => {
@@ -54,6 +51,14 @@ pub(super) fn named(
         return Err(Error::Conflict { one: username, other: "a user in the URL of --repo".into() });
     }
     Ok(vec![Credential { url: None, username: Some(given.username.clone()), password: password.1 }])
+}
+
+/// The variable for the password, for messages.
+pub(super) fn password_variable(personality: Personality) -> &'static str {
+    match personality {
+        Personality::Treeswap => "$TREESWAP_PASSWORD",
+        Personality::GitSync => "$GITSYNC_PASSWORD",
+    }
 }
 
 /// The credentials of all `--credential` flags.

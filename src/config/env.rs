@@ -111,12 +111,27 @@ pub const UNSUPPORTED_FLAGS: &[(&str, &str)] = &[
     ("v", "use -v or --log-level"),
 ];
 
-/// One warning for each variable in `set` that has one of our prefixes and is not read.
-pub fn warnings(
-    command: &Command,
-    personality: Personality,
-    set: impl Iterator<Item = String>,
-) -> Vec<String> {
+/// Variables of git that are read only as git-sync, and what to use instead; of several that belong together, one. The
+/// last member tells whether the program of `--git` obeys it.
+const GIT_VARIABLES: [(&str, &str, bool); 4] = [
+    ("GIT_CONFIG_COUNT", "--git-config", false),
+    ("GIT_SSL_CAINFO", "--ca-file", true),
+    ("GIT_SSL_NO_VERIFY", "--git-config=http.sslVerify:false", true),
+    ("GIT_SSH_COMMAND", "--ssh-key-file and --ssh-known-hosts-file", true),
+];
+
+/// The warning about a variable of git that has no effect.
+fn without_effect(name: &str, command: &Command, origins: &Origins) -> Option<String> {
+    let (_, instead, by_git) = GIT_VARIABLES.into_iter().find(|(known, ..)| *known == name)?;
+    let reads_remote = command.get_arguments().any(|arg| arg.get_long() == Some("git-config"));
+    let obeyed = by_git && *origins.get("git") != Origin::Default;
+    (reads_remote && !obeyed && origins.personality() == Personality::Treeswap)
+        .then(|| format!("the variable {name} has an effect only as git-sync: use {instead}"))
+}
+
+/// One warning for each variable in `set` that is not read although it has one of our prefixes, or git-sync reads it.
+pub fn warnings(command: &Command, origins: &Origins, set: impl Iterator<Item = String>) -> Vec<String> {
+    let personality = origins.personality();
     let mut known: Vec<String> = PASSWORDS.into_iter().chain(PRIVATE_KEYS).map(str::to_owned).collect();
     if personality == Personality::GitSync {
         known.extend(older_names().map(str::to_owned));
@@ -135,9 +150,10 @@ pub fn warnings(
                 let instead = UNSUPPORTED_FLAGS.iter().find(|(unserved, _)| *unserved == flag);
                 let instead = instead.map(|(_, instead)| format!(": {instead}")).unwrap_or_default();
                 Some(format!("the variable {name} is git-sync's and has no effect here{instead}"))
-            } else {
-                let rest = name.strip_prefix("GIT_SYNC_")?;
+            } else if let Some(rest) = name.strip_prefix("GIT_SYNC_") {
                 Some(format!("the variable {name} is git-sync v3's and has no effect: use GITSYNC_{rest}"))
+            } else {
+                without_effect(&name, command, origins)
             }
         })
         .collect()
@@ -202,10 +218,40 @@ mod tests {
             "TREESWAP_ADMIN_PORT_9375_TCP",
             "HOME",
         ];
-        let said = warnings(&command(), Personality::Treeswap, set.iter().map(|name| (*name).to_owned()));
+        let set = set.iter().map(|name| (*name).to_owned());
+        let said = warnings(&command(), &Origins::default(), set);
         assert_eq!(said.len(), 3, "{said:#?}");
         assert!(said[0].contains("TREESWAP_REPOSITORY") && said[1].contains("GITSYNC_HASH"));
         assert!(said[2].contains("GITSYNC_BRANCH"));
+    }
+
+    #[test]
+    fn variables_of_git_that_only_git_sync_reads_are_named_with_the_flag_to_use() {
+        let said = |origins: &Origins| {
+            let set =
+                ["GIT_CONFIG_COUNT", "GIT_CONFIG_KEY_0", "GIT_SSL_CAINFO", "GIT_SSL_NO_VERIFY", "GIT_DIR"];
+            let set = set.into_iter().chain(["GIT_SSH_COMMAND"]).map(str::to_owned);
+            warnings(&command(), origins, set)
+        };
+        let all = said(&Origins::default());
+        let flags = ["--git-config", "--ca-file", "--git-config=http.sslVerify:false", "--ssh-key-file and"];
+        assert_eq!(all.len(), 4, "{all:#?}");
+        for ((line, flag), (name, ..)) in all.iter().zip(flags).zip(GIT_VARIABLES) {
+            assert!(line.contains(name) && line.contains(&format!("use {flag}")), "{line}");
+        }
+        let by_git = [("git".to_owned(), Origin::Flag)].into();
+        assert_eq!(
+            said(&Origins { flags: by_git, ..Origins::default() }),
+            all[..1],
+            "git itself reads the others"
+        );
+        assert!(said(&Origins::default().as_git_sync([].into_iter())).is_empty());
+        let none = warnings(
+            &Command::new("status"),
+            &Origins::default(),
+            ["GIT_SSH_COMMAND".to_owned()].into_iter(),
+        );
+        assert!(none.is_empty());
     }
 
     #[test]

@@ -105,7 +105,7 @@ impl Settings {
         let mut credentials = credentials::named(args, origins, hidden.password.as_ref())?;
         let issuance = check.issuance(hidden)?;
         credentials.extend(credentials::listed(args, origins)?);
-        let admin = check.admin(pace.period)?;
+        let admin = check.admin(pace.period, check.parks(&followed))?;
         let (entries, git) = check.git_config(hidden)?;
         let has_sources = check.has_sources()?;
         let style = check.style(&root)?;

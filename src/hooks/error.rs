@@ -123,8 +123,8 @@ impl Error {
             }
             Failure::Ended { .. } => {
                 vec![
-                    "what follows the exit status is the program's own; to repeat it, check out that revision and run the \
-                     program there, as this user"
+                    "the text after the exit status is what the program printed; to see it fail, check out that revision \
+                     and run the program there, as this user"
                         .to_owned(),
                 ]
             }

@@ -219,7 +219,7 @@ pub(super) async fn attempt(
             job.log_success(kind, notice, &output);
             info!(hook, %revision, duration_ms, "{hook} done for {}", revision.short());
             if !output.is_empty() {
-                debug!(hook, %revision, output, "output of {hook}");
+                debug!(name: "hook_output", hook, %revision, output, "output of {hook}");
             }
             Ok(())
         }

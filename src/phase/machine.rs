@@ -146,6 +146,11 @@ impl Machine {
         }
     }
 
+    /// The time between attempts after a success.
+    pub fn period(&self) -> Duration {
+        self.timing.period
+    }
+
     /// When a new revision may be published, if the minimum interval holds it back at `now`.
     pub fn held_until(&self, now: Duration) -> Option<Duration> {
         self.hold.filter(|&until| until > now)

@@ -407,11 +407,16 @@ impl Error {
     }
 }
 
+/// The directory that should hold the link, if it does not exist.
+pub(crate) fn absent_dir(link: &Path) -> Option<&Path> {
+    link.parent().filter(|_| !link.with_file_name(".").is_dir())
+}
+
 /// The hint for a link that does not exist.
 fn hint_for_absence(link: &Path) -> String {
     let root = link.parent().unwrap_or(link).display();
     let exists = |name: &str| link.with_file_name(name).symlink_metadata().is_ok();
-    if !link.with_file_name(".").is_dir() {
+    if absent_dir(link).is_some() {
         format!("there is no directory {root}: name the --root of `treeswap sync`, or the link it keeps")
     } else if link.file_name() != Some(LINK.as_ref()) {
         "has the first sync ended, and is this its link? `treeswap pin --wait 1m` waits for the first generation".to_owned()

@@ -9,6 +9,7 @@ use crate::human;
 use crate::payload::BlobError;
 
 use super::names::PRIVATE;
+use crate::generation::WORKTREES;
 
 /// The resource that a file system ran out of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -229,9 +230,12 @@ impl Error {
     pub fn hints(&self) -> Vec<String> {
         use io::ErrorKind as Kind;
         let hint = match self {
-            Self::NoRoot { .. } => {
-                "`treeswap sync` makes them when it starts; if it runs, name the directory that it has as --root"
-            }
+            Self::NoRoot { path } => match path.ancestors().find(|at| at.join(PRIVATE).is_dir()) {
+                Some(root) => return vec![format!("this is inside the root {}: name that", root.display())],
+                None => {
+                    "`treeswap sync` makes them when it starts; if it runs, name the directory that it has as --root"
+                }
+            },
             Self::NoDirectory { .. } => "name the directory that `treeswap sync` has as --root",
             Self::Dangling { .. } => "create that directory, or correct --root",
             Self::Refused { .. } => {
@@ -297,22 +301,23 @@ impl Error {
     /// Hints for a denied permission: the owner of the path, our uid, and how to get access. Everything in a root must
     /// belong to one user: owning the root directory gives no access to what another user created in it.
     fn denied(&self) -> Vec<String> {
-        let Self::Io { act, path, .. } = self else { return vec![writable("ROOT")] };
-        let nearest = path.ancestors().find_map(|at| Some((at, std::fs::symlink_metadata(at).ok()?)));
         let ours = rustix::process::geteuid().as_raw();
+        let Self::Io { act, path, .. } = self else { return vec![writable("ROOT", None, ours)] };
+        let nearest = path.ancestors().find_map(|at| Some((at, std::fs::symlink_metadata(at).ok()?)));
+        let owner = nearest.as_ref().map(|(_, found)| found.uid());
         let mut hints = Vec::new();
         if let Some((at, found)) = nearest.filter(|(_, found)| found.uid() != ours) {
             hints.push(format!("{} belongs to user {}, and this is user {ours}", at.display(), found.uid()));
         }
-        let root =
-            path.ancestors().find(|at| at.file_name() == Some(PRIVATE.as_ref())).and_then(Path::parent);
+        let is_in_root = |at: &&Path| [PRIVATE, WORKTREES].iter().any(|name| at.ends_with(name));
+        let root = path.ancestors().find(is_in_root).and_then(Path::parent);
         hints.push(match root {
             _ if *act == MAKE_ROOT => format!(
                 "make the directory as a user who may, and `chown {ours} {}`; in a Pod, mount a volume there and set fsGroup",
                 path.display()
             ),
-            Some(root) => writable(&root.display().to_string()),
-            None => writable("ROOT"),
+            Some(root) => writable(&root.display().to_string(), owner, ours),
+            None => writable("ROOT", owner, ours),
         });
         hints
     }
@@ -321,12 +326,21 @@ impl Error {
 /// The operation of an [`Error::Io`] if the root could not be created.
 pub(crate) const MAKE_ROOT: &str = "make the root";
 
-/// The hint how to make the root writable.
-fn writable(root: &str) -> String {
-    let ours = rustix::process::geteuid().as_raw();
-    format!(
-        "all of the root must be writable by this user: set fsGroup in the Pod's securityContext, or `chown -R {ours} {root}`"
-    )
+/// The hint how to make the root writable for user `ours`, if `owner` has what could not be written. A volume that
+/// Kubernetes made belongs to user 0; where another user has written already, fsGroup would not make it ours.
+fn writable(root: &str, owner: Option<u32>, ours: u32) -> String {
+    match owner {
+        Some(owner) if owner == ours => {
+            format!("the directory is this user's own, but not writable: `chmod -R u+rwX {root}`")
+        }
+        Some(0) | None => format!(
+            "all of the root must be writable by this user: in a Pod, set fsGroup in the securityContext (a hostPath \
+             volume ignores it), or `chown -R {ours} {root}`"
+        ),
+        Some(_) => {
+            format!("a root has one user: give this user a root of its own, or `chown -R {ours} {root}`")
+        }
+    }
 }
 
 /// Formats names for a message: the first five quoted, and the number of the others.

@@ -100,7 +100,7 @@ impl Layout {
             }
             Style::GitSync { link } => (PublishedLink::of_git_sync(&path, link)?, ensure_worktrees(&root)),
         };
-        let failed = Error::io("open the directory", link.generations_path());
+        let failed = |error| no_dir(&root, WORKTREES, link.generations_path().to_owned(), error);
         let generations_dir = generations_dir.map_err(failed)?;
         let private = open_private(&path, &root, found)?;
         let staging = open_inner(&path, &private, STAGING, found)?;
@@ -184,11 +184,21 @@ fn ensure_worktrees(root: &OwnedFd) -> std::io::Result<OwnedFd> {
 
 /// Opens our private directory, creating it if it is missing. Something foreign with its name is moved aside first.
 fn open_private(path: &Path, root: &OwnedFd, found: &mut Recovered) -> Result<OwnedFd, Error> {
-    let failed = || Error::io("open the directory", path.join(PRIVATE));
+    let failed = |error| no_dir(root, PRIVATE, path.join(PRIVATE), error);
     let moved =
-        quarantine::quarantine_unless(root, PRIVATE, FileType::Directory, PRIVATE_ASIDE).map_err(failed())?;
+        quarantine::quarantine_unless(root, PRIVATE, FileType::Directory, PRIVATE_ASIDE).map_err(failed)?;
     found.report_moved(Path::new(PRIVATE), moved);
-    fsx::ensure_dir(root, PRIVATE, DIR_MODE).map_err(failed())
+    fsx::ensure_dir(root, PRIVATE, DIR_MODE).map_err(failed)
+}
+
+/// The error of a directory of ours in `at`, which was opened, or made if it was missing. It says which of the two
+/// failed: nobody finds a directory that could not be made.
+fn no_dir(at: &OwnedFd, name: &str, path: PathBuf, error: std::io::Error) -> Error {
+    let act = match fsx::stat(at, name) {
+        Ok(None) => "make the directory",
+        _ => "open the directory",
+    };
+    Error::io(act, path)(error)
 }
 
 /// Opens a directory in our private directory, creating it if it is missing.
@@ -198,7 +208,7 @@ pub(super) fn open_inner(
     name: &str,
     found: &mut Recovered,
 ) -> Result<OwnedFd, Error> {
-    let failed = Error::io("open the directory", path.join(PRIVATE).join(name));
+    let failed = |error| no_dir(private, name, path.join(PRIVATE).join(name), error);
     let (dir, moved) = quarantine::open_dir(private, name).map_err(failed)?;
     found.report_moved(&Path::new(PRIVATE).join(name), moved);
     Ok(dir)

@@ -7,7 +7,7 @@ mod repair;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 use std::time::{Duration, Instant};
 
 use tokio::sync::{Mutex, OwnedMutexGuard};
@@ -90,6 +90,8 @@ pub(super) struct Worker {
     no_spare: Repeats,
     /// A tip whose fetch did not fit on the volume, and the bytes of its pack.
     oversized_fetch: Option<(ObjectId, u64)>,
+    /// Used up when the log has said that submodules are published as empty directories.
+    no_submodules: Arc<Once>,
 }
 
 impl Worker {
@@ -135,6 +137,7 @@ impl Worker {
             waits_for_recycling: None,
             no_spare: Repeats::default(),
             oversized_fetch: None,
+            no_submodules: Arc::new(Once::new()),
         }
     }
 

@@ -16,6 +16,7 @@ use super::view::{Done, View};
 use crate::phase::machine::{Machine, Phase};
 use crate::phase::{Status, Trigger};
 use crate::retry;
+use crate::revision::Revision;
 use crate::sources::{AttemptResults, Named};
 use crate::store::Published;
 
@@ -103,6 +104,8 @@ pub(super) struct Drive<'a, W> {
     pub(super) succeeded: bool,
     /// When the status file was last written.
     pub(super) recorded: Instant,
+    /// The revision that was current when polling stopped.
+    pub(super) parked: Option<Revision>,
 }
 
 impl<W: Work> Drive<'_, W> {
@@ -155,8 +158,9 @@ impl<W: Work> Drive<'_, W> {
                 Some(due) => self.origin + due,
                 None => Instant::now() + NEVER,
             };
-            let repair = self.work.next_repair().map(|after| repaired + after.max(REPAIR_SPACING));
-            let repair = repair.filter(|at| *at < due);
+            let look = self.parked.map(|_| self.machine.period());
+            let repair = self.work.next_repair().into_iter().chain(look).min();
+            let repair = repair.map(|after| repaired + after.max(REPAIR_SPACING)).filter(|at| *at < due);
             tokio::select! {
                 biased;
                 () = self.draining.cancelled() => return false,
@@ -182,6 +186,12 @@ impl<W: Work> Drive<'_, W> {
             Ok(published) => (Ok(()), published),
             Err(error) => (Err(error), None),
         };
+        // A commit id cannot change, so there is nothing else to ask: the commit that is published in a root in order is
+        // the success that an attempt would be. Otherwise the last success would look as if the sync had stopped.
+        if result.is_ok() && self.parked.is_some() && self.parked == self.work.view().revision() {
+            self.report.confirmed();
+            self.record_if_due(false).await;
+        }
         self.report.root_repaired(self.work.view(), result);
         if published.is_some() {
             self.report.report_current(self.work.view(), published.as_ref());
@@ -193,6 +203,15 @@ impl<W: Work> Drive<'_, W> {
             self.work.record(status).await;
         } else if is_well && self.work.needs_housekeeping() {
             self.work.housekeep(bounds).await;
+        }
+    }
+
+    /// Writes the status to the root if there is news, or if the last write is too old.
+    async fn record_if_due(&mut self, is_news: bool) {
+        if is_news || self.recorded.elapsed() >= RECORD {
+            self.recorded = Instant::now();
+            let status = self.report.status(self.work.view());
+            self.work.record(status).await;
         }
     }
 
@@ -228,6 +247,7 @@ impl<W: Work> Drive<'_, W> {
         self.attempts.ended(result.as_ref().map(|_| self.work.newest()).map_err(Error::to_source_error));
         if self.park && matches!(result, Ok(Done::Published(_) | Done::Unchanged)) {
             self.machine.stop_polling();
+            self.parked = self.work.view().revision();
             self.report.log_parked();
             self.attempts.parked();
         }
@@ -248,11 +268,7 @@ impl<W: Work> Drive<'_, W> {
             self.work.housekeep(&bounds).await;
         }
         self.report_waiting();
-        if is_news || self.recorded.elapsed() >= RECORD {
-            self.recorded = Instant::now();
-            let status = self.report.status(self.work.view());
-            self.work.record(status).await;
-        }
+        self.record_if_due(is_news).await;
         let end = match result {
             Err(error) if self.machine.phase() == Phase::GivenUp => End::GaveUp(error),
             Ok(Done::Published(_) | Done::Unchanged) if self.one_time => End::Done,

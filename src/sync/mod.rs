@@ -251,6 +251,7 @@ impl Sync {
             origin: tokio::time::Instant::now(),
             succeeded: false,
             recorded: tokio::time::Instant::now(),
+            parked: None,
         };
         drive.run().await
     }

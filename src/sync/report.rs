@@ -180,6 +180,13 @@ impl Report {
         info!(name: "parked", target: GIT_SYNC, git_ref = self.options.ref_name, "parked");
     }
 
+    /// Reports that the root still has the commit for which polling has stopped: a success without an attempt.
+    pub(super) fn confirmed(&self) {
+        let now = Timestamp::now();
+        self.metrics.succeeded(Some(seconds(now)));
+        self.status.send_modify(|status| status.last_success = Some(now));
+    }
+
     /// Reports a repair of the root between attempts.
     pub(super) fn root_repaired(&mut self, view: &View, result: Result<(), Error>) {
         match result {

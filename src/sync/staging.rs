@@ -3,13 +3,15 @@
 //! If no spare is ready, one of hard links is made first: that takes less time than writing all files. It happens when
 //! a commit follows the last one closely, or while the spare waits for a grace period to end.
 
+use std::sync::Once;
+
 use tokio_util::sync::CancellationToken;
-use tracing::debug;
+use tracing::{debug, info};
 
 use super::error::Error;
 use crate::human::one_line;
 use crate::mirror::{self, Objects, Selection};
-use crate::payload::Delta;
+use crate::payload::{Delta, Kind};
 use crate::revision::Revision;
 use crate::store::{self, Store};
 
@@ -34,6 +36,8 @@ pub(super) struct Job<'a> {
     /// False if the disk is so slow that hard links take too long.
     pub(super) may_link: bool,
     pub(super) cancel: &'a CancellationToken,
+    /// Used up by the line that submodules are published as empty directories. `None`: they are not.
+    pub(super) no_submodules: Option<&'a Once>,
 }
 
 impl Job<'_> {
@@ -64,6 +68,17 @@ impl Job<'_> {
             }
         }
         let payload = self.objects.payload(revision, &self.choice.wanted)?;
+        let module = payload.entries.iter().find(|entry| entry.kind == Kind::Submodule);
+        if let (Some(once), Some(module)) = (self.no_submodules, module) {
+            // Who comes from git-sync, where they are on by default, would look for the reason elsewhere.
+            let path = crate::payload::escaped(&payload.path_of(module));
+            once.call_once(|| {
+                info!(
+                    "submodules are off, so {path} is an empty directory, and so is every other one: \
+                     --submodules=recursive publishes their content"
+                );
+            });
+        }
         Ok(store.stage(&payload, &self.choice.digest, blobs.as_ref(), self.cancel)?)
     }
 

@@ -64,6 +64,9 @@ const WORDS: &[Words] = &[
     words("hook_failed", 0, "hook failed", HASH),
 ];
 
+/// Our event with the output of a hook, which git-sync has in `exechook succeeded`: one line with it is enough.
+const HOOK_OUTPUT: &str = "hook_output";
+
 /// The format.
 #[derive(Debug)]
 pub(super) struct Lines {
@@ -85,7 +88,7 @@ where
         let metadata = event.metadata();
         let known = WORDS.iter().find(|words| words.event == metadata.name());
         let most = self.verbosity.map_or(i64::MAX, |verbosity| verbosity.max(0));
-        if known.is_some_and(|words| i64::from(words.level) > most) {
+        if metadata.name() == HOOK_OUTPUT || known.is_some_and(|words| i64::from(words.level) > most) {
             return Ok(());
         }
         let mut fields = EventFields::default();

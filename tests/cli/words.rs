@@ -4,7 +4,7 @@
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use super::common::{Files, World, run};
+use super::common::{Files, World, eventually, run};
 use super::{complains, files, treeswap};
 
 #[test]
@@ -33,6 +33,59 @@ fn what_is_no_root_is_said_to_be_none() {
     let command: Vec<&str> = pin.stderr.split('`').nth(1).unwrap().split(' ').collect();
     assert_eq!(command, ["treeswap", "status", &root]);
     complains(&treeswap(&world, &command[1..], &[]), 1, &["no generation is published in"]);
+}
+
+#[test]
+fn who_names_a_link_or_a_directory_in_a_root_is_told_the_root() {
+    let world = World::new();
+    world.remote.commit(&files("1"));
+    let mut command = world.treeswap(&["git-sync", "--one-time", "--link=link", "--ref=main", "--repo"]);
+    run::to_end(command.arg(&world.remote.path).arg("--root").arg(&world.root)).expect_ok("a root");
+    let root = world.root.display().to_string();
+    let hint = format!("hint: this is inside the root {root}: name that\n");
+    for path in [format!("{root}/link"), format!("{root}/.worktrees")] {
+        complains(&treeswap(&world, &["status", &path], &[]), 1, &["no writer has opened", &hint]);
+    }
+}
+
+#[test]
+fn a_password_in_the_url_is_warned_about_with_the_variable_that_this_program_reads() {
+    let world = World::new();
+    for (command, ours, other) in [("sync", "TREESWAP", "GITSYNC"), ("git-sync", "GITSYNC", "TREESWAP")] {
+        let repo = "--repo=https://bob:hunter2-hunter2@127.0.0.1:1/x";
+        let mut command = world.treeswap(&[command, repo, "--one-time", "--root"]);
+        let said = run::to_end(command.arg(world.dir().join(ours))).stderr;
+        assert!(said.contains(&format!("by --password-file, or in ${ours}_PASSWORD")), "{said}");
+        assert!(!said.contains(&format!("{other}_PASSWORD")), "{said}");
+    }
+}
+
+#[test]
+fn that_submodules_are_off_is_said_where_there_are_some() {
+    let world = World::new();
+    let mut tree = files("1");
+    tree.0.insert("lib/sub".to_owned(), ("160000", "7".repeat(40).into()));
+    world.remote.commit(&tree);
+    let said = |more: &[&str]| world.sync_once(more).expect_ok("a root").stderr;
+    let log = said(&[]);
+    let line = "submodules are off, so lib/sub is an empty directory";
+    assert!(log.contains(line) && log.contains("--submodules=recursive"), "{log}");
+    world.remote.commit(&files("2"));
+    assert!(!said(&[]).contains("submodules"));
+}
+
+#[test]
+fn a_watch_of_a_directory_that_does_not_exist_says_so_and_waits() {
+    let world = World::new();
+    let root = world.root.display().to_string();
+    let log = world.dir().join("log");
+    let mut watch = world.treeswap(&["watch", "--exit-on-failure", &root, "--", "false"]);
+    let mut watch = run::Background::start(&mut watch, &log);
+    let absent = format!("there is no directory {root} yet; PATH is the --root of `treeswap sync`");
+    eventually(30, "it says so", || watch.log().contains(&absent).then_some(()));
+    world.remote.commit(&files("1"));
+    world.sync_once(&[]).expect_ok("a root");
+    assert_eq!(watch.ended().code(), Some(1), "the command ran");
 }
 
 #[test]
@@ -219,6 +272,10 @@ fn the_gates_hint_can_be_followed() {
     let ran = world
         .sync_once(&[&format!("--pre-publish-exechook-command={}", gate.display()), "--pre-publish-gate"]);
     let ran = ran.expect_failure("it is refused");
-    assert!(ran.stderr.contains("hint: what follows the exit status is the program's own"), "{}", ran.stderr);
+    assert!(
+        ran.stderr.contains("hint: the text after the exit status is what the program printed"),
+        "{}",
+        ran.stderr
+    );
     assert!(ran.stderr.contains("check out that revision and run the program there"), "{}", ran.stderr);
 }

@@ -399,11 +399,14 @@ impl Authority {
         Self { pem, server: server_config(&certificate, &key) }
     }
 
-    /// A self-signed server certificate, as PEM and as a server's configuration.
-    pub fn self_signed(name: &str) -> (String, Arc<rustls::ServerConfig>) {
+    /// A self-signed server certificate as `openssl req -x509` makes it (CA:TRUE), valid from January 1 of one year to
+    /// that of the other. The subject is always the same. As PEM and as a server's configuration.
+    pub fn self_signed(name: &str, (from, to): (i32, i32)) -> (String, Arc<rustls::ServerConfig>) {
         let key = rcgen::KeyPair::generate().unwrap();
         let mut params = rcgen::CertificateParams::new(vec![name.to_owned()]).unwrap();
         params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        params.not_before = rcgen::date_time_ymd(from, 1, 1);
+        params.not_after = rcgen::date_time_ymd(to, 1, 1);
         let certificate = params.self_signed(&key).unwrap();
         (certificate.pem(), server_config(&certificate, &key))
     }

@@ -533,6 +533,15 @@ fn a_sidecars_ceilings_follow_from_its_volume() {
     assert!(!ran.ok() && ran.stderr.contains("set resources.limits.memory"), "{}", ran.stderr);
     let words = words.chain(["--set", "treeswap.resources.limits.memory=640Mi"]);
     run_helm(&words.collect::<Vec<_>>(), &dir.path().join("chart")).expect_ok("helm template");
+    let durability = |more: &[&str]| -> Vec<String> {
+        let set = ["treeswap.sidecar.medium=Memory", "treeswap.resources.limits.memory=4Gi"];
+        let made = template(&dir.path().join("chart"), &[&set, more].concat());
+        let args = list(ours(&made)[0].container, "args").iter().map(|arg| arg.as_str().unwrap().to_owned());
+        args.filter(|arg| arg.starts_with("--durability=")).collect()
+    };
+    assert_eq!(durability(&[]), ["--durability=none"], "nothing in memory outlives the node");
+    assert_eq!(durability(&["treeswap.options.durability=syncfs"]), ["--durability=syncfs"]);
+    assert_eq!(durability(&["treeswap.sidecar.medium="]), [""; 0]);
 }
 
 /// A chart cannot name files outside of itself, and Helm complains of links that lead there.

@@ -101,6 +101,25 @@ fn a_root_without_permission_is_named() {
 }
 
 #[test]
+fn a_volume_of_root_is_named_as_such_and_not_as_a_missing_directory() {
+    for layout in [&[][..], &["--layout=git-sync", "--link=link"]] {
+        let world = World::new();
+        open_to_all(&world);
+        std::fs::create_dir(&world.root).unwrap();
+        let mut command = world.treeswap(&["sync", "--one-time", "--repo"]);
+        command.arg(&world.remote.path).arg("--root").arg(&world.root).args(layout);
+        let ran =
+            run::to_end(&mut unprivileged(&reachable(&world, &command))).expect_failure("no permission");
+        let root = world.root.display();
+        ran.names(&["cannot make the directory", "Permission denied"]);
+        let owner = format!("{root} belongs to user 0, and this is user 65534");
+        for words in [&owner, "set fsGroup", &format!("`chown -R 65534 {root}`")] {
+            assert!(ran.stderr.contains(words), "{words} is not in {}", ran.stderr);
+        }
+    }
+}
+
+#[test]
 fn a_root_of_another_user_is_named_with_both_users() {
     let world = World::new();
     publish(&world, &small(1));

@@ -46,6 +46,18 @@ fn a_program_runs_once_a_revision_in_its_generation_with_the_environment_but_no_
 }
 
 #[test]
+fn as_git_sync_the_output_is_in_one_line_of_the_log() {
+    let world = World::new();
+    world.remote.commit(&files("first"));
+    let hook = Hook::new(&world, "hook", "run", "echo what it printed");
+    let mut command = world.treeswap(&["git-sync", "--one-time", "--link=link", "-v=5", "--repo"]);
+    command.arg(&world.remote.path).arg("--root").arg(&world.root).arg(hook.flag("exechook"));
+    let log = to_end(command.arg("--ref=main")).expect_ok("a hook that succeeds").stderr;
+    assert_eq!(log.matches("what it printed").count(), 1, "{log}");
+    assert!(log.contains("\"msg\":\"exechook succeeded\"") && !log.contains("output of exechook"), "{log}");
+}
+
+#[test]
 fn a_program_that_fails_runs_again_after_the_backoff() {
     for name in BOTH {
         let world = World::new();

@@ -57,7 +57,7 @@ fn what_a_refused_submodule_sent_is_counted() {
     let mut files = Files::new().file(".gitmodules", declared);
     files.0.insert("sub".to_owned(), ("160000", commit.into()));
     bench.world.remote.commit(&files);
-    bench.options.modules = Access { submodules: Submodules::First, ..Access::default() };
+    bench.options.modules = Access { submodules: Submodules::First, local: true, ..Access::default() };
     bench.options.modules.limits.entries = 10; // found to be exceeded only after the submodule was fetched
     let mut mirror = bench.open();
     let error = try_update(&mut mirror, &[]).unwrap_err();

@@ -22,7 +22,8 @@ struct Family {
 impl Family {
     fn new(others: &[&'static str]) -> Self {
         let mut bench = Bench::new("main");
-        bench.options.modules = Access { submodules: Submodules::Recursive, ..Access::default() };
+        bench.options.modules =
+            Access { submodules: Submodules::Recursive, local: true, ..Access::default() };
         let others =
             others.iter().map(|name| (*name, Remote::create(&bench.world.dir().join(name)))).collect();
         Self { bench, others }
@@ -308,19 +309,21 @@ fn a_submodule_that_cannot_be_fetched_is_named_and_comes_later() {
 }
 
 #[test]
-fn repositories_on_this_machine_need_leave_unless_the_first_one_is_one() {
+fn repositories_on_this_machine_need_leave_wherever_the_first_one_is() {
     let family = Family::new(&["sub"]);
     let mut options = family.bench.options.clone();
     options.modules.hosts = Hosts::Any;
+    options.modules.local = false;
     let sub = family.commit("sub", &Files::new().file("s", "x"));
     let url = format!("file://{}", family.others["sub"].path.display());
     family.bench.world.remote.commit(&with(Files::new(), &[("sub", &url, &sub)]));
     let server = HttpBackend::start(family.bench.world.dir(), Kind::default());
-    options.wire.remote = server.url("remote");
-    let mut mirror = Mirror::open(options.clone()).unwrap();
-    let said = refusal(&mut mirror);
-    assert!(said.contains("protocol.file.allow"), "{said}");
-    drop(mirror);
+    let here = family.bench.world.remote.path.display().to_string();
+    for remote in [server.url("remote"), format!("file://{here}"), here] {
+        options.wire.remote = remote;
+        let said = refusal(&mut Mirror::open(options.clone()).unwrap());
+        assert!(said.contains("--git-config=protocol.file.allow:always"), "{said}");
+    }
     options.modules.local = true;
     let mut mirror = Mirror::open(options).unwrap();
     let at = update(&mut mirror, &[]);

@@ -204,6 +204,7 @@ fn what_lists_submodules_comes_although_it_was_left_out() {
         let mut bench = Bench::new("main");
         bench.options.filter = Some(filter.into());
         bench.options.modules.submodules = Submodules::Recursive;
+        bench.options.modules.local = true;
         let below = Remote::create(&bench.world.dir().join("below"));
         let commit = below.commit(&Files::new().file("f", "below"));
         let list = "[submodule \"m\"]\n\tpath = way/to/m\n\turl = ../below\n";

@@ -177,6 +177,7 @@ impl<'a> Life<'a> {
             }
             if how.submodules {
                 say("--submodules=recursive");
+                say("--git-config=protocol.file.allow:always");
             }
         }
         say(&format!("--root={}", self.judge.root.display()));

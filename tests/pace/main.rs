@@ -128,6 +128,9 @@ fn idle_cycles_write_nothing_and_the_same_tree_is_no_new_generation() {
     assert_ne!(same, commit);
     sidecar.idle(5);
     assert_eq!(std::fs::read_link(world.root.join("..data")).unwrap(), link);
+    let log = sidecar.process.log();
+    let said = format!("{} has the same files as {}", &same[..12], &commit[..12]);
+    assert_eq!(log.matches(&said).count(), 1, "{said}: {log}");
     let after = world.root.metadata().unwrap();
     assert_eq!((after.ctime(), after.ctime_nsec()), (top.ctime(), top.ctime_nsec()), "no event in the root");
 }

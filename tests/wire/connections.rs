@@ -113,13 +113,46 @@ async fn tls_is_not_left_by_a_redirect() {
 }
 
 #[tokio::test]
-async fn an_authoritys_own_certificate_is_no_servers_and_the_way_out_is_named() {
-    // What `openssl req -x509` makes unless told otherwise.
+async fn a_self_signed_certificate_is_accepted_if_it_is_itself_the_configured_one() {
+    // What `openssl req -x509` makes unless told otherwise, which git accepts as well.
+    let now = (2020, 2120);
+    let (pem, server) = Authority::self_signed("localhost", now);
+    let (twin, _) = Authority::self_signed("localhost", now); // the same subject with another key
+    let (expired, expired_server) = Authority::self_signed("localhost", (2020, 2021));
+    let (other, other_server) = Authority::self_signed("git.example.com", now);
+    let refused: &[&str] = &["that of a certificate authority", "CA:TRUE"];
+    for (trusted, server, words) in [
+        (format!("{twin}{pem}"), &server, None),
+        (twin, &server, Some(refused)),
+        (expired, &expired_server, Some(&["expired on 2021-01-01"][..])),
+        (other, &other_server, Some(&["not for the name localhost but for git.example.com"][..])),
+    ] {
+        let world = World::new();
+        let commit = world.remote.commit(&Files::new().file("a", "1"));
+        let kind = Kind { tls: Some(server.clone()), ..Kind::default() };
+        let backend = HttpBackend::start(world.dir(), kind);
+        let file = world.dir().join("ca.pem");
+        std::fs::write(&file, trusted).unwrap();
+        let mut client = with(&backend.url("remote"), |options| options.ca_file = Some(file));
+        match (tip(&mut client, "main").await, words) {
+            (Ok(found), None) => assert_eq!(found, commit),
+            (Err(error), Some(words)) => names(&error, words),
+            (found, words) => panic!("{found:?}, but expected {words:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_self_signed_certificate_that_is_not_configured_is_refused() {
     let world = World::new();
-    let (pem, server) = Authority::self_signed("localhost");
+    let (_, server) = Authority::self_signed("localhost", (2020, 2120));
     let backend = HttpBackend::start(world.dir(), Kind { tls: Some(server), ..Kind::default() });
-    let file = world.dir().join("ca.pem");
-    std::fs::write(&file, pem).unwrap();
-    let mut client = with(&backend.url("remote"), |options| options.ca_file = Some(file));
-    names(&tip(&mut client, "main").await.unwrap_err(), &["certificate authority", "CA:FALSE"]);
+    let mut client = client(&backend.url("remote"));
+    let error = tip(&mut client, "main").await.unwrap_err();
+    names(&error, &["that of a certificate authority"]);
+    assert!(
+        error.hints()[0].contains("--ca-file") && error.hints()[0].contains("CA:FALSE"),
+        "{:?}",
+        error.hints()
+    );
 }

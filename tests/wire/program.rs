@@ -12,6 +12,22 @@ fn sync(world: &World, url: &str, environment: &[(&str, &str)], more: &[&str]) -
 }
 
 #[test]
+fn a_proxy_that_cannot_be_reached_is_named_without_its_password() {
+    let world = World::new();
+    let proxy = "http.proxy:http://bob:s3cret-word@127.0.0.1:9";
+    let ran = sync(&world, ELSEWHERE, &[], &["--git-config", proxy]).expect_failure("no proxy is there");
+    ran.names(&["http://git.invalid/remote", "through the proxy http://127.0.0.1:9", "Connection refused"]);
+    assert!(
+        ran.stderr.contains("hint: check http.proxy") && !ran.stderr.contains("s3cret"),
+        "{}",
+        ran.stderr
+    );
+    let variable = [("http_proxy", "http://127.0.0.1:9")];
+    let ran = sync(&world, ELSEWHERE, &variable, &[]).expect_failure("no proxy is there");
+    assert!(ran.stderr.contains("hint: $http_proxy names a proxy"), "{}", ran.stderr);
+}
+
+#[test]
 fn the_environments_proxy_is_used_unless_it_excepts_the_host() {
     let world = World::new();
     let commit = world.remote.commit(&Files::new().file("a", "1"));

@@ -23,7 +23,7 @@ fn fill(remote: &Remote, commit: &str, staged: &Path) {
 #[test]
 fn git_works_in_submodules_at_every_level_and_what_is_gone_is_removed() {
     let mut bench = Bench::new();
-    bench.options.modules = Access { submodules: Submodules::Recursive, ..Access::default() };
+    bench.options.modules = Access { submodules: Submodules::Recursive, local: true, ..Access::default() };
     let sub = Remote::create(&bench.world.dir().join("sub"));
     let deep = Remote::create(&bench.world.dir().join("deep"));
     let deep_at = deep.commit(&Files::new().file("d", "deep"));

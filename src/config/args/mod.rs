@@ -103,6 +103,8 @@ pub struct Source {
     pub sparse_checkout_file: String,
 
     /// Submodules: `recursive`, `shallow` (the first level only), or `off` (they become empty directories)
+    ///
+    /// Those whose URL is a local path or `file://` need --git-config=protocol.file.allow:always, as in git.
     #[arg(long, value_name = "MODE", default_value = of::SUBMODULES.treeswap, hide_short_help = true)]
     pub submodules: String,
 

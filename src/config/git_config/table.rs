@@ -47,7 +47,13 @@ pub(super) const SETTINGS: &[(&str, Use)] = &[
     ("http.cookieFile", Applied(CookieFile, "file with cookies to send, unless `--cookie-file` is given")),
     ("http.proxy", Applied(Proxy, "the proxy; empty for none")),
     ("protocol.allow", Applied(Allow, "the default for `protocol.file.allow`")),
-    ("protocol.file.allow", Applied(Allow, "`always` allows submodules whose URL is a local path")),
+    (
+        "protocol.file.allow",
+        Applied(
+            Allow,
+            "`always` allows submodules whose URL is a local path or `file://`, wherever the repository itself is",
+        ),
+    ),
     ("url.insteadOf", Applied(InsteadOf, "a remote URL that starts with the value gets BASE in its place")),
     ("url.pushInsteadOf", Never("treeswap never pushes")),
     ("http.lowSpeedLimit", ByGit("use --idle-timeout")),
@@ -113,9 +119,18 @@ mod tests {
 
     fn page() -> String {
         let mut page = String::from(
-            "# Settings of git\n\n`--git-config`, `--git-config-add` and git-sync's `$GIT_CONFIG_COUNT` take settings \
-             of git. Files such as `~/.gitconfig` and `/etc/gitconfig` are not read.\nA setting that has no effect is \
-             named at the start, and by `treeswap check`, without its value.\n\n`http.NAME` is also `http.URL.NAME`, \
+            "# Settings of git\n\n`--git-config` and `--git-config-add` take settings of git. Files such as \
+             `~/.gitconfig` and `/etc/gitconfig` are not read.\nA setting that has no effect is named at the start, \
+             and by `treeswap check`, without its value.\n\nGit's own variables are read only by the drop-in \
+             (`treeswap git-sync`). `treeswap sync` and `treeswap check` warn about them:\n\n\
+             | variable | drop-in | other commands |\n| --- | --- | --- |\n\
+             | `$GIT_CONFIG_COUNT`, `$GIT_CONFIG_KEY_N`, `$GIT_CONFIG_VALUE_N` | settings as below | \
+             no effect; use `--git-config` |\n\
+             | `$GIT_SSL_CAINFO` | as `http.sslCAInfo` | no effect without `--git`; use `--ca-file` |\n\
+             | `$GIT_SSL_NO_VERIFY` | as `http.sslVerify=false` | no effect without `--git`; use \
+             `--git-config=http.sslVerify:false` |\n\
+             | `$GIT_SSH_COMMAND` | keys and known hosts of its options | no effect without `--git`; use \
+             `--ssh-key-file` and `--ssh-known-hosts-file` |\n\n`http.NAME` is also `http.URL.NAME`, \
              for remotes below that URL; `url.NAME` is `url.BASE.NAME`.\n\n| setting | effect |\n| --- | --- |\n",
         );
         for (key, found) in SETTINGS {

@@ -45,12 +45,17 @@ impl Check<'_> {
             failure_limits: self.failure_limits()?,
             sync_timeout,
             one_time: *one_time,
-            // As git-sync does for a commit id. As treeswap, attempts go on, to check that the root is intact.
-            park: self.origins.personality() == Personality::GitSync && matches!(followed, Ref::Commit(_)),
+            park: self.parks(followed),
             every_failure: self.origins.personality() == Personality::GitSync,
             touch_file: self.operator_file("touch-file", &given.touch_file, root, style)?,
             error_file: self.operator_file("error-file", &logging.error_file, root, style)?,
         })
+    }
+
+    /// Whether attempts end after the first success, as git-sync's do for a commit id. As treeswap they go on, to check
+    /// that the root is intact.
+    pub(super) fn parks(&self, followed: &Ref) -> bool {
+        self.origins.personality() == Personality::GitSync && matches!(followed, Ref::Commit(_))
     }
 
     /// The directory of the repository that is published (`--path`). Excludes git-sync's layout and submodules: git

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::{GIT_GC, SHORTEST, SUBMODULES};
 use crate::config::args::Args;
 use crate::config::check::{Check, holds_password};
+use crate::config::credentials;
 use crate::config::error::Error;
 use crate::config::git_config;
 use crate::config::origin::{Hidden, Origin};
@@ -90,9 +91,11 @@ impl Check<'_> {
         let unchecked = git.unverified.then(|| "TLS certificates go unchecked (http.sslVerify)".to_owned());
         let visible = *self.origins.get("repo") == Origin::Flag && holds_password(&self.args.source.repo);
         let visible = visible.then(|| {
-            "the password in --repo's URL can be read by every process of the machine: give it by --password-file, or \
-             in $TREESWAP_PASSWORD"
-                .to_owned()
+            format!(
+                "the password in --repo's URL can be read by every process of the machine: give it by --password-file, \
+                 or in {}",
+                credentials::password_variable(self.origins.personality())
+            )
         });
         settings.chain(ssh).chain(unchecked).chain(trusting).chain(visible).collect()
     }

@@ -9,8 +9,9 @@ use crate::config::values;
 use crate::{admin, telemetry};
 
 impl Check<'_> {
-    /// The options of the HTTP listener; `None` without `--http-bind`.
-    pub(super) fn admin(&self, period: Duration) -> Result<Option<admin::Options>, Error> {
+    /// The options of the HTTP listener; `None` without `--http-bind`. If attempts end after the first success (`parks`),
+    /// nothing is asked of the remote, so no answer is missing: `--max-stale` has no effect.
+    pub(super) fn admin(&self, period: Duration, parks: bool) -> Result<Option<admin::Options>, Error> {
         let given = &self.args.server;
         let max_stale = Some(given.max_stale).filter(|max| !max.is_zero());
         if let Some(max) = max_stale.filter(|max| *max < period.saturating_mul(2)) {
@@ -37,7 +38,7 @@ impl Check<'_> {
                     Personality::GitSync => admin::Fallback::GitSync { metrics: given.http_metrics },
                 },
                 pprof: given.http_pprof,
-                max_stale,
+                max_stale: max_stale.filter(|_| !parks),
             }));
         }
         let without =

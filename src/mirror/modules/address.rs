@@ -49,9 +49,7 @@ pub(super) enum UrlError {
         base: String,
     },
     /// It is a path or a `file://` URL.
-    #[error(
-        "its url {url:?} is on this machine, which protocol.file.allow=always in the git configuration would allow"
-    )]
+    #[error("its url {url:?} is on this machine, which --git-config=protocol.file.allow:always would allow")]
     Local {
         /// The resolved URL, without secrets.
         url: String,

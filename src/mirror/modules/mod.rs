@@ -51,8 +51,9 @@ pub struct Access {
     pub submodules: Submodules,
     /// The hosts that they may be fetched from.
     pub hosts: Hosts,
-    /// Whether they may be fetched from repositories on this machine (`protocol.file.allow=always`). If the followed
-    /// repository is on this machine itself, that is always allowed.
+    /// Whether they may be fetched from repositories on this machine (`protocol.file.allow=always`). As in git, it makes
+    /// no difference where the followed repository is: a commit could name any directory that treeswap may read
+    /// (CVE-2022-39253).
     pub local: bool,
     /// The limits for a revision with all its submodules.
     pub limits: Limits,
@@ -250,13 +251,10 @@ impl Mirror {
         let access = &self.options.modules;
         let credentials = wire.credentials.iter().filter_map(|credential| credential.url.as_deref());
         let mut known: Vec<_> = credentials.filter_map(address::host_of).collect();
-        let mut is_local = false;
-        match super::wire::RemoteHost::of(&wire.remote) {
-            Ok(super::wire::RemoteHost::Host(host)) => known.push(host),
-            Ok(super::wire::RemoteHost::Here) => is_local = true,
-            Err(_) => {}
+        if let Ok(super::wire::RemoteHost::Host(host)) = super::wire::RemoteHost::of(&wire.remote) {
+            known.push(host);
         }
-        let policy = address::Policy { hosts: &access.hosts, known: &known, local: is_local || access.local };
+        let policy = address::Policy { hosts: &access.hosts, known: &known, local: access.local };
         address::address(&wire.remote, link.url.as_deref(), &policy)
     }
 

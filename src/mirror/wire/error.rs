@@ -159,6 +159,17 @@ pub enum Error {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// No connection could be established through the proxy of the git configuration.
+    #[error("cannot connect to {remote} through the proxy {proxy}")]
+    Proxy {
+        /// The remote.
+        remote: String,
+        /// The proxy's URL, without userinfo.
+        proxy: String,
+        /// The cause.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// The TLS handshake failed, for example because the server's certificate is not trusted.
     #[error("TLS with {remote}: {}", problem.text)]
     Tls {
@@ -310,6 +321,7 @@ impl Error {
             Self::Issuer { .. }
             | Self::Timeout { .. }
             | Self::Connect { .. }
+            | Self::Proxy { .. }
             | Self::Broken { .. }
             | Self::Cut { .. }
             | Self::NotGit { .. }
@@ -364,11 +376,17 @@ impl Error {
             }
             Self::NoSuchRef { .. } => hint("check --ref; `git ls-remote` lists what the remote has"),
             Self::Timeout { wait, .. } => vec![format!("raise {} if the remote is merely slow", wait.flag())],
-            Self::Connect { .. } if PROXIES.iter().any(|name| std::env::var_os(name).is_some()) => {
-                hint("the environment names a proxy; the proxy may be unreachable")
-            }
-            Self::Connect { .. } => hint(
-                "check the URL's host and port, and that name resolution and network policies let this machine reach it",
+            Self::Connect { .. } => match PROXIES.iter().find(|name| std::env::var_os(name).is_some()) {
+                Some(name) => vec![format!(
+                    "${name} names a proxy, which may be unreachable; $NO_PROXY lists hosts that are reached without it"
+                )],
+                None => hint(
+                    "check the URL's host and port, and that name resolution and network policies let this machine reach \
+                     it",
+                ),
+            },
+            Self::Proxy { .. } => hint(
+                "check http.proxy in --git-config, and that the proxy may connect to the repository's host",
             ),
             Self::TooMuch { budget, .. } => {
                 vec![format!("raise {} if the repository is really that large", budget.flag())]

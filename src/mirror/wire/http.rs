@@ -405,6 +405,8 @@ impl Http {
             Error::Broken { remote, doing, source: root_cause(&error) }
         } else if error.is_timeout() {
             self.timed_out(Wait::Connect, self.options.timeouts.connect, "connecting")
+        } else if let Proxy::To(proxy) = &self.options.proxy {
+            Error::Proxy { remote, proxy: redact(proxy.expose()), source: root_cause(&error) }
         } else {
             Error::Connect { remote, source: root_cause(&error) }
         }

@@ -88,11 +88,26 @@ fn who_may_not_write_a_root_is_told_who_owns_it_and_what_gives_all_of_it() {
     };
     let ours = rustix::process::geteuid().as_raw();
     let hints = denied("open the lock", "/srv/root/..treeswap/lock").hints();
-    assert!(hints.last().unwrap().ends_with(&format!("`chown -R {ours} /srv/root`")), "{hints:?}");
+    assert!(hints.last().unwrap().ends_with(" /srv/root`"), "{hints:?}");
     let hints = denied(MAKE_ROOT, "/srv/root").hints();
     assert!(hints.last().unwrap().contains(&format!("`chown {ours} /srv/root`")), "{hints:?}");
     let owner = std::fs::symlink_metadata("/proc/1").unwrap().uid();
     let hints = denied("open the lock", "/proc/1/..treeswap/lock").hints();
     let told = hints[0] == format!("/proc/1 belongs to user {owner}, and this is user {ours}");
     assert_eq!(told, owner != ours, "{hints:?}");
+    let worktrees = denied("make the directory", "/srv/root/.worktrees").hints();
+    assert!(worktrees.last().unwrap().contains(" /srv/root`"), "{worktrees:?}");
+}
+
+#[test]
+fn what_makes_a_root_writable_depends_on_who_owns_it() {
+    for (owner, fs_group, command) in [
+        (None, true, "`chown -R 65532 /r`"),
+        (Some(0), true, "`chown -R 65532 /r`"),
+        (Some(1000), false, "`chown -R 65532 /r`"),
+        (Some(65532), false, "`chmod -R u+rwX /r`"),
+    ] {
+        let hint = writable("/r", owner, 65532);
+        assert!(hint.ends_with(command) && hint.contains("fsGroup") == fs_group, "{owner:?}: {hint}");
+    }
 }

@@ -12,7 +12,7 @@ use super::{Bounds, Choice, Stage, Worker};
 use crate::clock;
 use crate::generation::{GenerationRecord, Name};
 use crate::human::one_line;
-use crate::mirror::{self, Selection, Tip};
+use crate::mirror::{self, Selection, Submodules, Tip};
 use crate::revision::Revision;
 use crate::store::{self, Published};
 use crate::sync::error::Error;
@@ -153,6 +153,9 @@ impl Worker {
         let mut store = self.store().await;
         let metrics = self.metrics.clone();
         let current = self.readable.or(self.view.revision());
+        // --sources has no submodules, and no flag for them.
+        let is_off = self.payload_inputs.submodules == Submodules::Off && self.view.sources.is_empty();
+        let no_submodules = is_off.then(|| Arc::clone(&self.no_submodules));
         let may_link = !self.spare.is_slow();
         let (mut store, staged, commit) = bounds
             .blocking(Stage::Export, move |cancel| {
@@ -167,7 +170,8 @@ impl Worker {
                         debug!(error = one_line(&error), "a retired generation cannot be recycled");
                     }
                 }
-                let job = Job { objects: &objects, choice: &choice, may_link, cancel };
+                let no_submodules = no_submodules.as_deref();
+                let job = Job { objects: &objects, choice: &choice, may_link, cancel, no_submodules };
                 let mut staged = job.stage(&mut store, revision, base)?; // 7
                 let sources = commit.iter().flat_map(|commit| &commit.sources);
                 staged.is_composed_of(sources.map(|source| (source.name.clone(), source.revision)));

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use tracing::{debug, warn};
+use tracing::{debug, info, warn};
 
 use super::{Bounds, Choice, Stage, Worker};
 use crate::clock;
@@ -194,7 +194,15 @@ impl Worker {
             store.advance(revision, parts.collect())?;
             Ok(store.generations().to_vec())
         });
+        let before = self.view.revision();
         self.view.generations = noted.await?;
+        if let (Some(before), Some(current)) = (before, self.view.current()) {
+            // Otherwise an operator who waits for this commit would find no trace of it: nothing is published.
+            info!(
+                %revision, generation = %current.name,
+                "{} has the same files as {}: {} stays current", revision.short(), before.short(), current.name
+            );
+        }
         Ok(())
     }
 

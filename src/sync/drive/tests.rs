@@ -32,6 +32,8 @@ struct Double {
     /// When each repair began.
     repairs: Vec<Duration>,
     next_repair: Option<Duration>,
+    /// After so many repairs the current generation is gone.
+    good_repairs: usize,
     current: usize,
     recorded: Vec<Status>,
     /// The number of attempts after which the token is cancelled.
@@ -50,6 +52,7 @@ impl Double {
             attempts: Vec::new(),
             repairs: Vec::new(),
             next_repair: None,
+            good_repairs: usize::MAX,
             current: 0,
             recorded: Vec::new(),
             end: (attempts, draining.clone()),
@@ -109,6 +112,9 @@ impl Work for Double {
     async fn repair(&mut self, _bounds: &Bounds) -> Result<Option<Published>, Error> {
         self.repairs.push(self.began.elapsed());
         self.next_repair = None;
+        if self.repairs.len() > self.good_repairs {
+            self.view.current = None;
+        }
         Ok(None)
     }
 
@@ -225,6 +231,7 @@ async fn drive_held(
         origin,
         succeeded,
         recorded: origin,
+        parked: None,
     }
     .run()
     .await;
@@ -354,14 +361,33 @@ async fn parked_nothing_is_asked_any_more_but_the_root_is_looked_after() {
     double.next_repair = Some(S(3));
     let later = draining.clone();
     tokio::spawn(async move {
-        tokio::time::sleep(S(100_000)).await;
+        tokio::time::sleep(S(1_000)).await;
         later.cancel();
     });
     let ran = drive(&mut double, Options { park: true, ..options() }, &[(S(60), Trigger::Signal)]).await;
     assert!(matches!(ran.end, End::Drained));
     assert_eq!(seconds(&double.attempts), [0, 10], "until the first success");
-    assert_eq!(double.repairs.len(), 1);
-    assert_eq!(ran.status.alive_until_ms, u64::MAX, "it does not hang");
+    assert_eq!(seconds(&double.repairs[..4]), [3, 20, 30, 40], "then once per period");
+    assert!(ran.status.is_alive(&clock::now()));
+    // Each is a success, and so is the record of it in the root.
+    let successes: Vec<_> = double.recorded.iter().map(|status| status.last_success).collect();
+    assert_eq!(successes.len(), 6, "a failure, a success, three times 300 s later, the end");
+    assert!(successes.is_sorted_by(|one, next| one < next), "{successes:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn parked_a_root_that_lost_its_commit_is_no_success() {
+    let draining = CancellationToken::new();
+    let mut double = Double::new(&[S(0)], 100, &draining);
+    double.good_repairs = 0;
+    let later = draining.clone();
+    tokio::spawn(async move {
+        tokio::time::sleep(S(1_000)).await;
+        later.cancel();
+    });
+    let ran = drive(&mut double, Options { park: true, ..options() }, &[]).await;
+    assert!(double.repairs.len() > 10);
+    assert_eq!(ran.status.last_success, double.recorded[0].last_success, "only that of the attempt");
 }
 
 #[tokio::test(start_paused = true)]

@@ -2,7 +2,10 @@
 {{- define "treeswap.sidecar" -}}
 {{- $limits := dict "max-bytes" (include "treeswap.part" (list .Values.sidecar.sizeLimit 768)) }}
 {{- $_ := set $limits "max-mirror-bytes" (include "treeswap.part" (list .Values.sidecar.sizeLimit 256)) }}
-{{- if eq .Values.sidecar.medium "Memory" }}{{ include "treeswap.fits" . }}{{ end -}}
+{{- if eq .Values.sidecar.medium "Memory" }}
+{{- include "treeswap.fits" . }}
+{{- $_ := set $limits "durability" "none" }}
+{{- end -}}
 - name: treeswap
   {{- include "treeswap.image" . | nindent 2 }}
   restartPolicy: Always

@@ -36,6 +36,7 @@ fn each() -> Vec<Error> {
         },
         Error::TooMuch { remote: remote(), budget: Budget::Pack, limit: 4 << 30 },
         Error::Connect { remote: remote(), source: refused() },
+        Error::Proxy { remote: remote(), proxy: "http://proxy.example.com:3128".into(), source: refused() },
         Error::Tls { remote: remote(), problem },
         Error::Broken { remote: remote(), doing: "asking", source: refused() },
         Error::Cut { remote: remote(), doing: "asking", said: String::new() },
@@ -65,6 +66,7 @@ fn every_variant_is_one_line_without_a_librarys_noise_and_says_what_to_do() {
         | Error::Timeout { .. }
         | Error::TooMuch { .. }
         | Error::Connect { .. }
+        | Error::Proxy { .. }
         | Error::Tls { .. }
         | Error::Broken { .. }
         | Error::Cut { .. }
@@ -81,7 +83,7 @@ fn every_variant_is_one_line_without_a_librarys_noise_and_says_what_to_do() {
         | Error::Sink { .. } => std::mem::discriminant(error),
     };
     let each = each();
-    assert_eq!(each.iter().map(named).collect::<std::collections::HashSet<_>>().len(), 22);
+    assert_eq!(each.iter().map(named).collect::<std::collections::HashSet<_>>().len(), 23);
     for error in &each {
         assert_message_style(error, &error.hints());
     }
