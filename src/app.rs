@@ -356,11 +356,7 @@ fn run(runtime: &Runtime, mut settings: Settings, rules: Option<Rules>) -> Resul
             let completed = hooks.completed().await;
             info!(name: "once", target: telemetry::GIT_SYNC, status = i32::from(completed.is_err()), "ended");
             completed?;
-            let failing: Vec<String> = {
-                let status = shown.borrow();
-                let failing = status.sources.iter().filter(|source| source.error.is_some());
-                failing.map(|source| source.name.clone()).collect()
-            };
+            let failing = failing_sources(&shown);
             if failing.is_empty() {
                 return Ok(());
             }
@@ -378,6 +374,9 @@ fn run(runtime: &Runtime, mut settings: Settings, rules: Option<Rules>) -> Resul
                 info!("drained");
                 Ok(())
             }
+            End::GaveUp(last) if one_time && last.is_of_every_source() && published_before.is_some() => {
+                Err(Error::Stale { sources: failing_sources(&shown) })
+            }
             End::GaveUp(last) => {
                 let failures = shown.borrow().consecutive_failures;
                 Err(Error::GaveUp { failures, last })
@@ -387,6 +386,13 @@ fn run(runtime: &Runtime, mut settings: Settings, rules: Option<Rules>) -> Resul
     ended.cancel();
     let _ = runtime.block_on(live); // it removes its socket; the task is never aborted
     result
+}
+
+/// The names of the sources that are not at the commit that their ref names.
+fn failing_sources(status: &watch::Receiver<Status>) -> Vec<String> {
+    let status = status.borrow();
+    let failing = status.sources.iter().filter(|source| source.error.is_some());
+    failing.map(|source| source.name.clone()).collect()
 }
 
 /// Starts to listen for the signals that end the process, which cancel the token, and for those that trigger an

@@ -342,7 +342,7 @@ pub struct Status {
     /// The sources if there are several, otherwise empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sources: Vec<SourceStatus>,
-    /// The remote's last answer if there is a single remote.
+    /// The remote's last answer; of several remotes, the newest.
     #[serde(default, flatten)]
     pub last_answer: LastAnswer,
     /// Why the service is not ready although a generation is current: remotes have been silent for too long.
@@ -363,7 +363,7 @@ pub struct Status {
     pub retired: Vec<GenerationStatus>,
     /// The last attempt that ended.
     pub last_attempt: Option<Attempt>,
-    /// When the last attempt that did not fail ended.
+    /// When an attempt last succeeded. With several sources, one of their remotes answered it.
     pub last_success: Option<Timestamp>,
     /// The last success of another remote or ref in this root, kept for a later process that follows it again.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -298,7 +298,7 @@ impl DeliveryReporter {
     /// Records an attempt that failed before it reached any cluster.
     /// Records an attempt that failed before it reached any cluster.
     fn failed(&mut self, error: &SourceError) {
-        self.metrics.error("apply", if error.transient { "transient" } else { "permanent" });
+        self.metrics.error("apply", error.class.label());
         let what = human::one_line(error);
         if let Some(times) = self.failing.should_log(&what) {
             error!("{what}{}", suppressed(times));

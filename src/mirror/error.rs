@@ -8,6 +8,7 @@ use super::wire;
 use crate::fsx::needs_operator;
 use crate::human;
 use crate::payload::{Refusal, Rule};
+use crate::retry::ErrorClass;
 use crate::revision::{ObjectId, Revision};
 use crate::sandbox;
 
@@ -267,6 +268,28 @@ impl Error {
             | Self::Trespass { .. }
             | Self::SameBaseName { .. }
             | Self::Refused(_) => false,
+        }
+    }
+
+    /// What the error needs to go away.
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            error if error.is_refusal() => ErrorClass::Refused,
+            error if error.timeout().is_some() => ErrorClass::Timeout,
+            error => ErrorClass::of(error.is_transient()),
+        }
+    }
+
+    /// The wait for the remote that exceeded its limit.
+    pub fn timeout(&self) -> Option<wire::Wait> {
+        match self {
+            Self::Wire(wire::Error::Timeout { wait, .. }) => Some(*wait),
+            Self::Unsent { source, .. } => match &**source {
+                wire::Error::Timeout { wait, .. } => Some(*wait),
+                _ => None,
+            },
+            Self::Module { source, .. } | Self::OfSource { source, .. } => source.timeout(),
+            _ => None,
         }
     }
 
