@@ -70,6 +70,31 @@ fn status_shows_whether_the_writer_runs_hangs_was_killed_or_was_stopped() {
 }
 
 #[test]
+fn a_writer_without_its_socket_is_not_absent() {
+    let world = World::new();
+    world.remote.commit(&Files::new().file("a", "1"));
+    let mut sidecar = Sidecar::start(&world, &[]);
+    eventually(30, "it answers", || (json(&world)["writer"] == "running").then_some(()));
+    signal(&sidecar, Signal::STOP);
+    std::fs::remove_file(world.root.join("..treeswap/status.sock")).unwrap();
+    assert_eq!(json(&world)["writer"], "silent", "it holds the lock");
+    signal(&sidecar, Signal::CONT);
+    eventually(30, "it makes another one", || (json(&world)["writer"] == "running").then_some(()));
+    // The root is made again as well, by somebody else.
+    std::fs::remove_dir_all(&world.root).unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    std::fs::create_dir(&world.root).unwrap();
+    let running = || {
+        let status = status(&world, &["--json"]).stdout;
+        status.contains("\"writer\": \"running\"").then_some(())
+    };
+    eventually(20, "it answers there", running);
+    signal(&sidecar, Signal::KILL);
+    sidecar.process.ended();
+    assert_eq!(json(&world)["writer"], "absent");
+}
+
+#[test]
 fn core_files_are_disabled() {
     let world = World::new();
     world.remote.commit(&Files::new().file("a", "1"));

@@ -163,6 +163,8 @@ impl<'a> Report<'a> {
         let (writer, why, sync) = match writer {
             Writer::Answers(answer) if answer.alive => ("running", None, Some(answer.status)),
             Writer::Answers(answer) => ("hangs", None, Some(answer.status)),
+            // Without a socket: the writer is starting or ending, or could not make one.
+            Writer::Absent if found.has_writer() => ("silent", None, recorded()),
             Writer::Silent => ("silent", None, recorded()),
             Writer::Absent => ("absent", None, recorded()),
             Writer::Unknown(why) => ("unknown", Some(why), recorded()),
@@ -258,7 +260,7 @@ impl<'a> Report<'a> {
             ("running", _) => "running".to_owned(),
             ("hangs", _) => "the sync loop hangs: it missed its liveness deadline".to_owned(),
             ("silent", _) => {
-                "a writer holds the root but does not answer: it is stopped, or the machine is overloaded"
+                "a writer holds the root but does not answer: it is stopped, starting or ending, or the machine is overloaded"
                     .to_owned()
             }
             ("unknown", _) => {

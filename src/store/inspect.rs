@@ -4,6 +4,7 @@
 use std::cmp::Reverse;
 use std::io::ErrorKind;
 use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::configmap::apply::LedgerSet;
@@ -12,7 +13,7 @@ use crate::generation::{GenerationRecord, LINK, Name, WORKTREES};
 use crate::phase::Status;
 use crate::store::error::Error;
 use crate::store::ledger::LEDGER_LIMIT;
-use crate::store::names::{LEDGER, PRIVATE, SOCKET, STATE, STATUS};
+use crate::store::names::{LEDGER, LOCK, PRIVATE, SOCKET, STATE, STATUS};
 use crate::store::reap::{RequiredSpace, is_pinned};
 use crate::store::state::{Loaded, State};
 
@@ -36,6 +37,14 @@ pub struct Inspection {
     pub socket: PathBuf,
     /// The ledger of what was last attempted in each cluster, if it can be read.
     pub ledger: Option<LedgerSet>,
+}
+
+impl Inspection {
+    /// Returns true if a writer holds the root's lock, as far as its process is visible.
+    pub fn has_writer(&self) -> bool {
+        let lock = std::fs::symlink_metadata(self.root.join(PRIVATE).join(LOCK));
+        lock.is_ok_and(|lock| fsx::is_locked_exclusively(lock.dev(), lock.ino()))
+    }
 }
 
 /// One generation in the root.
