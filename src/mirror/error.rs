@@ -369,11 +369,12 @@ impl Error {
 
     /// The error for a failed write of libgit2 in the repository `dir`. An error of the system becomes [`Self::Local`].
     pub(super) fn unwritten(act: &'static str, dir: &Path, source: git2::Error) -> Self {
-        if source.class() != git2::ErrorClass::Os {
+        let why = source.message();
+        let kind = kind_of(why);
+        if source.class() != git2::ErrorClass::Os && kind == io::ErrorKind::Other {
             return Self::Git { act: format!("{act} {}", dir.display()), source: Libgit2(source) };
         }
-        let why = source.message();
-        Self::Local { act, path: dir.to_owned(), source: io::Error::new(kind_of(why), why) }
+        Self::Local { act, path: dir.to_owned(), source: io::Error::new(kind, why) }
     }
 
     /// Hints for one of several sources: they mention keys of the `--sources` file instead of flags.
