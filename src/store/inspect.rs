@@ -63,13 +63,25 @@ pub struct Inspected {
 }
 
 /// Inspects a root.
+///
+/// # Errors
+/// When it cannot be read; the hints are for a reader.
 pub fn inspect(root: &Path) -> Result<Inspection, Error> {
+    inspect_root(root).map_err(|error| match error {
+        Error::Io { act, path, source } if source.kind() == ErrorKind::PermissionDenied => {
+            Error::Unreadable { act, path, source }
+        }
+        error => error,
+    })
+}
+
+fn inspect_root(root: &Path) -> Result<Inspection, Error> {
     let path = std::fs::canonicalize(root).map_err(|error| match error.kind() {
         ErrorKind::NotFound | ErrorKind::NotADirectory => Error::NoDirectory { path: root.to_owned() },
         _ => Error::io("resolve the root", root)(error),
     })?;
     if !path.is_dir() {
-        return Err(Error::NoDirectory { path });
+        return Err(Error::NotADirectory { path });
     }
     let dir = fsx::open_dir_at_path(&path).map_err(Error::io("open", &path))?;
     let private = match fsx::open_dir(&dir, PRIVATE) {
