@@ -186,8 +186,8 @@ pub struct Progress {
 pub struct GenerationStatus {
     /// The generation's name, which is its directory's.
     pub name: Name,
-    /// The revision it holds.
-    pub revision: Revision,
+    /// The revision it holds; `None` if the root has lost its records.
+    pub revision: Option<Revision>,
     /// The commit's metadata; `None` if the mirror does not hold the commit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commit: Option<Commit>,
@@ -206,6 +206,11 @@ pub struct GenerationStatus {
     pub holders: Vec<Holder>,
     /// Why it is kept, as a phrase ("current", "in its grace period for another 12s", "pinned").
     pub reason: String,
+}
+
+/// Stands for a revision in messages if the root has lost its records.
+pub fn unknown_revision() -> String {
+    "unknown: the root has lost its records".to_owned()
 }
 
 /// When a remote last advertised its refs and sent all objects that were new.

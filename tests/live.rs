@@ -95,6 +95,33 @@ fn a_writer_without_its_socket_is_not_absent() {
 }
 
 #[test]
+fn a_revision_that_is_not_known_is_not_shown_as_zeros() {
+    let world = World::new();
+    world.remote.commit(&Files::new().file("a", "1"));
+    world.sync_once(&[]).expect_ok("a publication");
+    std::fs::write(world.root.join("..treeswap/state"), "damaged").unwrap();
+    let _away = world.remote.away();
+    let sidecar = Sidecar::start(&world, &["--log-format=plain"]);
+    eventually(30, "a failure", || {
+        (sidecar.metric("treeswap_sync_consecutive_failures")? > 0.0).then_some(())
+    });
+    let table = status(&world, &[]).stdout;
+    assert!(table.contains("revision      unknown: the root has lost its records"), "{table}");
+    let (root, writer) = (json(&world), sidecar.status());
+    assert!(
+        root["generations"][0]["revision"].is_null() && root["generations"][0]["tree"].is_null(),
+        "{root}"
+    );
+    assert!(writer["current"]["revision"].is_null(), "{writer}");
+    let page = sidecar.request_with("GET", "/status", "Accept: text/html\r\n").unwrap();
+    let metrics = sidecar.ask("/metrics").unwrap();
+    assert!(metrics.contains("treeswap_current_generation_info{revision=\"\""), "{metrics}");
+    for text in [table, root.to_string(), writer.to_string(), page, metrics, sidecar.process.log()] {
+        assert!(!text.contains("00000000000"), "{text}");
+    }
+}
+
+#[test]
 fn core_files_are_disabled() {
     let world = World::new();
     world.remote.commit(&Files::new().file("a", "1"));

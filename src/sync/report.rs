@@ -142,10 +142,16 @@ impl Report {
         self.update_metrics(view);
         match (view.current(), published) {
             (_, Some(published)) => log_published(published, view, Duration::ZERO),
-            (Some(record), None) => info!(
-                revision = %record.revision, generation = %record.name,
-                "already published: {} as {}", record.revision.short(), record.name
-            ),
+            (Some(record), None) => match record.known_revision() {
+                Some(revision) => info!(
+                    %revision, generation = %record.name,
+                    "already published: {} as {}", revision.short(), record.name
+                ),
+                None => info!(
+                    generation = %record.name,
+                    "already published: {}; its revision is not known, because the root has lost its records", record.name
+                ),
+            },
             (None, None) => {}
         }
     }

@@ -84,7 +84,9 @@ impl Report {
         });
         self.metrics.oldest_pin.set(view.oldest_pin().map(seconds));
         if let Some(record) = view.current() {
-            self.metrics.name_current(record.revision.to_string(), record.name.to_string());
+            // An empty label is the same as none.
+            let revision = record.known_revision().map(|revision| revision.to_string()).unwrap_or_default();
+            self.metrics.name_current(revision, record.name.to_string());
             self.metrics.generation_bytes.set(i64::try_from(record.bytes).unwrap_or(i64::MAX));
             self.metrics.generation_entries.set(i64::try_from(record.entries).unwrap_or(i64::MAX));
             self.metrics.last_publish.set(seconds(record.published));
