@@ -10,6 +10,7 @@ mod delayed_trigger;
 mod ledger;
 mod listener;
 mod memory;
+mod opening;
 mod root_and_rules;
 mod rules_only;
 mod signals;
@@ -18,7 +19,7 @@ mod startup_warnings;
 use std::io::Write;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use tokio::runtime::Runtime;
@@ -32,22 +33,19 @@ use crate::mirror::wire::{Issuance, Issued};
 use crate::phase::{HookStatus, Status};
 use crate::sandbox::{self, Sandbox};
 use crate::sources::{Requests, SetOptions, SourceError, Upstream};
-use crate::store::{self, Store};
 use crate::sync::{End, Sync, TriggerSender};
 use crate::telemetry::metrics::Metrics;
-use crate::{admin, deliver, detached_io, human, mirror, secret, shutdown, sync, telemetry, user};
+use crate::{admin, deliver, detached_io, human, mirror, secret, shutdown, store, sync, telemetry, user};
 
 pub use memory::plan_limit as plan_memory_limit;
 pub use rules_only::Rules;
 pub use startup_warnings::startup_warnings;
 
 use delayed_trigger::{requesting, spread};
+use opening::Opening;
 use root_and_rules::RootDelivery;
 use rules_only::DeliveryReporter;
 use signals::Signals;
-
-/// Pause between two attempts to lock a root that another writer holds.
-const LOCK_PAUSE: Duration = Duration::from_millis(200);
 
 /// How long an idle thread of tokio's blocking pool is kept. Longer than the default `--period` of ten seconds, so
 /// that a poll finds its thread instead of starting one.
@@ -126,6 +124,15 @@ impl Error {
             ) => telemetry::ExitReason::NoRoot(path),
             Self::Admin(admin::Error::Bind { bind, .. }) => telemetry::ExitReason::NoListener(bind),
             _ => telemetry::ExitReason::Other,
+        }
+    }
+
+    /// Returns true if a file system or a quota is full.
+    fn is_full(&self) -> bool {
+        match self {
+            Self::Store(error) => error.is_full(),
+            Self::Mirror(error) => error.is_full(),
+            _ => false,
         }
     }
 
@@ -290,11 +297,10 @@ fn run(runtime: &Runtime, mut settings: Settings, rules: Option<Rules>) -> Resul
     if settings.telemetry.is_watched() {
         runtime.spawn(show_first_progress(shown.clone()));
     }
-    let (store, recovered) = match open_root(settings.store.clone(), settings.lock_wait, &draining, &status)?
-    {
-        Some(opened) => opened,
-        None => return if one_time { Err(Error::Interrupted) } else { Ok(()) },
-    };
+    let opening = Opening { sync: &settings.sync, draining: &draining, status: &status };
+    let ended = || if one_time { Err(Error::Interrupted) } else { Ok(()) };
+    let opened = opening.while_full(|| opening.root(settings.store.clone(), settings.lock_wait))?;
+    let Some((store, recovered)) = opened.flatten() else { return ended() };
     recovered.done.iter().for_each(|line| info!("recovered: {line}"));
     recovered.foreign.iter().for_each(|line| warn!("left alone: {line}"));
     recovered.warnings.iter().for_each(|line| warn!("{line}"));
@@ -305,7 +311,8 @@ fn run(runtime: &Runtime, mut settings: Settings, rules: Option<Rules>) -> Resul
         _ => Issued::to(move |well| counted.askpass(well)),
     };
     let sources = settings.sources.take().map(|sources| SetOptions { rules: rules.is_some(), ..sources });
-    let mut upstream = Upstream::open(settings.mirror.clone(), sources)?;
+    let open = || Ok(Upstream::open(settings.mirror.clone(), sources.clone())?);
+    let Some(mut upstream) = opening.while_full(open)? else { return ended() };
     upstream.set_requests(requests);
     let rules = rules
         .map(|rules| Rules { options: rules.options.with_remote(upstream.repository().as_deref()), ..rules });
@@ -356,11 +363,7 @@ fn run(runtime: &Runtime, mut settings: Settings, rules: Option<Rules>) -> Resul
             let completed = hooks.completed().await;
             info!(name: "once", target: telemetry::GIT_SYNC, status = i32::from(completed.is_err()), "ended");
             completed?;
-            let failing: Vec<String> = {
-                let status = shown.borrow();
-                let failing = status.sources.iter().filter(|source| source.error.is_some());
-                failing.map(|source| source.name.clone()).collect()
-            };
+            let failing = failing_sources(&shown);
             if failing.is_empty() {
                 return Ok(());
             }
@@ -378,6 +381,9 @@ fn run(runtime: &Runtime, mut settings: Settings, rules: Option<Rules>) -> Resul
                 info!("drained");
                 Ok(())
             }
+            End::GaveUp(last) if one_time && last.is_of_every_source() && published_before.is_some() => {
+                Err(Error::Stale { sources: failing_sources(&shown) })
+            }
             End::GaveUp(last) => {
                 let failures = shown.borrow().consecutive_failures;
                 Err(Error::GaveUp { failures, last })
@@ -387,6 +393,13 @@ fn run(runtime: &Runtime, mut settings: Settings, rules: Option<Rules>) -> Resul
     ended.cancel();
     let _ = runtime.block_on(live); // it removes its socket; the task is never aborted
     result
+}
+
+/// The names of the sources that are not at the commit that their ref names.
+fn failing_sources(status: &watch::Receiver<Status>) -> Vec<String> {
+    let status = status.borrow();
+    let failing = status.sources.iter().filter(|source| source.error.is_some());
+    failing.map(|source| source.name.clone()).collect()
 }
 
 /// Starts to listen for the signals that end the process, which cancel the token, and for those that trigger an
@@ -443,32 +456,6 @@ fn observer(metrics: &Metrics, status: &watch::Sender<Status>) -> hooks::Observe
 /// The status before the loop runs: the liveness deadline is infinite, for there is no loop yet that could hang.
 fn starting(what: String) -> Status {
     Status { starting: Some(what), alive_until_ms: u64::MAX, ..Status::default() }
-}
-
-/// Opens the root, waiting for its lock for up to `wait`. `None` means that the process was asked to end meanwhile.
-fn open_root(
-    options: store::Options,
-    wait: Duration,
-    draining: &CancellationToken,
-    status: &watch::Sender<Status>,
-) -> Result<Option<(Store, store::Recovered)>, Error> {
-    let began = Instant::now();
-    let mut logged = false;
-    loop {
-        match Store::open(options.clone()) {
-            Err(error @ store::Error::Locked { .. }) if began.elapsed() < wait => {
-                if !std::mem::replace(&mut logged, true) {
-                    info!("{error}: waiting");
-                    status.send_replace(starting(error.to_string()));
-                }
-                std::thread::sleep(LOCK_PAUSE);
-                if draining.is_cancelled() {
-                    return Ok(None);
-                }
-            }
-            opened => return Ok(Some(opened?)),
-        }
-    }
 }
 
 /// Writes the error and its hints to `path`, whose content the kubelet shows as the reason why a container ended.

@@ -186,8 +186,8 @@ pub struct Progress {
 pub struct GenerationStatus {
     /// The generation's name, which is its directory's.
     pub name: Name,
-    /// The revision it holds.
-    pub revision: Revision,
+    /// The revision it holds; `None` if the root has lost its records.
+    pub revision: Option<Revision>,
     /// The commit's metadata; `None` if the mirror does not hold the commit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commit: Option<Commit>,
@@ -206,6 +206,11 @@ pub struct GenerationStatus {
     pub holders: Vec<Holder>,
     /// Why it is kept, as a phrase ("current", "in its grace period for another 12s", "pinned").
     pub reason: String,
+}
+
+/// Stands for a revision in messages if the root has lost its records.
+pub fn unknown_revision() -> String {
+    "unknown: the root has lost its records".to_owned()
 }
 
 /// When a remote last advertised its refs and sent all objects that were new.
@@ -342,7 +347,7 @@ pub struct Status {
     /// The sources if there are several, otherwise empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sources: Vec<SourceStatus>,
-    /// The remote's last answer if there is a single remote.
+    /// The remote's last answer; of several remotes, the newest.
     #[serde(default, flatten)]
     pub last_answer: LastAnswer,
     /// Why the service is not ready although a generation is current: remotes have been silent for too long.
@@ -363,7 +368,7 @@ pub struct Status {
     pub retired: Vec<GenerationStatus>,
     /// The last attempt that ended.
     pub last_attempt: Option<Attempt>,
-    /// When the last attempt that did not fail ended.
+    /// When an attempt last succeeded. With several sources, one of their remotes answered it.
     pub last_success: Option<Timestamp>,
     /// The last success of another remote or ref in this root, kept for a later process that follows it again.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -1,5 +1,5 @@
-//! Exponential backoff, jitter, and the delay that a server asks for. Pure: the random number and the time are
-//! arguments.
+//! Classes of errors, exponential backoff, jitter, and the delay that a server asks for. Pure: the random number and the
+//! time are arguments.
 
 use std::time::Duration;
 
@@ -7,6 +7,41 @@ use jiff::Timestamp;
 use jiff::civil::DateTime;
 use jiff::fmt::rfc2822::DateTimeParser;
 use jiff::tz::TimeZone;
+
+/// What a failure needs to go away; a label value of `treeswap_errors_total`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ErrorClass {
+    /// It may go away by itself.
+    Transient,
+    /// It took longer than one of the limits. It may go away by itself.
+    Timeout,
+    /// An operator has to act.
+    Permanent,
+    /// The commit itself is refused: only another one helps.
+    Refused,
+}
+
+impl ErrorClass {
+    /// The class of an error that is neither a timeout nor a refusal.
+    pub fn of(is_transient: bool) -> Self {
+        if is_transient { Self::Transient } else { Self::Permanent }
+    }
+
+    /// The label value.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Transient => "transient",
+            Self::Timeout => "timeout",
+            Self::Permanent => "permanent",
+            Self::Refused => "refused",
+        }
+    }
+
+    /// Returns true if it may go away without an operator.
+    pub fn is_transient(self) -> bool {
+        matches!(self, Self::Transient | Self::Timeout)
+    }
+}
 
 /// Delays that double from `first` up to `ceiling`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -199,7 +199,7 @@ fn github(secret: &str) -> String {
 fn generation(n: u8, reason: &str) -> GenerationStatus {
     GenerationStatus {
         name: Name::parse(&format!("..2026_11_20_15_04_05.00000000{n}")).unwrap(),
-        revision: Revision(ObjectId([n; 20])),
+        revision: Some(Revision(ObjectId([n; 20]))),
         commit: Some(Commit {
             subject: format!("Change {n} {}", if reason.contains('<') { reason } else { "" })
                 .trim_end()

@@ -81,6 +81,10 @@ fn wrong_values_end_with_one_line_that_names_the_flag() {
         (&["--one-time", "true"], &["unknown argument true", "hint: write --one-time=true"]),
         (&["--max-prune=50%"], &["\"50%\"", "--max-prune", "from 0 to 100", "without a percent sign"]),
         (&["--max-prune=150"], &["\"150\"", "from 0 to 100"]),
+        (&["--depth=3000000000"], &["--depth", "at most 2147483647"]),
+        (&["--filter=foo"], &["\"foo\"", "--filter", "blob:none"]),
+        (&["--filter=blob:limit=1x"], &["--filter"]),
+        (&["--layout=git-sync", "--link=.git/x"], &["--link", "it is inside .git"]),
         (&["--concurrency=0"], &["--concurrency", "from 1 to"]),
         (&["--webhook-url=localhost:9090/x"], &["--webhook-url", "must begin with http:// or https://"]),
     ];

@@ -156,6 +156,10 @@ fn cookies_go_to_their_host_and_are_read_again() {
     complains(&world.sync_once(&[&repo(&git), &flag]), 1, &["answered 403"]);
     std::fs::write(&file, "#HttpOnly_localhost\tFALSE\t/\tTRUE\t0\to\tcanary\n").unwrap();
     world.sync_once(&[&repo(&git), &flag]).expect_ok("the right cookie");
+    std::fs::write(&file, "#HttpOnly_localhost\tFALSE\t/\tTRUE\t0\to\told\n").unwrap();
+    let header = "--git-config=http.extraHeader:\"Authorization: Bearer canary\"";
+    let words = "answered 403 to a request with a cookie of --cookie-file and the header authorization";
+    complains(&world.sync_once(&[&repo(&git), &flag, header]), 1, &[words]);
     world.assert_published(&first);
     std::fs::remove_file(&file).unwrap();
     complains(&world.sync_once(&[&repo(&git), &flag]), 1, &["no credential for", "cookies"]);

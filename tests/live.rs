@@ -70,6 +70,58 @@ fn status_shows_whether_the_writer_runs_hangs_was_killed_or_was_stopped() {
 }
 
 #[test]
+fn a_writer_without_its_socket_is_not_absent() {
+    let world = World::new();
+    world.remote.commit(&Files::new().file("a", "1"));
+    let mut sidecar = Sidecar::start(&world, &[]);
+    eventually(30, "it answers", || (json(&world)["writer"] == "running").then_some(()));
+    signal(&sidecar, Signal::STOP);
+    std::fs::remove_file(world.root.join("..treeswap/status.sock")).unwrap();
+    assert_eq!(json(&world)["writer"], "silent", "it holds the lock");
+    signal(&sidecar, Signal::CONT);
+    eventually(30, "it makes another one", || (json(&world)["writer"] == "running").then_some(()));
+    // The root is made again as well, by somebody else.
+    std::fs::remove_dir_all(&world.root).unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    std::fs::create_dir(&world.root).unwrap();
+    let running = || {
+        let status = status(&world, &["--json"]).stdout;
+        status.contains("\"writer\": \"running\"").then_some(())
+    };
+    eventually(20, "it answers there", running);
+    signal(&sidecar, Signal::KILL);
+    sidecar.process.ended();
+    assert_eq!(json(&world)["writer"], "absent");
+}
+
+#[test]
+fn a_revision_that_is_not_known_is_not_shown_as_zeros() {
+    let world = World::new();
+    world.remote.commit(&Files::new().file("a", "1"));
+    world.sync_once(&[]).expect_ok("a publication");
+    std::fs::write(world.root.join("..treeswap/state"), "damaged").unwrap();
+    let _away = world.remote.away();
+    let sidecar = Sidecar::start(&world, &["--log-format=plain"]);
+    eventually(30, "a failure", || {
+        (sidecar.metric("treeswap_sync_consecutive_failures")? > 0.0).then_some(())
+    });
+    let table = status(&world, &[]).stdout;
+    assert!(table.contains("revision      unknown: the root has lost its records"), "{table}");
+    let (root, writer) = (json(&world), sidecar.status());
+    assert!(
+        root["generations"][0]["revision"].is_null() && root["generations"][0]["tree"].is_null(),
+        "{root}"
+    );
+    assert!(writer["current"]["revision"].is_null(), "{writer}");
+    let page = sidecar.request_with("GET", "/status", "Accept: text/html\r\n").unwrap();
+    let metrics = sidecar.ask("/metrics").unwrap();
+    assert!(metrics.contains("treeswap_current_generation_info{revision=\"\""), "{metrics}");
+    for text in [table, root.to_string(), writer.to_string(), page, metrics, sidecar.process.log()] {
+        assert!(!text.contains("00000000000"), "{text}");
+    }
+}
+
+#[test]
 fn core_files_are_disabled() {
     let world = World::new();
     world.remote.commit(&Files::new().file("a", "1"));

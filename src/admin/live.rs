@@ -32,8 +32,10 @@ const MAX_ANSWERS: usize = 16;
 /// How many bytes of an answer a client reads.
 const MAX_ANSWER_SIZE: u64 = 16 << 20;
 
-/// The pause before another try to make the socket.
+/// The pause before another try to make the socket: on a file system without sockets, and in a root that was removed and
+/// that the next repair may make again.
 const BIND_RETRY: Duration = Duration::from_secs(60);
+const ROOT_RETRY: Duration = Duration::from_secs(1);
 
 /// The state of a root's writer, as a client finds it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -103,12 +105,14 @@ pub async fn serve(path: PathBuf, mut status: watch::Receiver<Status>, shutdown:
         let (listener, identity) = match bind(&path) {
             Ok(bound) => bound,
             Err(error) => {
-                if !std::mem::replace(&mut is_reported, true) {
+                let is_root_missing = path.parent().is_none_or(|dir| !dir.exists());
+                if !is_root_missing && !std::mem::replace(&mut is_reported, true) {
                     tracing::warn!(%error, "`treeswap status` cannot query this process: no socket at {}", path.display());
                 }
+                let pause = if is_root_missing { ROOT_RETRY } else { BIND_RETRY };
                 tokio::select! {
                     () = shutdown.cancelled() => return,
-                    () = tokio::time::sleep(BIND_RETRY) => continue,
+                    () = tokio::time::sleep(pause) => continue,
                 }
             }
         };
@@ -218,6 +222,8 @@ mod tests {
         assert!(!answers(0).await.alive, "it promised nothing");
         assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o666);
         std::fs::remove_dir_all(&deep).unwrap();
+        status.send_modify(|status| status.consecutive_failures = 37);
+        tokio::time::sleep(Duration::from_millis(300)).await; // it finds no directory to make its socket in
         std::fs::create_dir(&deep).unwrap();
         status.send_modify(|status| status.consecutive_failures = 38);
         assert_eq!(answers(38).await.status.remote, "r");

@@ -9,7 +9,9 @@ use jiff::Timestamp;
 
 use crate::clock;
 use crate::human::{self, clock_time};
-use crate::phase::{Attempt, Commit, GenerationStatus, HookStatus, Outcome, Status, TargetStatus, Trigger};
+use crate::phase::{
+    Attempt, Commit, GenerationStatus, HookStatus, Outcome, Status, TargetStatus, Trigger, unknown_revision,
+};
 use headline::{Headline, headline};
 
 /// Text that is safe between tags and inside quoted attributes.
@@ -79,7 +81,7 @@ fn write_current(page: &mut String, status: &Status, now: Timestamp) -> fmt::Res
         write!(
             page,
             "<h2 class=\"label\">Current revision</h2>\n<p class=\"revision\">{}</p>\n",
-            current.revision.0
+            current.revision.map_or_else(unknown_revision, |revision| revision.to_string())
         )?;
         if let Some(commit) = &current.commit {
             writeln!(page, "<p class=\"commit\">{}</p>", commit_line(commit, now))?;
@@ -406,8 +408,8 @@ fn write_generation(
          <td data-label=\"Entries\" class=\"number\">{entries}</td><td data-label=\"Size\" class=\"number\">{size}</td>\
          <td data-label=\"Kept because it is\"><span>{reason}{pinned}{holders}{retired}</span></td></tr>",
         class = if current { " class=\"current\"" } else { "" },
-        full = generation.revision.0,
-        short = generation.revision.short(),
+        full = generation.revision.map_or_else(unknown_revision, |revision| revision.to_string()),
+        short = generation.revision.map_or_else(|| "?".to_owned(), |revision| revision.short()),
         name = Text(&generation.name),
         published = when(generation.published, now),
         entries = grouped(generation.entries),

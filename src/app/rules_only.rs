@@ -15,6 +15,7 @@ use tracing::{error, info, warn};
 use super::delayed_trigger::{requesting, spread};
 use super::ledger::LedgerKeeper;
 use super::listener::{registry, serve};
+use super::opening::Opening;
 use super::{Error, listen_for_signals, starting, system};
 use crate::cluster::Clusters;
 use crate::config::Settings;
@@ -92,7 +93,9 @@ pub(super) fn run(runtime: &Runtime, settings: Settings, rules: &Rules) -> Resul
         runtime.spawn(serve(listener, state, draining.clone()));
     }
     let sources = settings.sources.map(|sources| SetOptions { rules: true, root: false, ..sources });
-    let mut upstream = Upstream::open(settings.mirror, sources)?;
+    let opening = Opening { sync: &settings.sync, draining: &draining, status: &status };
+    let open = || Ok(Upstream::open(settings.mirror.clone(), sources.clone())?);
+    let Some(mut upstream) = opening.while_full(open)? else { return Ok(None) };
     upstream.set_requests(requests);
     upstream.on_answer(move || ask_for_source(Trigger::Source));
     status.send_modify(|status| {
@@ -298,7 +301,7 @@ impl DeliveryReporter {
     /// Records an attempt that failed before it reached any cluster.
     /// Records an attempt that failed before it reached any cluster.
     fn failed(&mut self, error: &SourceError) {
-        self.metrics.error("apply", if error.transient { "transient" } else { "permanent" });
+        self.metrics.error("apply", error.class.label());
         let what = human::one_line(error);
         if let Some(times) = self.failing.should_log(&what) {
             error!("{what}{}", suppressed(times));

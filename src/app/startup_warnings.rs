@@ -1,11 +1,17 @@
-//! Finds hook programs and webhook secret files that cannot be used, so that the start warns about them and not only
-//! the first publication or webhook. They may be created later, so this is no error.
+//! Finds programs and files that cannot be used, so that the start warns about them and not only the first publication or
+//! webhook. They may be created later, so this is no error.
 
-use crate::admin;
+use std::path::Path;
+use std::time::Duration;
+
 use crate::config::Settings;
+use crate::{admin, detached_io, hooks};
 
-/// Returns a warning for each hook program that is missing or not executable, and for each secret file that is missing,
-/// unreadable or empty. Blocks, but only for seconds even if a file system hangs.
+/// How long a file system may take to open a file.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Returns a warning for each program that is missing or not executable, and for each file that is missing, unreadable
+/// or empty. Blocks, but only for seconds even if a file system hangs.
 pub fn startup_warnings(settings: &Settings) -> Vec<String> {
     let hooks = [
         ("exechook-command", &settings.hooks.exec),
@@ -20,5 +26,17 @@ pub fn startup_warnings(settings: &Settings) -> Vec<String> {
         let why = admin::no_secret_in(file)?;
         Some(format!("--webhook-secret-file: {why}; without a secret no webhook is accepted"))
     });
-    hooks.chain(secrets).collect()
+    let wire = &settings.mirror.wire;
+    let git = wire.program.as_ref().and_then(|program| hooks::missing_program(&program.path));
+    let git = git.map(|why| format!("--git: {why}; every attempt will fail"));
+    let cookies = wire.cookie_file.as_deref().and_then(unreadable);
+    let cookies = cookies.map(|why| format!("--cookie-file: {why}; every attempt will fail"));
+    hooks.chain(secrets).chain(git).chain(cookies).collect()
+}
+
+/// Returns why a file cannot be opened; `None` if it can, or if that takes too long.
+fn unreadable(file: &Path) -> Option<String> {
+    let own = file.to_owned();
+    let opened = detached_io::wait(file, OPEN_TIMEOUT, move || std::fs::File::open(own).map(drop))?;
+    opened.err().map(|error| format!("{} cannot be read: {error}", file.display()))
 }

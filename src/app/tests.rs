@@ -18,7 +18,11 @@ fn every_variant_is_one_line_and_says_what_to_do() {
     let each = [
         Error::Store(store::Error::Cancelled),
         Error::Mirror(mirror::Error::Cancelled),
-        Error::Source(SourceError { what: "x".into(), hints: vec!["y".into()], transient: true }),
+        Error::Source(SourceError {
+            what: "x".into(),
+            hints: vec!["y".into()],
+            class: crate::retry::ErrorClass::Transient,
+        }),
         Error::GaveUp { failures: 2, last: sync::Error::Interrupted },
         Error::Interrupted,
         Error::Hook(hook),

@@ -16,6 +16,7 @@ use crate::desired::{self, Planner, Rules};
 use crate::detached_io;
 use crate::fsx;
 use crate::mirror::{self, Objects, Selection};
+use crate::retry::ErrorClass;
 use crate::revision::{ObjectId, Revision};
 use crate::sources::{SetOptions, SourceError, Upstream};
 
@@ -299,7 +300,7 @@ pub(super) fn fetch(options: &FetchOptions) -> anyhow::Result<(Objects, Revision
     // Manifests that lack the files of one source would delete its ConfigMaps when they are applied.
     if let Some(what) = upstream.placement().hold_reason() {
         let hints = vec!["manifests are made of all sources, optional ones included".to_owned()];
-        return Err(SourceError { what, hints, transient: true }.into());
+        return Err(SourceError { what, hints, class: ErrorClass::Transient }.into());
     }
     Ok((upstream.objects(), revision))
 }

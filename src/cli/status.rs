@@ -21,7 +21,7 @@ use crate::configmap::apply::{LastAttempt as Attempted, LedgerSet};
 use crate::fsx::{self, Holder};
 use crate::generation::{GenerationRecord, Name};
 use crate::human::{self, sanitize};
-use crate::phase::{Attempt, Commit, HookStatus, Outcome, Status, followed};
+use crate::phase::{Attempt, Commit, HookStatus, Outcome, Status, followed, unknown_revision};
 use crate::store::{self, Inspected, Inspection};
 
 /// How long to wait for the writer's answer. A running writer answers within milliseconds.
@@ -141,10 +141,10 @@ struct Generation<'a> {
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Facts<'a> {
-    /// The commit id.
-    revision: &'a crate::revision::Revision,
+    /// The commit id; null if the root has lost its records.
+    revision: Option<crate::revision::Revision>,
     /// The id of the commit's tree.
-    tree: &'a crate::revision::ObjectId,
+    tree: Option<&'a crate::revision::ObjectId>,
     /// Files, symbolic links and directories.
     entries: u64,
     /// Bytes of its files.
@@ -163,8 +163,9 @@ impl<'a> Report<'a> {
         let (writer, why, sync) = match writer {
             Writer::Answers(answer) if answer.alive => ("running", None, Some(answer.status)),
             Writer::Answers(answer) => ("hangs", None, Some(answer.status)),
-            Writer::Silent => ("silent", None, recorded()),
-            Writer::Absent => ("absent", None, recorded()),
+            // Without a socket: the writer is starting or ending, or could not make one.
+            Writer::Absent if !found.has_writer() => ("absent", None, recorded()),
+            Writer::Silent | Writer::Absent => ("silent", None, recorded()),
             Writer::Unknown(why) => ("unknown", Some(why), recorded()),
         };
         let commits = sync.iter().flat_map(|sync| sync.current.iter().chain(&sync.retired));
@@ -258,7 +259,7 @@ impl<'a> Report<'a> {
             ("running", _) => "running".to_owned(),
             ("hangs", _) => "the sync loop hangs: it missed its liveness deadline".to_owned(),
             ("silent", _) => {
-                "a writer holds the root but does not answer: it is stopped, or the machine is overloaded"
+                "a writer holds the root but does not answer: it is stopped, starting, ending or overloaded"
                     .to_owned()
             }
             ("unknown", _) => {
@@ -288,8 +289,8 @@ impl<'a> Target<'a> {
 impl<'a> Generation<'a> {
     fn new(found: &'a Inspected, root: &Path, commit: Option<Commit>) -> Self {
         let facts = |record: &'a GenerationRecord| Facts {
-            revision: &record.revision,
-            tree: &record.tree,
+            revision: record.known_revision(),
+            tree: Some(&record.tree).filter(|_| record.is_known()),
             entries: record.entries,
             bytes: record.bytes,
             disk_bytes: found.disk_bytes,
@@ -342,7 +343,9 @@ fn table(report: &Report<'_>, now: Timestamp) -> String {
     line("root", &report.root.display().to_string());
     let current = report.generations.iter().find(|one| one.current);
     let revision = current.and_then(|one| one.record.as_ref());
-    line("revision", &revision.map(|record| record.revision.0.to_string()).unwrap_or_default());
+    let id =
+        |record: &Facts<'_>| record.revision.map_or_else(unknown_revision, |revision| revision.to_string());
+    line("revision", &revision.map(id).unwrap_or_default());
     line("commit", &current.and_then(|one| one.commit.as_ref()).map(commit_line).unwrap_or_default());
     line("problem", report.problem.unwrap_or_default());
     line("writer", &report.writer_line());
@@ -453,7 +456,7 @@ fn generations(all: &[Generation<'_>], now: Timestamp) -> String {
             |say: &dyn Fn(&Facts<'_>) -> String| one.record.as_ref().map_or_else(|| "?".to_owned(), say);
         rows.push([
             one.name.to_string(),
-            fact(&|record| record.revision.short()),
+            fact(&|record| record.revision.map_or_else(|| "?".to_owned(), |revision| revision.short())),
             fact(&|record| human::relative(record.published, now)),
             fact(&|record| record.entries.to_string()),
             fact(&|record| human::bytes(record.disk_bytes.unwrap_or(record.bytes))),

@@ -129,6 +129,19 @@ fn without_effect(name: &str, command: &Command, origins: &Origins) -> Option<St
         .then(|| format!("the variable {name} has an effect only as git-sync: use {instead}"))
 }
 
+/// What to use instead of the variable of git-sync whose name ends like this, if its flag is one of those that we do
+/// not have.
+fn instead_of(rest: &str) -> Option<&'static str> {
+    let flag = rest.to_lowercase().replace('_', "-");
+    // Variables of v3 that are not called like their flags.
+    let flag = match flag.as_str() {
+        "hook-command" => "sync-hook-command",
+        "permissions" => "change-permissions",
+        flag => flag,
+    };
+    UNSUPPORTED_FLAGS.iter().find(|(unserved, _)| *unserved == flag).map(|(_, instead)| *instead)
+}
+
 /// One warning for each variable in `set` that is not read although it has one of our prefixes, or git-sync reads it.
 pub fn warnings(command: &Command, origins: &Origins, set: impl Iterator<Item = String>) -> Vec<String> {
     let personality = origins.personality();
@@ -146,12 +159,15 @@ pub fn warnings(command: &Command, origins: &Origins, set: impl Iterator<Item = 
             if name.starts_with("TREESWAP_") {
                 Some(format!("the variable {name} is unknown and has no effect"))
             } else if let Some(rest) = name.strip_prefix("GITSYNC_") {
-                let flag = rest.to_lowercase().replace('_', "-");
-                let instead = UNSUPPORTED_FLAGS.iter().find(|(unserved, _)| *unserved == flag);
-                let instead = instead.map(|(_, instead)| format!(": {instead}")).unwrap_or_default();
+                let instead = instead_of(rest).map(|instead| format!(": {instead}")).unwrap_or_default();
                 Some(format!("the variable {name} is git-sync's and has no effect here{instead}"))
             } else if let Some(rest) = name.strip_prefix("GIT_SYNC_") {
-                Some(format!("the variable {name} is git-sync v3's and has no effect: use GITSYNC_{rest}"))
+                let instead = match (instead_of(rest), known.contains(&format!("GITSYNC_{rest}"))) {
+                    (Some(instead), _) => format!(": {instead}"),
+                    (None, true) => format!(": use GITSYNC_{rest}"),
+                    (None, false) => String::new(),
+                };
+                Some(format!("the variable {name} is git-sync v3's and has no effect{instead}"))
             } else {
                 without_effect(&name, command, origins)
             }
@@ -222,7 +238,18 @@ mod tests {
         let said = warnings(&command(), &Origins::default(), set);
         assert_eq!(said.len(), 3, "{said:#?}");
         assert!(said[0].contains("TREESWAP_REPOSITORY") && said[1].contains("GITSYNC_HASH"));
-        assert!(said[2].contains("GITSYNC_BRANCH"));
+        assert!(
+            said[2].ends_with("and has no effect: use --ref"),
+            "not a variable that is refused in turn: {said:#?}"
+        );
+        let v3 = |name: &str| {
+            let said = warnings(&command(), &Origins::default(), std::iter::once(name.to_owned()));
+            said[0].rsplit("has no effect").next().unwrap().to_owned()
+        };
+        assert_eq!(v3("GIT_SYNC_WAIT"), ": use --period");
+        assert_eq!(v3("GIT_SYNC_HOOK_COMMAND"), ": use --exechook-command");
+        assert_eq!(v3("GIT_SYNC_REPO"), ": use GITSYNC_REPO");
+        assert_eq!(v3("GIT_SYNC_NOTHING_SUCH"), "");
     }
 
     #[test]

@@ -142,7 +142,7 @@ impl Settings {
                 local: git.local_submodules,
                 limits: check.limits()?,
             },
-            filter: (!args.source.filter.is_empty()).then(|| args.source.filter.clone()),
+            filter: check.filter()?,
             index_memory: check.ceiling("index-memory", args.limits.index_memory)?,
             sandbox: check.one_of("sandbox", &args.limits.sandbox, &SANDBOX)?,
             max_bytes: check.ceiling("max-mirror-bytes", args.limits.max_mirror_bytes)?,

@@ -82,7 +82,8 @@ pub(super) async fn foreign_namespaces<S: Source>(
                 );
                 let hints = error.hints.clone();
                 let unknown = kept_targets(cluster, survey, Outcome::Failed, &why, &hints).into_iter();
-                let unknown = unknown.map(|target| Target { transient: error.transient, ..target });
+                let unknown =
+                    unknown.map(|target| Target { transient: error.class.is_transient(), ..target });
                 refused.insert(survey.namespace.clone(), unknown.collect());
                 continue;
             }

@@ -144,7 +144,7 @@ impl<S: Source> Worker<S> {
                 StopReason::RefUnknown(error) => error,
             };
             failures += 1;
-            if !error.transient || failures >= self.options.tries || self.cancel.is_cancelled() {
+            if !error.class.is_transient() || failures >= self.options.tries || self.cancel.is_cancelled() {
                 let why = format!("cluster {}: {error}", self.name);
                 return self.outcome(&desired, fail_skipped(targets, &error), vec![why]);
             }
@@ -492,7 +492,7 @@ fn fail_skipped(targets: Vec<Target>, error: &SourceError) -> Vec<Target> {
     let failed = |target: Target| match target.outcome {
         Outcome::Skipped => {
             let failed = target.ended(Outcome::Failed, error.to_string(), error.hints.clone());
-            Target { transient: error.transient, ..failed }
+            Target { transient: error.class.is_transient(), ..failed }
         }
         _ => target,
     };

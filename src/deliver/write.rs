@@ -335,7 +335,11 @@ mod tests {
             assert_message_style(known, &[known.hint().to_owned()]);
         }
         let (what, hint) = NOT_ANSWERED;
-        let error = SourceError { what: what.to_owned(), hints: vec![hint.to_owned()], transient: true };
+        let error = SourceError {
+            what: what.to_owned(),
+            hints: vec![hint.to_owned()],
+            class: crate::retry::ErrorClass::Transient,
+        };
         assert_message_style(&error, &error.hints);
     }
 }

@@ -31,6 +31,17 @@ pub fn lock_holders(dev: u64, ino: u64) -> Vec<Holder> {
     found.into_iter().filter_map(|pid| Some(Holder { pid, command: Some(command_of(pid)?) })).collect()
 }
 
+/// Returns true if a process in a visible pid namespace has an exclusive flock on that inode. It takes no lock to find
+/// out, because that could keep the next writer out.
+pub fn is_locked_exclusively(dev: u64, ino: u64) -> bool {
+    let wanted = format!("{:02x}:{:02x}:{ino}", rustix::fs::major(dev), rustix::fs::minor(dev));
+    let locks = fs_err::read_to_string("/proc/locks").unwrap_or_default();
+    locks.lines().any(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        matches!(fields[..], [_, "FLOCK", _, "WRITE", _, inode, ..] if inode == wanted)
+    })
+}
+
 /// Returns the pid of the process that took an flock on the inode `wanted`, from a line of `/proc/locks`: `1: FLOCK
 /// ADVISORY READ 4711 08:01:12345 0 EOF`, device in hexadecimal. A waiting request (`->`) is not a holder.
 fn taker(line: &str, wanted: &str) -> Option<u32> {

@@ -44,32 +44,36 @@ pub struct Exec {
     pub backoff: Duration,
 }
 
+/// Returns why a program cannot be run. `None` if it can, or if that is not known, as for a path that is relative to
+/// another directory. Blocks for at most two seconds.
+pub fn missing_program(program: &Path) -> Option<String> {
+    if program.is_relative() && program.components().count() > 1 {
+        return None; // inside the generation
+    }
+    let path = std::env::var_os("PATH").filter(|_| program.is_relative()).unwrap_or_else(|| "".into());
+    let candidates: Vec<PathBuf> = std::env::split_paths(&path).map(|dir| dir.join(program)).collect();
+    let search = move || {
+        let is_executable = |path: &PathBuf| rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok();
+        let files: Vec<_> = candidates.iter().filter(|path| path.is_file()).collect();
+        (!files.is_empty(), files.into_iter().any(is_executable))
+    };
+    let (exists, runs) = detached_io::wait(program, LOOKUP_TIMEOUT, search)?;
+    if runs {
+        None
+    } else if exists {
+        Some(format!("{} is not executable for this user", program.display()))
+    } else if program.is_relative() {
+        Some(format!("there is no {} in $PATH", program.display()))
+    } else {
+        Some(format!("there is no program {}", program.display()))
+    }
+}
+
 impl Exec {
     /// Returns why the program cannot be run. `None` if it can, or if that is not known, as for a program inside the
     /// generation. Blocks for at most two seconds.
     pub fn missing(&self) -> Option<String> {
-        let program = &self.command;
-        if program.is_relative() && program.components().count() > 1 {
-            return None; // inside the generation
-        }
-        let path = std::env::var_os("PATH").filter(|_| program.is_relative()).unwrap_or_else(|| "".into());
-        let candidates: Vec<PathBuf> = std::env::split_paths(&path).map(|dir| dir.join(program)).collect();
-        let search = move || {
-            let is_executable =
-                |path: &PathBuf| rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok();
-            let files: Vec<_> = candidates.iter().filter(|path| path.is_file()).collect();
-            (!files.is_empty(), files.into_iter().any(is_executable))
-        };
-        let (exists, runs) = detached_io::wait(program, LOOKUP_TIMEOUT, search)?;
-        if runs {
-            None
-        } else if exists {
-            Some(format!("{} is not executable for this user", program.display()))
-        } else if program.is_relative() {
-            Some(format!("there is no {} in $PATH", program.display()))
-        } else {
-            Some(format!("there is no program {}", program.display()))
-        }
+        missing_program(&self.command)
     }
 
     /// Runs the program to its end and returns the end of its output, on one line.

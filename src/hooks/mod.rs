@@ -35,7 +35,7 @@ use crate::repeats::Repeats;
 use crate::revision::Revision;
 
 pub use error::{Error, Failure};
-pub use exec::{Exec, SHUTDOWN_GRACE};
+pub use exec::{Exec, SHUTDOWN_GRACE, missing_program};
 pub use web::Web;
 
 use runner::{Job, Runner};
@@ -207,7 +207,8 @@ impl Gate {
     pub async fn pass(&self, notice: &Notice, stop: &CancellationToken) -> Result<(), Error> {
         let job = Job::Exec(self.exec.clone());
         let mut failing = Repeats::default();
-        runner::attempt(Kind::PrePublish, &job, notice, stop, &self.observer, &mut failing).await
+        // The next attempt to publish runs it again, if any does.
+        runner::attempt(Kind::PrePublish, &job, notice, None, stop, &self.observer, &mut failing).await
     }
 }
 

@@ -164,7 +164,9 @@ impl RunnerTask {
             }
             let kind = self.kind;
             let notice = &held.notice;
-            let result = attempt(kind, &self.job, notice, &self.stop, &self.observer, &mut failing).await;
+            let retry = (!self.once).then(|| self.job.backoff());
+            let result =
+                attempt(kind, &self.job, notice, retry, &self.stop, &self.observer, &mut failing).await;
             if self.once {
                 return result;
             }
@@ -196,11 +198,13 @@ fn same(last: &Notice, now: &Notice) -> bool {
     last.revision == now.revision && last.selection == now.selection
 }
 
-/// Runs a hook once, reports the result to the observer, and logs it.
+/// Runs a hook once, reports the result to the observer, and logs it. `retry` is the pause after which the caller runs
+/// it again if it fails.
 pub(super) async fn attempt(
     kind: Kind,
     job: &Job,
     notice: &Notice,
+    retry: Option<Duration>,
     stop: &CancellationToken,
     observer: &Observer,
     failing: &mut Repeats,
@@ -231,7 +235,7 @@ pub(super) async fn attempt(
             let hints = Some(hints.join("; ")).filter(|hints| !hints.is_empty());
             match failing.should_log(&cause) {
                 Some(times) => {
-                    let retry = go_duration(job.backoff());
+                    let retry = retry.filter(|_| !stop.is_cancelled()).map(go_duration);
                     warn!(name: "hook_failed", hook, %revision, duration_ms, retry, hints, error = cause, "{hook} failed{}", suppressed(times));
                 }
                 None => debug!(hook, %revision, duration_ms, error = cause, "{hook} failed as before"),

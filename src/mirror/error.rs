@@ -8,6 +8,7 @@ use super::wire;
 use crate::fsx::needs_operator;
 use crate::human;
 use crate::payload::{Refusal, Rule};
+use crate::retry::ErrorClass;
 use crate::revision::{ObjectId, Revision};
 use crate::sandbox;
 
@@ -270,6 +271,28 @@ impl Error {
         }
     }
 
+    /// What the error needs to go away.
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            error if error.is_refusal() => ErrorClass::Refused,
+            error if error.timeout().is_some() => ErrorClass::Timeout,
+            error => ErrorClass::of(error.is_transient()),
+        }
+    }
+
+    /// The wait for the remote that exceeded its limit.
+    pub fn timeout(&self) -> Option<wire::Wait> {
+        match self {
+            Self::Wire(wire::Error::Timeout { wait, .. }) => Some(*wait),
+            Self::Unsent { source, .. } => match &**source {
+                wire::Error::Timeout { wait, .. } => Some(*wait),
+                _ => None,
+            },
+            Self::Module { source, .. } | Self::OfSource { source, .. } => source.timeout(),
+            _ => None,
+        }
+    }
+
     /// Returns true if the mirror's volume is full, or the quota on it is used up.
     pub fn is_full(&self) -> bool {
         match self {
@@ -346,11 +369,12 @@ impl Error {
 
     /// The error for a failed write of libgit2 in the repository `dir`. An error of the system becomes [`Self::Local`].
     pub(super) fn unwritten(act: &'static str, dir: &Path, source: git2::Error) -> Self {
-        if source.class() != git2::ErrorClass::Os {
+        let why = source.message();
+        let kind = kind_of(why);
+        if source.class() != git2::ErrorClass::Os && kind == io::ErrorKind::Other {
             return Self::Git { act: format!("{act} {}", dir.display()), source: Libgit2(source) };
         }
-        let why = source.message();
-        Self::Local { act, path: dir.to_owned(), source: io::Error::new(kind_of(why), why) }
+        Self::Local { act, path: dir.to_owned(), source: io::Error::new(kind, why) }
     }
 
     /// Hints for one of several sources: they mention keys of the `--sources` file instead of flags.

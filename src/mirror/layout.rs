@@ -31,7 +31,7 @@ use std::path::{Path, PathBuf};
 
 use fs_err as fs;
 
-use super::error::{Error, Libgit2};
+use super::error::Error;
 use super::files::{
     BROKEN, HISTORY, MARK, TIP, fsync, ignore_absent, local, names, remove_matching, remove_scratch, replace,
 };
@@ -151,10 +151,8 @@ impl Layout {
         let mut options = git2::RepositoryInitOptions::new();
         // No template, so that no hooks and no exclude file are copied from the host.
         options.bare(true).external_template(false).initial_head("main");
-        git2::Repository::init_opts(&self.dir, &options).map_err(|source| Error::Git {
-            act: format!("make the mirror {}", self.dir.display()),
-            source: Libgit2(source),
-        })?;
+        git2::Repository::init_opts(&self.dir, &options)
+            .map_err(|source| Error::unwritten("make the mirror", &self.dir, source))?;
         if self.durable {
             for name in ["config", "HEAD", "objects", "refs", "."] {
                 fsync(&self.dir.join(name))?;

@@ -11,6 +11,7 @@ use std::time::Duration;
 use tokio::sync::{Mutex, watch};
 
 use super::{Named, Recorded, SourceError, Upstream};
+use crate::retry::ErrorClass;
 use crate::revision::{Relation, Revision};
 
 type Answer = Result<Named, SourceError>;
@@ -101,7 +102,7 @@ impl Newest {
             .and_then(|found| answer_in(&found));
         answer.unwrap_or_else(|| {
             let what = "the sync of the root has ended".to_owned();
-            Err(SourceError { what, hints: Vec::new(), transient: true })
+            Err(SourceError { what, hints: Vec::new(), class: ErrorClass::Transient })
         })
     }
 
@@ -172,7 +173,7 @@ impl History {
                 let what =
                     format!("the remote did not answer within {limit:?} how {old} and {new} are related");
                 let hints = vec!["--sync-timeout gives it more time".to_owned()];
-                Err(SourceError { what, hints, transient: true })
+                Err(SourceError { what, hints, class: ErrorClass::Transient })
             }
         }
     }
@@ -189,7 +190,7 @@ mod tests {
     const B: Revision = Revision(ObjectId([2; 20]));
 
     fn failed() -> Result<Option<Named>, SourceError> {
-        Err(SourceError { what: "a test".to_owned(), hints: Vec::new(), transient: true })
+        Err(SourceError { what: "a test".to_owned(), hints: Vec::new(), class: ErrorClass::Transient })
     }
 
     fn begin() -> (AttemptResults, Newest, mpsc::Receiver<()>) {

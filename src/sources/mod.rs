@@ -39,6 +39,7 @@ use crate::configmap::apply::{Desired, Placement};
 use crate::desired;
 use crate::human::one_line;
 use crate::mirror::{self, Part};
+use crate::retry::ErrorClass;
 use crate::revision::{Relation, Revision};
 
 /// The revision that a ref names, or, with several sources, the set composed of the revisions their refs name.
@@ -96,43 +97,51 @@ pub struct SourceError {
     pub what: String,
     /// What an operator can do, one line each.
     pub hints: Vec<String>,
-    /// True if it may succeed later without an operator.
-    pub transient: bool,
+    /// What it needs to go away.
+    pub class: ErrorClass,
 }
 
 impl SourceError {
     /// An error of one of several sources.
     fn of_mirror(error: &mirror::Error) -> Self {
         let hints = error.hints_of_source();
-        Self { what: one_line(error), hints, transient: error.is_transient() }
+        Self { what: one_line(error), hints, class: error.class() }
     }
 
     /// An error of a single repository or of the set as a whole.
     pub fn of_set(error: &SetError) -> Self {
-        Self { what: one_line(error), hints: error.hints(), transient: error.is_transient() }
+        Self { what: one_line(error), hints: error.hints(), class: error.class() }
     }
 
     fn of_plan(revision: Revision, error: &desired::Error) -> Self {
         let what = format!("revision {}: {}", revision.short(), one_line(error));
-        Self { what, hints: error.hints(), transient: error.is_transient() }
+        Self { what, hints: error.hints(), class: ErrorClass::of(error.is_transient()) }
     }
 
     /// Computing a desired state panicked. The panic itself is in the log.
     fn of_defect(revision: Revision) -> Self {
         let what = format!("revision {}: it cannot be planned: this is a bug in treeswap", revision.short());
-        Self { what, hints: vec!["please report it with the lines before".to_owned()], transient: false }
+        Self {
+            what,
+            hints: vec!["please report it with the lines before".to_owned()],
+            class: ErrorClass::Permanent,
+        }
     }
 
     /// The remote has not answered yet.
     fn unanswered() -> Self {
         let what = "its remote has not answered yet".to_owned();
-        Self { what, hints: vec!["it is polled again at the next attempt".to_owned()], transient: true }
+        Self {
+            what,
+            hints: vec!["it is polled again at the next attempt".to_owned()],
+            class: ErrorClass::Transient,
+        }
     }
 
     /// The set with a source's new commit is not published.
     fn unpublished(part: &Part) -> Self {
         let what = format!("the set with its commit {} is not published", part.revision.short());
-        Self { what, hints: vec!["its last failure has the reason".to_owned()], transient: true }
+        Self { what, hints: vec!["its last failure has the reason".to_owned()], class: ErrorClass::Transient }
     }
 
     /// The process was asked to end, or the run's time limit was reached.
@@ -140,7 +149,7 @@ impl SourceError {
         Self {
             what: "the run ended before the remote had answered".to_owned(),
             hints: vec!["the next run starts over; `apply --timeout` gives one run more time".to_owned()],
-            transient: true,
+            class: ErrorClass::Transient,
         }
     }
 }

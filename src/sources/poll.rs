@@ -8,6 +8,7 @@ use tokio::sync::Mutex;
 
 use super::SourceError;
 use crate::mirror::{self, Mirror, Tip};
+use crate::retry::ErrorClass;
 use crate::revision::{ObjectId, Ref, Revision};
 
 /// The maximum number of ref advertisements that are requested until two agree. One request asks for all refs, but the
@@ -61,6 +62,8 @@ pub(super) struct PollResult {
     pub(super) retry_after: Option<Duration>,
     /// True if a ref names another commit than before, one that is refused included, or no longer names a refused one.
     pub(super) is_new: bool,
+    /// True if a fetch failed or its commit was refused.
+    pub(super) has_fetched: bool,
     /// True if the remote advertised its refs and no connection failed after that.
     pub(super) is_answered: bool,
 }
@@ -74,6 +77,7 @@ impl PollResult {
     /// Records a failed fetch and returns the answer for its ref.
     fn failed(&mut self, tip: &Tip, error: mirror::Error) -> Answer {
         let why = SourceError::of_mirror(&error);
+        self.has_fetched = true;
         self.retry_after = self.retry_after.max(error.retry_after());
         if error.is_refusal() {
             return Answer::Refused(tip.object, why);
@@ -95,14 +99,21 @@ pub(super) async fn poll(request: PollRequest) -> PollResult {
             let hints = vec![
                 "raise --sync-timeout if the repository is large; otherwise check its remote".to_owned(),
             ];
-            failed(&refs, &SourceError { what, hints, transient: true })
+            failed(&refs, &SourceError { what, hints, class: ErrorClass::Timeout })
         }
     }
 }
 
 fn failed(refs: &[String], why: &SourceError) -> PollResult {
     let of_refs = refs.iter().map(|ref_name| (ref_name.clone(), Answer::Failed(why.clone()))).collect();
-    PollResult { of_refs, full: None, retry_after: None, is_new: false, is_answered: false }
+    PollResult {
+        of_refs,
+        full: None,
+        retry_after: None,
+        is_new: false,
+        has_fetched: false,
+        is_answered: false,
+    }
 }
 
 async fn ask(request: PollRequest) -> PollResult {
@@ -114,8 +125,14 @@ async fn ask(request: PollRequest) -> PollResult {
             return PollResult { retry_after, ..failed(&request.refs, &SourceError::of_mirror(&error)) };
         }
     };
-    let mut answers =
-        PollResult { of_refs: Vec::new(), full: None, retry_after: None, is_new: false, is_answered: true };
+    let mut answers = PollResult {
+        of_refs: Vec::new(),
+        full: None,
+        retry_after: None,
+        is_new: false,
+        has_fetched: false,
+        is_answered: true,
+    };
     let mut connection_error = None;
     for (ref_name, tip) in request.refs.iter().zip(tips) {
         let answer = match tip {
@@ -176,7 +193,7 @@ async fn consistent_tips(
     }
     let what = "its refs change faster than they can be read together".to_owned();
     let hints = vec!["they are read again at the next attempt".to_owned()];
-    let why = SourceError { what, hints, transient: true };
+    let why = SourceError { what, hints, class: ErrorClass::Transient };
     Ok(refs.iter().map(|_| Err(why.clone())).collect())
 }
 

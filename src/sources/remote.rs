@@ -14,6 +14,7 @@ use crate::desired::Planner;
 use crate::human;
 use crate::mirror::Selection;
 use crate::phase::SourceStatus;
+use crate::retry::ErrorClass;
 use crate::revision::{Relation, Revision};
 
 type Reply<T> = oneshot::Sender<Result<T, SourceError>>;
@@ -160,6 +161,6 @@ pub(super) fn thread_ended() -> SourceError {
     SourceError {
         what: "the thread that speaks to the remote has ended".to_owned(),
         hints: vec!["this is a bug in treeswap: please report it with the lines above".to_owned()],
-        transient: false,
+        class: ErrorClass::Permanent,
     }
 }

@@ -5,25 +5,30 @@
 //! their last published commits, and its answer requests another attempt if it brings something new.
 //!
 //! Files: `options` settings and errors; `repository` one repository and its backoff; `choice` the commit of each
-//! source, and which sources are held back; `answer` questions of deliveries, and the sources' status; `upkeep` garbage
-//! collection.
+//! source, and which sources are held back; `answer_sender` what a poll does with its answers; `failures` what is logged
+//! and counted of failures, and the failure of all; `answer` questions of deliveries, and the sources' status; `upkeep`
+//! garbage collection.
 
 mod answer;
+mod answer_sender;
 mod choice;
+mod failures;
 mod options;
 mod repository;
 mod upkeep;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use answer_sender::{AnswerSender, wake_at};
+use failures::Failing;
 pub use options::{SetError, SetOptions, WireOf};
 use repository::{Repository, mirror_name};
 
@@ -34,7 +39,7 @@ use super::requests::{Requested, Requests};
 use crate::detached_io;
 use crate::mirror::{self, Composer, Objects, Part, Tip, UniqueBaseNames, wire};
 use crate::phase::LastAnswer;
-use crate::repeats::{Repeats, suppressed};
+use crate::retry::ErrorClass;
 use crate::revision::Revision;
 
 /// How long an attempt waits for answers once something is published. A later answer requests another attempt.
@@ -57,60 +62,12 @@ struct Followed {
     unopened: Option<SourceError>,
 }
 
-/// What a poll does with its answers: it passes them to the set, and requests an attempt if none is waiting for them.
-#[derive(Clone)]
-struct AnswerSender {
-    send: mpsc::UnboundedSender<(String, PollResult)>,
-    /// True while an attempt waits for answers. The lock is held while an answer is sent, so that each answer is either
-    /// taken by the waiting attempt or requests another one.
-    awaited: Arc<std::sync::Mutex<bool>>,
-    trigger: Arc<OnceLock<Box<dyn Fn() + Send + Sync>>>,
-    requests: Requests,
-}
-
-impl AnswerSender {
-    fn lock(&self) -> MutexGuard<'_, bool> {
-        self.awaited.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Marks answers as awaited until the guard is dropped.
-    fn begin_waiting(&self) -> WaitingGuard {
-        *self.lock() = true;
-        WaitingGuard(self.clone())
-    }
-
-    /// Passes on the answers of the repository `name`. `was_failing` says whether its previous poll failed,
-    /// `requested_again` whether it was requested since this poll began.
-    fn deliver(&self, name: String, answers: PollResult, was_failing: bool, requested_again: bool) {
-        let is_new = answers.is_new || answers.has_failed() || was_failing;
-        let awaited = self.lock();
-        let _ = self.send.send((name, answers)); // fails only if the set was dropped, at shutdown
-        if requested_again || is_new && !*awaited {
-            self.trigger();
-        }
-    }
-
-    /// Requests an attempt for the sources that are due.
-    fn trigger(&self) {
-        self.requests.note_due();
-        self.trigger.get().into_iter().for_each(|trigger| trigger());
-    }
-}
-
 /// Two sources that could not be placed side by side.
 struct Collision {
     sources: [String; 2],
     why: SourceError,
     /// The set that was to be composed, and the base names that had to be unique in it.
     of_set: (Vec<Part>, UniqueBaseNames),
-}
-
-struct WaitingGuard(AnswerSender);
-
-impl Drop for WaitingGuard {
-    fn drop(&mut self) {
-        *self.0.lock() = false;
-    }
 }
 
 /// The sources of a root.
@@ -126,8 +83,13 @@ pub struct SourceSet {
     polls: JoinSet<()>,
     answers: mpsc::UnboundedReceiver<(String, PollResult)>,
     answer_sender: AnswerSender,
-    /// Limits repeated log lines of each source's failures.
-    logged: BTreeMap<String, Repeats>,
+    /// The consecutive failures of each source.
+    failing: BTreeMap<String, Failing>,
+    /// The repositories whose polls have ended since the last attempt, and whether one of them was answered.
+    polled: BTreeSet<String>,
+    is_answered: bool,
+    /// Failures of sources that were not taken yet: stage and class.
+    uncounted: Vec<(&'static str, ErrorClass)>,
     /// By source, a commit that must not be part of a set, and why.
     refused: BTreeMap<String, (Revision, SourceError)>,
     collision: Option<Collision>,
@@ -167,7 +129,10 @@ impl SourceSet {
                 trigger: Arc::default(),
                 requests: Requests::default(),
             },
-            logged: BTreeMap::new(),
+            failing: BTreeMap::new(),
+            polled: BTreeSet::new(),
+            is_answered: false,
+            uncounted: Vec::new(),
             refused: BTreeMap::new(),
             collision: None,
             published: Vec::new(),
@@ -242,41 +207,22 @@ impl SourceSet {
                 repository.known.clear();
             }
         }
+        self.polled.clear();
+        self.is_answered = false;
         self.accept_answers();
-        let not_awaited = self.not_awaited();
+        // Without a repository that answers there is nothing to publish, so waiting for one holds up nobody.
+        let is_outage = self.options.root && !self.repositories.values().any(Repository::answers);
+        let not_awaited = if is_outage { BTreeSet::new() } else { self.not_awaited() };
         let waiting = self.answer_sender.begin_waiting();
         let requested = self.answer_sender.requests.take();
-        self.start_polls(&requested, held);
-        self.wait_for_answers(&not_awaited).await;
+        self.start_polls(&requested, held, is_outage);
+        self.wait_for_answers(&not_awaited, is_outage).await;
         drop(waiting);
         self.accept_answers();
         self.log_failures();
+        self.count_failures();
         self.choose()?;
         Ok(self.tip())
-    }
-
-    /// Logs which sources fail, and ever less often that they still do.
-    fn log_failures(&mut self) {
-        for source in &self.sources {
-            let name = &source.listed.name;
-            let (_, why) = self.state_of(source);
-            let logged = self.logged.entry(name.clone()).or_default();
-            match why {
-                None => logged.forget(),
-                Some(why) => {
-                    if let Some(times) = logged.should_log(&why.what) {
-                        let hints = why.hints.join("; ");
-                        tracing::warn!(
-                            source = name,
-                            error = why.what,
-                            hints,
-                            "source {name} is not at the newest commit of its ref{}",
-                            suppressed(times)
-                        );
-                    }
-                }
-            }
-        }
     }
 
     /// Follows the listed sources: opens the mirrors of new repositories, and closes those that are no longer listed.
@@ -317,7 +263,7 @@ impl SourceSet {
     fn wire_options(&self, listed: SourceSpec) -> Result<(SourceSpec, wire::Options, String), SetError> {
         let bad = |what: String| SetError::Source {
             name: listed.name.clone(),
-            source: SourceError { what, hints: Vec::new(), transient: false },
+            source: SourceError { what, hints: Vec::new(), class: ErrorClass::Permanent },
         };
         let wire = (self.options.wire)(&listed).map_err(bad)?;
         let client = wire::Client::new(wire.clone()).map_err(mirror::Error::from);
@@ -368,8 +314,9 @@ impl SourceSet {
     }
 
     /// Starts polls of the repositories that are neither being polled nor paused: of all, or of those that are
-    /// requested or due.
-    fn start_polls(&mut self, requested: &Requested, held: &[Revision]) {
+    /// requested or due. In an outage of all repositories the attempts themselves back off, so only the pauses that
+    /// servers ask for count.
+    fn start_polls(&mut self, requested: &Requested, held: &[Revision], is_outage: bool) {
         self.mark_requested(requested);
         // A delivery needs the answers of all sources.
         let polls_all = !matches!(requested, Requested::Sources(_)) || self.delivery_waits();
@@ -379,7 +326,9 @@ impl SourceSet {
         self.polled_at = Some(now);
         let may_pause = !self.options.root || !self.options.one_time;
         for (name, repository) in &mut self.repositories {
-            let is_paused = may_pause && repository.paused_until(now).is_some();
+            let until =
+                if is_outage { repository.requestable_from(now) } else { repository.paused_until(now) };
+            let is_paused = may_pause && until.is_some();
             if repository.busy || is_paused {
                 continue;
             }
@@ -423,14 +372,12 @@ impl SourceSet {
     }
 
     /// Waits for answers: for all if the set cannot be published without them, otherwise for a limited time and without
-    /// the repositories in `not_awaited`.
-    async fn wait_for_answers(&mut self, not_awaited: &BTreeSet<String>) {
+    /// the repositories in `not_awaited`. In an outage of all repositories that time begins with the first answer.
+    async fn wait_for_answers(&mut self, not_awaited: &BTreeSet<String>, is_outage: bool) {
         let &SetOptions { one_time, root, timeout, .. } = &self.options;
         let is_first = root && self.published.is_empty();
         let all = one_time || is_first || self.on_failure == OnFailure::Hold;
-        let longest = if all {
-            timeout.saturating_mul(2)
-        } else if self.delivery_waits() {
+        let limit = if self.delivery_waits() {
             // Twice the duration of the slowest last poll, so that repositories that become slower still answer in
             // time.
             let slowest = self.repositories.values().filter_map(|repository| repository.last_duration).max();
@@ -438,7 +385,12 @@ impl SourceSet {
         } else {
             ANSWERS_WAIT
         };
-        let deadline = Instant::now() + longest;
+        let mut deadline = Instant::now()
+            + match (all, is_outage) {
+                (true, _) => timeout.saturating_mul(2),
+                (false, true) => timeout,
+                (false, false) => limit,
+            };
         loop {
             let is_awaited = |(name, repository): (&String, &Repository)| {
                 repository.busy && (all || !not_awaited.contains(name))
@@ -447,7 +399,13 @@ impl SourceSet {
                 break;
             }
             match tokio::time::timeout_at(deadline, self.answers.recv()).await {
-                Ok(Some((name, answers))) => self.accept(&name, answers),
+                Ok(Some((name, answers))) => {
+                    let is_first = !self.is_answered;
+                    self.accept(&name, answers);
+                    if is_outage && !all && is_first && self.is_answered {
+                        deadline = deadline.min(Instant::now() + limit);
+                    }
+                }
                 Ok(None) | Err(_) => break,
             }
         }
@@ -468,6 +426,8 @@ impl SourceSet {
 
     fn accept(&mut self, name: &str, answers: PollResult) {
         let Some(repository) = self.repositories.get_mut(name) else { return };
+        self.polled.insert(name.to_owned());
+        self.is_answered |= answers.is_answered;
         repository.accept(answers, &self.options.backoff);
         let now = Instant::now();
         // If the pause ends before the next attempt is due, request one for that time.
@@ -475,15 +435,6 @@ impl SourceSet {
             wake_at(until, &self.answer_sender, &mut self.polls);
         }
     }
-}
-
-/// Requests an attempt at the given time.
-fn wake_at(then: Instant, answer_sender: &AnswerSender, polls: &mut JoinSet<()>) {
-    let answer_sender = answer_sender.clone();
-    polls.spawn(async move {
-        tokio::time::sleep_until(then).await;
-        answer_sender.trigger();
-    });
 }
 
 fn of_source(name: &str, error: &mirror::Error) -> SetError {

@@ -10,6 +10,7 @@ use crate::configmap::apply::Placement;
 use crate::mirror::{self, Mirror, Objects, Received, Selection, Submodules, Tip};
 use crate::payload::Refusal;
 use crate::phase::SourceStatus;
+use crate::retry::ErrorClass;
 use crate::revision::{Relation, Revision};
 
 /// What a root follows.
@@ -81,6 +82,22 @@ impl Upstream {
         match self {
             Self::Repository(_) => false,
             Self::Set(set) => set.hold_back_one_updated(what, hints),
+        }
+    }
+
+    /// See [`SourceSet::is_answered`]; true for one repository, whose failure is that of the attempt.
+    pub fn is_answered(&self) -> Result<bool, SetError> {
+        match self {
+            Self::Repository(_) => Ok(true),
+            Self::Set(set) => set.is_answered(),
+        }
+    }
+
+    /// See [`SourceSet::take_failures`]; empty for one repository.
+    pub fn take_failures(&mut self) -> Vec<(&'static str, ErrorClass)> {
+        match self {
+            Self::Repository(_) => Vec::new(),
+            Self::Set(set) => set.take_failures(),
         }
     }
 

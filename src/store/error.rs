@@ -57,6 +57,23 @@ pub enum Error {
         /// The path.
         path: PathBuf,
     },
+    /// There is something else than a directory.
+    #[error("{} is not a directory", path.display())]
+    NotADirectory {
+        /// The path.
+        path: PathBuf,
+    },
+    /// A reader has no permission to read the root.
+    #[error("cannot {act} {}", path.display())]
+    Unreadable {
+        /// The operation, in words that follow "cannot".
+        act: &'static str,
+        /// The path it was done on.
+        path: PathBuf,
+        /// The error of the system call.
+        #[source]
+        source: io::Error,
+    },
     /// The root, or a directory above it, is a dangling symlink.
     #[error("cannot make the root {}: {} is a symbolic link to {}, which does not exist", path.display(), link.display(), target.display())]
     Dangling {
@@ -215,6 +232,8 @@ impl Error {
             | Self::BadLink { .. }
             | Self::NoRoot { .. }
             | Self::NoDirectory { .. }
+            | Self::NotADirectory { .. }
+            | Self::Unreadable { .. }
             | Self::Dangling { .. }
             | Self::Foreign { .. }
             | Self::Folded { .. }
@@ -236,8 +255,11 @@ impl Error {
                     "`treeswap sync` makes them when it starts; if it runs, name the directory that it has as --root"
                 }
             },
-            Self::NoDirectory { .. } => "name the directory that `treeswap sync` has as --root",
+            Self::NoDirectory { .. } | Self::NotADirectory { .. } => {
+                "name the directory that `treeswap sync` has as --root"
+            }
             Self::Dangling { .. } => "create that directory, or correct --root",
+            Self::Unreadable { path, .. } => return unreadable(path),
             Self::Refused { .. } => {
                 "give --root a directory of its own, for example an emptyDir's mount path"
             }
@@ -321,6 +343,17 @@ impl Error {
         });
         hints
     }
+}
+
+/// Hints for a reader without permission. Nothing in the root has to change its owner: that would shut out the writer.
+fn unreadable(path: &Path) -> Vec<String> {
+    let nearest = path.ancestors().find_map(|at| Some((at, std::fs::symlink_metadata(at).ok()?)));
+    let ours = rustix::process::geteuid().as_raw();
+    let owner = nearest.map(|(at, found)| {
+        format!("{} belongs to user {}, and this is user {ours}", at.display(), found.uid())
+    });
+    let run = "run it as the user that treeswap runs as, or in its container; leave the root's owner and modes as they are";
+    owner.into_iter().chain([run.to_owned()]).collect()
 }
 
 /// The operation of an [`Error::Io`] if the root could not be created.

@@ -4,6 +4,7 @@
 use std::cmp::Reverse;
 use std::io::ErrorKind;
 use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::configmap::apply::LedgerSet;
@@ -12,7 +13,7 @@ use crate::generation::{GenerationRecord, LINK, Name, WORKTREES};
 use crate::phase::Status;
 use crate::store::error::Error;
 use crate::store::ledger::LEDGER_LIMIT;
-use crate::store::names::{LEDGER, PRIVATE, SOCKET, STATE, STATUS};
+use crate::store::names::{LEDGER, LOCK, PRIVATE, SOCKET, STATE, STATUS};
 use crate::store::reap::{RequiredSpace, is_pinned};
 use crate::store::state::{Loaded, State};
 
@@ -38,6 +39,14 @@ pub struct Inspection {
     pub ledger: Option<LedgerSet>,
 }
 
+impl Inspection {
+    /// Returns true if a writer holds the root's lock, as far as its process is visible.
+    pub fn has_writer(&self) -> bool {
+        let lock = std::fs::symlink_metadata(self.root.join(PRIVATE).join(LOCK));
+        lock.is_ok_and(|lock| fsx::is_locked_exclusively(lock.dev(), lock.ino()))
+    }
+}
+
 /// One generation in the root.
 #[derive(Clone, Debug)]
 pub struct Inspected {
@@ -54,13 +63,25 @@ pub struct Inspected {
 }
 
 /// Inspects a root.
+///
+/// # Errors
+/// When it cannot be read; the hints are for a reader.
 pub fn inspect(root: &Path) -> Result<Inspection, Error> {
+    inspect_root(root).map_err(|error| match error {
+        Error::Io { act, path, source } if source.kind() == ErrorKind::PermissionDenied => {
+            Error::Unreadable { act, path, source }
+        }
+        error => error,
+    })
+}
+
+fn inspect_root(root: &Path) -> Result<Inspection, Error> {
     let path = std::fs::canonicalize(root).map_err(|error| match error.kind() {
         ErrorKind::NotFound | ErrorKind::NotADirectory => Error::NoDirectory { path: root.to_owned() },
         _ => Error::io("resolve the root", root)(error),
     })?;
     if !path.is_dir() {
-        return Err(Error::NoDirectory { path });
+        return Err(Error::NotADirectory { path });
     }
     let dir = fsx::open_dir_at_path(&path).map_err(Error::io("open", &path))?;
     let private = match fsx::open_dir(&dir, PRIVATE) {

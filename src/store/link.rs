@@ -17,6 +17,13 @@ use crate::store::names::PRIVATE;
 /// Mode of the link's parent directories before the umask, as git-sync creates them.
 const PARENT_MODE: u32 = 0o775;
 
+/// Checks that a link of git-sync's layout is not inside a directory that belongs to treeswap or git. Compares text.
+pub fn check_link(root: &Path, link: &Path) -> Result<(), String> {
+    let reserved = [".git", WORKTREES, PRIVATE];
+    let inside = reserved.into_iter().find(|inner| link.starts_with(root.join(inner)));
+    inside.map_or(Ok(()), |inner| Err(format!("it is inside {inner}")))
+}
+
 /// The symlink that names the current generation, whether or not it exists yet.
 #[derive(Debug)]
 pub(crate) struct PublishedLink {
@@ -62,20 +69,13 @@ impl PublishedLink {
         if !cleaned.is_absolute() {
             return Err(refused("it is not absolute"));
         }
-        let reserved = |path: &Path| {
-            [".git", WORKTREES, PRIVATE].iter().find(|inner| path.starts_with(root.join(inner))).copied()
-        };
-        if let Some(inner) = reserved(&cleaned) {
-            return Err(refused(&format!("it is inside {inner}")));
-        }
+        check_link(root, &cleaned).map_err(|why| refused(&why))?;
         fs_err::metadata(parent)
             .map(drop)
             .or_else(|_| std::fs::DirBuilder::new().recursive(true).mode(PARENT_MODE).create(parent))
             .map_err(Error::io("make the directory", parent))?;
         let at = fs_err::canonicalize(parent).map_err(Error::io("resolve the directory", parent))?;
-        if let Some(inner) = reserved(&at.join(name)) {
-            return Err(refused(&format!("it is inside {inner}")));
-        }
+        check_link(root, &at.join(name)).map_err(|why| refused(&why))?;
         let dir = fsx::open_dir_at_path(&at).map_err(Error::io("open the directory", &at))?;
         let generations_dir = root.join(WORKTREES);
         let tmp = temporary(name);

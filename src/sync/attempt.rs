@@ -28,7 +28,7 @@ use crate::generation::{GenerationRecord, Name};
 use crate::hooks::Hooks;
 use crate::human::one_line;
 use crate::mirror::{self, Objects, Tip};
-use crate::phase::{LastAnswer, Status};
+use crate::phase::{LastAnswer, SourceStatus, Status};
 use crate::repeats::{Repeats, suppressed};
 use crate::revision::{ObjectId, Revision};
 use crate::secret;
@@ -326,6 +326,12 @@ impl Worker {
     }
 }
 
+/// The newest of several remotes' last answers; `None` if there are no several.
+fn newest_answer(sources: &[SourceStatus]) -> Option<LastAnswer> {
+    // One that has not answered yet has the time at which it was first followed.
+    sources.iter().map(|source| source.last_answer).max_by_key(|last| (last.at.is_some(), last.boottime))
+}
+
 impl Work for Worker {
     async fn verify_found(&mut self, bounds: &Bounds) -> Result<Option<Published>, Error> {
         let Some(revision) = self.view.revision() else { return Ok(None) };
@@ -347,15 +353,24 @@ impl Work for Worker {
         };
         self.was_answered = false;
         let followed = self.follow(bounds, &choice, may_publish).await;
-        if self.was_answered && !followed.as_ref().is_err_and(Error::is_connection_failure) {
-            self.view.last_answer = LastAnswer::now();
-        }
         let mut upstream = self.upstream.lock().await;
         if followed.is_ok() {
             upstream.clear_suspects();
         }
         self.view.sources = upstream.source_statuses(self.view.revision(), followed.is_err());
+        self.view.source_failures = upstream.take_failures();
+        let answered = upstream.is_answered();
         drop(upstream);
+        if let Some(newest) = newest_answer(&self.view.sources) {
+            self.view.last_answer = newest;
+        } else if self.was_answered && !followed.as_ref().is_err_and(Error::is_connection_failure) {
+            self.view.last_answer = LastAnswer::now();
+        }
+        self.view.unanswered = matches!(answered, Ok(false));
+        // A set that is published because its file was changed, or without a source that was removed, is a success.
+        if matches!(followed, Ok(Done::Unchanged | Done::Held)) {
+            answered?;
+        }
         let done = match (followed?, republished) {
             (Done::Published(published), _) => Done::Published(published),
             (_, Some(published)) => Done::published(published),

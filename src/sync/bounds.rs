@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::error::{Error, Stage};
 use crate::hooks;
+use crate::mirror::wire::Wait;
 
 /// The deadline of one attempt, and the shutdown signal.
 #[derive(Debug)]
@@ -50,7 +51,11 @@ impl Bounds {
         tokio::select! {
             biased;
             () = self.draining.cancelled() => Err(Error::Interrupted),
-            result = work => result.map_err(Into::into),
+            // A client has the same limit. Whichever ends first, it is one failure with one message.
+            result = work => result.map_err(|error| match error.into() {
+                Error::Mirror(error) if error.timeout() == Some(Wait::Overall) => self.past_deadline(stage),
+                error => error,
+            }),
             () = tokio::time::sleep_until(self.deadline) => Err(self.past_deadline(stage)),
         }
     }
@@ -152,6 +157,7 @@ fn join_result<T>(stage: Stage, ended: Result<Result<T, Error>, tokio::task::Joi
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::retry::ErrorClass;
     use crate::store;
 
     fn bounds(limit: Duration) -> (Bounds, CancellationToken) {
@@ -167,7 +173,7 @@ mod tests {
         let error = bounds.network(Stage::Fetch, never).await.unwrap_err();
         assert!(matches!(error, Error::Timeout { stage: Stage::Fetch, .. }), "{error}");
         assert_eq!(began.elapsed(), Duration::from_secs(120));
-        assert_eq!(error.class(), "timeout");
+        assert_eq!(error.class(), ErrorClass::Timeout);
     }
 
     #[tokio::test]

@@ -244,7 +244,11 @@ impl<W: Work> Drive<'_, W> {
             Ok(Done::Held) => self.machine.hold_revision(hold.unwrap_or(now)),
             Err(error) => self.machine.fail(now, error.failure(), retry::random_fraction()),
         }
-        self.attempts.ended(result.as_ref().map(|_| self.work.newest()).map_err(Error::to_source_error));
+        self.attempts.ended(match &result {
+            // It is known what is published: deliveries hold back what depends on the sources.
+            Err(error) if !error.is_of_every_source() => Err(error.to_source_error()),
+            _ => Ok(self.work.newest()),
+        });
         if self.park && matches!(result, Ok(Done::Published(_) | Done::Unchanged)) {
             self.machine.stop_polling();
             self.parked = self.work.view().revision();

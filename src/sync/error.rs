@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::human::one_line;
 use crate::phase::machine::Failure;
+use crate::retry::ErrorClass;
 use crate::sources::{SetError, SourceError};
 use crate::{hooks, mirror, store};
 
@@ -130,7 +131,7 @@ impl Error {
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Mirror(error) => error.is_transient(),
-            Self::Sources(error) => error.is_transient(),
+            Self::Sources(error) => error.class().is_transient(),
             Self::Store(error) => error.is_transient(),
             Self::Timeout { .. } | Self::Interrupted => true,
             Self::StillRefused { .. } | Self::Panicked { .. } => false,
@@ -170,7 +171,7 @@ impl Error {
 
     /// The error in the form that deliveries waiting for the attempt receive.
     pub(super) fn to_source_error(&self) -> SourceError {
-        SourceError { what: one_line(self), hints: self.hints(), transient: self.is_transient() }
+        SourceError { what: one_line(self), hints: self.hints(), class: self.class() }
     }
 
     /// What an operator can do, one line each.
@@ -222,19 +223,32 @@ impl Error {
     pub fn failure(&self) -> Failure {
         match self {
             error if error.is_refusal() => Failure::Refused,
+            Self::Sources(error) if error.class() == ErrorClass::Refused => Failure::Refused,
+            Self::Sources(error) => Failure::Trouble { retry_after: error.retry_after() },
             Self::Mirror(error) => Failure::Trouble { retry_after: error.retry_after() },
             _ => Failure::Trouble { retry_after: None },
         }
     }
 
-    /// The error class, a label value of the metrics.
-    pub fn class(&self) -> &'static str {
+    /// What the error needs to go away.
+    pub fn class(&self) -> ErrorClass {
         match self {
-            Self::Timeout { .. } => "timeout",
-            error if error.is_refusal() => "refused",
-            error if error.is_transient() => "transient",
-            _ => "permanent",
+            Self::Timeout { .. } => ErrorClass::Timeout,
+            error if error.is_refusal() => ErrorClass::Refused,
+            Self::Mirror(error) => error.class(),
+            Self::Sources(error) => error.class(),
+            error => ErrorClass::of(error.is_transient()),
         }
+    }
+
+    /// Returns true if every one of several sources fails.
+    pub fn is_of_every_source(&self) -> bool {
+        matches!(self, Self::Sources(error) if matches!(**error, SetError::EverySource { .. }))
+    }
+
+    /// Returns true if the error is that of a source, whose failures are counted by themselves.
+    pub(super) fn is_of_source(&self) -> bool {
+        matches!(self, Self::Sources(error) if !matches!(**error, SetError::File(_)))
     }
 }
 

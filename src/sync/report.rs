@@ -1,6 +1,7 @@
 //! Reports what the loop does: status, log, metrics, touch file and error file. It changes nothing in the root or the
 //! mirror.
 
+mod counting;
 mod view_status;
 
 use std::sync::Arc;
@@ -21,7 +22,7 @@ use crate::phase::{Attempt, Outcome, Progress, Status, Trigger};
 use crate::repeats::{Repeats, suppressed};
 use crate::store::Published;
 use crate::telemetry::GIT_SYNC;
-use crate::telemetry::metrics::{Metrics, ResultLabel, Room, SourceLabel, StateLabel};
+use crate::telemetry::metrics::{Metrics, SourceLabel};
 use view_status::{fill_status, known_success, log_agreed, log_published, serving};
 
 /// The time added to the promised one before the loop counts as hanging: a blocking step that is cancelled needs time
@@ -141,10 +142,16 @@ impl Report {
         self.update_metrics(view);
         match (view.current(), published) {
             (_, Some(published)) => log_published(published, view, Duration::ZERO),
-            (Some(record), None) => info!(
-                revision = %record.revision, generation = %record.name,
-                "already published: {} as {}", record.revision.short(), record.name
-            ),
+            (Some(record), None) => match record.known_revision() {
+                Some(revision) => info!(
+                    %revision, generation = %record.name,
+                    "already published: {} as {}", revision.short(), record.name
+                ),
+                None => info!(
+                    generation = %record.name,
+                    "already published: {}; its revision is not known, because the root has lost its records", record.name
+                ),
+            },
             (None, None) => {}
         }
     }
@@ -152,7 +159,7 @@ impl Report {
     /// Reports that the current generation could not be compared with its revision.
     pub(super) fn verify_failed(&self, error: &Error) {
         if !matches!(error, Error::Interrupted) {
-            self.metrics.error("verify", error.class());
+            self.metrics.error("verify", error.class().label());
             warn!(error = one_line(error), "cannot compare the current generation with its revision");
         }
     }
@@ -193,7 +200,7 @@ impl Report {
             Ok(()) => self.mending.forget(),
             Err(Error::Interrupted) => {}
             Err(error) => {
-                self.metrics.error("repair", error.class());
+                self.metrics.error("repair", error.class().label());
                 let gone = error.is_root_missing();
                 let error = one_line(&error);
                 match self.mending.should_log(&error) {
@@ -281,7 +288,7 @@ impl Report {
         };
         let first_success = result.is_ok() && !self.succeeded;
         self.succeeded |= result.is_ok();
-        self.count(result, stage, now, failures);
+        self.count(result, stage, view, now, failures);
         self.count_as_git_sync(result, stage, first_success, took);
         self.log_outcome(result, view, (failures_before, first_success), took);
         if let Err(error) = result {
@@ -299,8 +306,8 @@ impl Report {
             status.consecutive_failures = u64::from(failures);
             match result {
                 Ok(_) => {
-                    status.last_success = Some(now);
                     status.failing_since = None;
+                    status.last_success = if view.unanswered { status.last_success } else { Some(now) };
                 }
                 Err(_) => {
                     status.last_failure = Some(attempt.clone());
@@ -317,43 +324,6 @@ impl Report {
             Ok(Done::Published(_)) => true,
             Ok(_) => failures_before > 0 || first_success,
             Err(_) => failures_before == 0,
-        }
-    }
-
-    fn count(&self, result: &Result<Done, Error>, stage: Stage, now: Timestamp, failures: u32) {
-        let label = match result {
-            Ok(Done::Published(_)) => "published",
-            Ok(Done::Unchanged | Done::Held) => "unchanged",
-            Err(error) => {
-                self.metrics.error(stage.label(), error.class());
-                "failed"
-            }
-        };
-        self.metrics.syncs.get_or_create(&ResultLabel { result: label }).inc();
-        self.metrics.consecutive_failures.set(failures.into());
-        self.metrics.last_attempt.set(seconds(now));
-        if result.is_ok() {
-            self.metrics.succeeded(Some(seconds(now)));
-        }
-    }
-
-    /// Counts the attempt in git-sync's metrics, by its rules: the first success of a process is an update as well.
-    fn count_as_git_sync(
-        &self,
-        result: &Result<Done, Error>,
-        stage: Stage,
-        first_success: bool,
-        took: Duration,
-    ) {
-        let (status, update) = match result {
-            Ok(Done::Published(_)) => ("success", true),
-            Ok(_) if first_success => ("success", true),
-            Ok(_) => ("noop", false),
-            Err(_) => ("error", matches!(stage, Stage::Export | Stage::Gate | Stage::Publish)),
-        };
-        self.metrics.git_sync.pass(status, took);
-        if update {
-            self.metrics.git_sync.update();
         }
     }
 
@@ -447,37 +417,6 @@ impl Report {
             self.writing.forget();
         } else if let Some(times) = self.writing.should_log(&failures) {
             warn!("{failures}{}", suppressed(times));
-        }
-    }
-
-    /// Updates the metrics that describe the root.
-    fn update_metrics(&self, view: &View) {
-        let pinned = view.plan.decisions.iter().filter(|decision| decision.pinned).count();
-        let current = usize::from(view.current().is_some());
-        let set = |state, count: usize| {
-            self.metrics
-                .generations
-                .get_or_create(&StateLabel { state })
-                .set(i64::try_from(count).unwrap_or(0));
-        };
-        set("current", current);
-        set("retired", view.generations.len() - current);
-        set("pinned", pinned);
-        let failing = view.sources.iter().map(|source| (source.name.as_str(), source.error.is_some()));
-        self.metrics.sources(failing);
-        let room = view.room;
-        self.metrics.room(Room {
-            free_bytes: room.free_bytes,
-            free_inodes: room.free_inodes,
-            used_bytes: view.mirror_bytes.map(|bytes| bytes.saturating_add(room.used_bytes)),
-            limit_bytes: room.limit_bytes,
-        });
-        self.metrics.oldest_pin.set(view.oldest_pin().map(seconds));
-        if let Some(record) = view.current() {
-            self.metrics.name_current(record.revision.to_string(), record.name.to_string());
-            self.metrics.generation_bytes.set(i64::try_from(record.bytes).unwrap_or(i64::MAX));
-            self.metrics.generation_entries.set(i64::try_from(record.entries).unwrap_or(i64::MAX));
-            self.metrics.last_publish.set(seconds(record.published));
         }
     }
 }

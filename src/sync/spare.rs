@@ -145,7 +145,7 @@ impl SpareWork {
                 }
                 Ok(Err(error)) if error.is_cancelled() => debug!("spare preparation cancelled"),
                 Ok(Err(error)) => {
-                    metrics.error("spare", error.class());
+                    metrics.error("spare", error.class().label());
                     warn!(error = one_line(&error), "no spare: the next generation will be written in full");
                 }
                 Err(_) => metrics.error("spare", "permanent"),

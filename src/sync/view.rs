@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use crate::generation::{GenerationRecord, Name};
 use crate::phase::{Commit, LastAnswer, SourceStatus};
 use crate::retention::Plan;
+use crate::retry::ErrorClass;
 use crate::revision::Revision;
 use crate::store::{Published, Room};
 
@@ -44,7 +45,11 @@ pub(super) struct View {
     pub(super) commits: HashMap<Revision, Option<Commit>>,
     /// The sources if there are several, otherwise empty.
     pub(super) sources: Vec<SourceStatus>,
-    /// The remote's last answer if there is a single remote.
+    /// True if no remote of several sources has answered since the attempt before the last one: polls are running.
+    pub(super) unanswered: bool,
+    /// Failures of sources in the last attempt: stage and class.
+    pub(super) source_failures: Vec<(&'static str, ErrorClass)>,
+    /// The remote's last answer; of several remotes, the newest.
     pub(super) last_answer: LastAnswer,
     /// The mirror's size in bytes when it was last counted; 0 if it is outside the root, `None` before the first count.
     pub(super) mirror_bytes: Option<u64>,
@@ -66,7 +71,6 @@ impl View {
 
     /// The current generation's revision, from its record or, if the root has lost its records, from its name.
     pub(super) fn revision(&self) -> Option<Revision> {
-        let known = |record: &&GenerationRecord| record.is_known() || record.name.commit().is_some();
-        self.current().filter(known).map(|record| record.revision)
+        self.current()?.known_revision()
     }
 }

@@ -268,7 +268,11 @@ impl Metrics {
             registry.register_with_unit(name, help, Unit::Seconds, gauge.clone());
         };
         time("last_attempt_timestamp", "When the last attempt ended", &self.last_attempt);
-        time("last_success_timestamp", "When the last attempt that did not fail ended", &self.last_success);
+        time(
+            "last_success_timestamp",
+            "When an attempt last succeeded; with several sources, one of their remotes answered it",
+            &self.last_success,
+        );
         time(
             "oldest_pin_timestamp",
             "When the oldest pinned generation was retired; absent while none is pinned",

@@ -122,6 +122,13 @@ impl Sidecar {
         )
     }
 
+    /// The metric with exactly these labels.
+    pub fn metric_of(&self, name: &str, labels: &str) -> Option<f64> {
+        let answer = self.ask("/metrics")?;
+        let line = answer.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(labels))?;
+        line.trim().parse().ok()
+    }
+
     /// The number of attempts that have ended.
     pub fn attempts(&self) -> u64 {
         self.metric("treeswap_syncs_total").unwrap_or(0.0) as u64

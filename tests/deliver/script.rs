@@ -79,7 +79,11 @@ impl Source for Script {
 
 /// A remote that does not answer.
 pub fn away() -> SourceError {
-    SourceError { what: "the remote is away".into(), hints: Vec::new(), transient: true }
+    SourceError {
+        what: "the remote is away".into(),
+        hints: Vec::new(),
+        class: treeswap::retry::ErrorClass::Transient,
+    }
 }
 
 /// Revision `rN` of a story.

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use super::common::many::{Many, published, source};
 use super::common::mounts::{self, mount};
-use super::common::{Files, Ran, Remote, World, noise, run};
+use super::common::{Files, Ran, Remote, Sidecar, World, eventually, noise, run};
 use super::{ONCE, publish, publish_with, small};
 
 /// Files that no compression makes small; those of another size have nothing in common with them.
@@ -72,6 +72,28 @@ fn a_disk_without_inodes_left_heals_by_itself() {
         let elsewhere = World::new();
         let mirror = format!("--mirror={}", elsewhere.dir().join("mirror").display());
         fills_up("nr_inodes=150", &[&mirror], &incompressible(300, 3));
+    });
+}
+
+/// Room that appears while it runs needs no restart.
+#[test]
+fn a_disk_that_is_full_at_the_start_is_waited_for() {
+    mounting("a_disk_that_is_full_at_the_start_is_waited_for", || {
+        for options in ["size=8k", "nr_inodes=8"] {
+            let world = world_on(options);
+            let commit = world.remote.commit(&small(1));
+            let ran = world.sync_once(ONCE).expect_failure("no room");
+            assert!(ran.stderr.contains("No space left on device"), "{options}: {}", ran.stderr);
+            assert!(ran.stderr.contains("full"), "the hint says so: {options}: {}", ran.stderr);
+            let flags = ["--period=100ms", "--max-backoff=200ms", "--http-bind=127.0.0.1:0"];
+            let sidecar = Sidecar::of(&world, world.sync(&flags).args(["--min-interval=0s"]));
+            let words = "cannot start; trying again";
+            eventually(30, words, || sidecar.process.log().contains(words).then_some(()));
+            let answer = sidecar.ask("/readyz?verbose").unwrap();
+            assert!(answer.contains("No space left on device"), "{options}: {answer}");
+            mount(&["-o", "remount,size=10m,nr_inodes=1000"], world.root.parent().unwrap());
+            sidecar.publishes(&world, &commit);
+        }
     });
 }
 

@@ -3,13 +3,15 @@
 //! Files: `placing` is every rule of what may lie beside each other, with its refusal; `base_names` what a reader needs
 //! that dies of two files with one name; `guide` what docs/guides/sources.md shows; `words` what people are told;
 //! `repositories` what one is asked, and whose mirrors are whose; `requests` what webhooks and signals ask for; `stale` how
-//! long a remote may be silent; `equal` commits that change nothing that is published.
+//! long a remote may be silent; `outage` when none answers, and how failures are counted; `equal` commits that change
+//! nothing that is published.
 
 mod base_names;
 #[path = "../common/mod.rs"]
 mod common;
 mod equal;
 mod guide;
+mod outage;
 mod placing;
 mod repositories;
 mod requests;

@@ -147,6 +147,7 @@ async fn redirects_that_lead_nowhere_good_are_refused_in_words() {
         let backend = HttpBackend::start(world.dir(), Kind { hook: Some(Box::new(hook)), ..Kind::default() });
         let error = tip(&mut client(&backend.url("x")), "main").await.unwrap_err();
         names(&error, &[words]);
+        assert!(!error.hints().concat().contains("no credential was sent there"), "it is the same origin");
         assert!(backend.hits().len() <= 5);
     }
 }

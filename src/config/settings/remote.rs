@@ -15,13 +15,46 @@ use crate::mirror::{self, wire};
 use crate::payload::Limits;
 use crate::revision::Ref;
 
+/// Returns true if the text has one of the forms of git-rev-list(1)'s `--filter`.
+fn is_filter(text: &str) -> bool {
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    match text.split_once(':') {
+        Some(("blob", "none")) => true,
+        Some(("blob", limit)) => limit
+            .strip_prefix("limit=")
+            .is_some_and(|size| is_number(size.strip_suffix(['k', 'm', 'g', 'K', 'M', 'G']).unwrap_or(size))),
+        Some(("tree", depth)) => is_number(depth),
+        Some(("object", kind)) => {
+            matches!(kind, "type=commit" | "type=tag" | "type=tree" | "type=blob")
+        }
+        Some(("sparse", blob)) => blob.strip_prefix("oid=").is_some_and(|blob| !blob.is_empty()),
+        // Its parts are URL-encoded.
+        Some(("combine", parts)) => !parts.is_empty(),
+        _ => false,
+    }
+}
+
 impl Check<'_> {
-    /// The number of commits to fetch.
+    /// The number of commits to fetch. A git server refuses more than an `int` can hold.
     pub(super) fn depth(&self) -> Result<mirror::Depth, Error> {
         Ok(match self.count("depth", self.args.source.depth, 0)? {
             0 => mirror::Depth::Full,
-            commits => mirror::Depth::Commits(commits),
+            commits if i32::try_from(commits).is_ok() => mirror::Depth::Commits(commits),
+            commits => {
+                let why = format!("it is at least 0 and at most {}", i32::MAX);
+                return Err(self.invalid("depth", commits, why));
+            }
         })
+    }
+
+    /// The partial clone filter.
+    pub(super) fn filter(&self) -> Result<Option<String>, Error> {
+        let text = &self.args.source.filter;
+        if text.is_empty() || is_filter(text) {
+            return Ok(Some(text.clone()).filter(|text| !text.is_empty()));
+        }
+        let why = "git knows blob:none, blob:limit=SIZE, tree:DEPTH, object:type=TYPE, sparse:oid=BLOB and combine:…";
+        Err(self.invalid("filter", text, why))
     }
 
     /// The ref to follow.

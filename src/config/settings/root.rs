@@ -33,7 +33,10 @@ impl Check<'_> {
             clean if link.is_empty() || clean == root || root.starts_with(&clean) => {
                 Err(self.invalid("link", link, "it is the name of a link in the root, or an absolute path"))
             }
-            clean => Ok(store::Style::GitSync { link: clean }),
+            clean => match store::check_link(root, &clean) {
+                Ok(()) => Ok(store::Style::GitSync { link: clean }),
+                Err(why) => Err(self.invalid("link", link, why)),
+            },
         }
     }
 

@@ -68,6 +68,50 @@ impl Budget {
     }
 }
 
+/// Why a redirect is not followed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unfollowed {
+    /// Its target is no URL.
+    NotAUrl,
+    /// It leads from https to http.
+    LeavesTls,
+    /// It leads to another scheme, host or port.
+    OtherOrigin,
+    /// It leads to something else than a repository.
+    NoRepository,
+    /// It is one of more redirects than are followed.
+    TooMany,
+    /// It is the answer to a POST.
+    AfterQuestion,
+}
+
+impl Unfollowed {
+    fn phrase(self) -> &'static str {
+        match self {
+            Self::NotAUrl => "that is not a URL",
+            Self::LeavesTls => "that would leave TLS",
+            Self::OtherOrigin => "that is another origin (scheme, host or port)",
+            Self::NoRepository => "that is not a repository, but possibly a log-in page",
+            Self::TooMany => "that is too many redirects",
+            Self::AfterQuestion => "a question is not sent after a redirect",
+        }
+    }
+
+    fn hint(self) -> &'static str {
+        match self {
+            Self::LeavesTls | Self::OtherOrigin => {
+                "no credential was sent there; if it is right, give that URL as --repo"
+            }
+            Self::NoRepository => {
+                "check the URL and the credential; a log-in page or a proxy may be answering"
+            }
+            Self::TooMany => "check the server, and proxies in front of it: the redirects may go in a circle",
+            Self::NotAUrl => "check the server, and proxies in front of it",
+            Self::AfterQuestion => "if it is right, give that URL as --repo",
+        }
+    }
+}
+
 /// Why an operation on a remote failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -212,24 +256,26 @@ pub enum Error {
         said: String,
     },
     /// The server rejected the credential, or demands one.
-    #[error("{remote} answered {status} to {}", tried(username.as_deref()))]
+    #[error("{remote} answered {status} to {}", tried(username.as_deref(), with))]
     Auth {
         /// The remote.
         remote: String,
         /// The HTTP status.
         status: u16,
-        /// The user name that was sent; `None` if no credential was.
+        /// The user name that was sent; `None` if no user name and password were.
         username: Option<String>,
+        /// What else the request contained that may be a credential.
+        with: Vec<String>,
     },
     /// The server sent a redirect that is not followed.
-    #[error("{remote} redirects to {to}: {why}")]
+    #[error("{remote} redirects to {to}: {}", why.phrase())]
     Redirect {
         /// The remote.
         remote: String,
         /// The redirect's target, without secrets.
         to: String,
         /// Why it is not followed.
-        why: &'static str,
+        why: Unfollowed,
     },
     /// The response is not git's protocol.
     #[error("{remote} does not speak git's protocol: its answer begins with \"{said}\"")]
@@ -305,9 +351,10 @@ fn after_colon(said: &str) -> String {
     if said.is_empty() { String::new() } else { format!(": {said}") }
 }
 
-fn tried(username: Option<&str>) -> String {
+fn tried(username: Option<&str>, with: &[String]) -> String {
     match username {
-        None => "a request without a credential".into(),
+        None if with.is_empty() => "a request without a credential".into(),
+        None => format!("a request with {}", with.join(" and ")),
         Some("") => "the credential without a user name".into(),
         Some(name) => format!("user {name:?}"),
     }
@@ -365,9 +412,9 @@ impl Error {
     pub fn hints(&self) -> Vec<String> {
         let hint = |text: &str| vec![text.to_owned()];
         match self {
-            Self::NoSuchRef { name, .. } if name == "HEAD" => {
-                hint("an empty repository has no HEAD; push a commit, or name the ref to follow with --ref")
-            }
+            Self::NoSuchRef { name, .. } if name == "HEAD" => hint(
+                "the repository is empty, or its HEAD names a branch that does not exist (`git ls-remote` lists those that do): push a commit, or name the ref to follow with --ref",
+            ),
             Self::NoSuchRef { name, .. } if name.len() < 40 && is_hex(name) => {
                 hint("check --ref; a commit id is followed only if it is complete (40 digits)")
             }
@@ -403,6 +450,10 @@ impl Error {
             Self::Status { .. } => {
                 hint("check the URL: it is what `git clone` takes, not a page's or a file's")
             }
+            Self::Auth { username: None, with, .. } if !with.is_empty() => vec![format!(
+                "check that {} is valid and may read, or give a credential with --username and --password-file",
+                with.join(" or ")
+            )],
             Self::Auth { username: None, .. } => hint(
                 "give a credential with --username and --password-file, or with --credential for this URL",
             ),
@@ -431,9 +482,7 @@ impl Error {
             Self::Sink { .. } => {
                 hint("the process that indexes the pack ended: check memory and the mirror's volume")
             }
-            Self::Redirect { .. } => {
-                hint("no credential was sent there; if it is right, give that URL as --repo")
-            }
+            Self::Redirect { why, .. } => hint(why.hint()),
             Self::NotGit { .. } => hint("check the URL; a log-in page or a proxy may be answering"),
             Self::ObjectFormat { .. } => hint("the server must offer a sha1 repository"),
             Self::Local { .. } | Self::LocalDenied { .. } => {

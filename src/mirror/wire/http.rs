@@ -22,7 +22,7 @@ use crate::tls;
 
 use super::cookies;
 use super::credential::Credentials;
-use super::error::{Budget, Wait};
+use super::error::{Budget, Unfollowed, Wait};
 use super::framing::{Incoming, PacketReader};
 use super::issuer::Issuer;
 use super::refs::{self, Advertisement, Capabilities, FoundRefs, Version};
@@ -228,19 +228,19 @@ impl Http {
         let location =
             response.headers().get(LOCATION).and_then(|value| value.to_str().ok()).unwrap_or_default();
         let refused = |to: &str, why| Err(Error::Redirect { remote: self.name.clone(), to: shown(to), why });
-        let Ok(to) = from.join(location) else { return refused(location, "that is not a URL") };
+        let Ok(to) = from.join(location) else { return refused(location, Unfollowed::NotAUrl) };
         if to.origin() != from.origin() {
             let why = match (from.scheme(), to.scheme()) {
-                ("https", "http") => "that would leave TLS",
-                _ => "that is another origin (scheme, host or port)",
+                ("https", "http") => Unfollowed::LeavesTls,
+                _ => Unfollowed::OtherOrigin,
             };
             return refused(to.as_str(), why);
         }
         if advertisement_tail(&to).is_empty() {
-            return refused(to.as_str(), "that is not a repository, but possibly a log-in page");
+            return refused(to.as_str(), Unfollowed::NoRepository);
         }
         if left == 0 {
-            return refused(to.as_str(), "that is too many redirects");
+            return refused(to.as_str(), Unfollowed::TooMany);
         }
         Ok(to)
     }
@@ -253,7 +253,7 @@ impl Http {
             let location = response.headers().get(LOCATION).and_then(|value| value.to_str().ok());
             let to =
                 location.and_then(|location| url.join(location).ok()).map_or_else(String::new, String::from);
-            let why = "a question is not sent after a redirect";
+            let why = Unfollowed::AfterQuestion;
             return Err(Error::Redirect { remote: self.name.clone(), to: shown(&to), why });
         }
         let response = self.check_success(response).await?;
@@ -311,7 +311,12 @@ impl Http {
                 Err(_) => return Err(self.timed_out(Wait::Idle, idle, doing)),
                 Ok(Ok(response)) => {
                     self.used = true;
-                    return self.check_authorized(response, username_password.map(|(username, _)| username));
+                    let cookie = cookies.is_some().then(|| "a cookie of --cookie-file".to_owned());
+                    let headers = ExtraHeader::of(&self.options.headers, &url);
+                    let headers = headers.into_iter().map(|(name, _)| format!("the header {name}"));
+                    let with = cookie.into_iter().chain(headers).collect();
+                    let username = username_password.map(|(username, _)| username);
+                    return self.check_authorized(response, username, with);
                 }
                 Ok(Err(error))
                     if may_resend && error.is_request() && !error.is_connect() && !error.is_timeout() =>
@@ -354,7 +359,12 @@ impl Http {
 
     /// Returns an error for 401 and 403. The request is not repeated, because another attempt with the same password
     /// could lock an account. (403 with `Retry-After` passes: some services throttle that way.)
-    fn check_authorized(&mut self, response: Response, username: Option<String>) -> Result<Response, Error> {
+    fn check_authorized(
+        &mut self,
+        response: Response,
+        username: Option<String>,
+        with: Vec<String>,
+    ) -> Result<Response, Error> {
         match response.status() {
             StatusCode::FORBIDDEN if retry_after(response.headers()).is_some() => Ok(response),
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
@@ -362,7 +372,7 @@ impl Http {
                 if let Some(issuer) = &mut self.issuer {
                     issuer.forget();
                 }
-                Err(Error::Auth { remote: self.name.clone(), status, username })
+                Err(Error::Auth { remote: self.name.clone(), status, username, with })
             }
             _ => Ok(response),
         }

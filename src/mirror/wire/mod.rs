@@ -40,7 +40,7 @@ use crate::revision::{ObjectId, Ref};
 use crate::secret::redact;
 
 pub use credential::Credential;
-pub use error::{Budget, Error, Wait};
+pub use error::{Budget, Error, Unfollowed, Wait};
 pub use extra::{Closeness, ExtraHeader, Proxy, Scope};
 pub use github::App;
 pub use issuer::{Issuance, IssueError, Issued, Issuer};

@@ -10,6 +10,7 @@ use super::{Collision, Followed, OnFailure, SetError, SourceError, SourceSet, bl
 use crate::human::one_line;
 use crate::mirror::{self, Part, Tip};
 use crate::payload::{Parts, Refusal};
+use crate::retry::ErrorClass;
 use crate::revision::{ObjectId, Revision};
 use crate::sources::file::SourceSpec;
 
@@ -165,7 +166,7 @@ impl SourceSet {
             updated.map(|part| (part.name.clone(), part.revision)).collect();
         for (name, revision) in updated {
             let what = format!("the set with its commit {} is refused: {what}", revision.short());
-            let why = SourceError { what, hints: hints.to_vec(), transient: false };
+            let why = SourceError { what, hints: hints.to_vec(), class: ErrorClass::Refused };
             if self.keep_at_published(&name, &why).unwrap_or(false) {
                 self.suspects.push(name);
                 return true;
@@ -206,6 +207,7 @@ impl SourceSet {
             return Ok(false);
         }
         self.refused.insert(name.to_owned(), (part.revision, why.clone()));
+        self.count_refusal(name);
         self.log_failures();
         self.choose()?;
         Ok(true)

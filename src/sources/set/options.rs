@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::human::one_line;
 use crate::mirror::{self, wire};
-use crate::retry::Backoff;
+use crate::retry::{Backoff, ErrorClass};
 use crate::sources::SourceError;
 use crate::sources::file::{BadFile, List, SourceSpec};
 
@@ -76,18 +76,38 @@ pub enum SetError {
         #[source]
         source: SourceError,
     },
+    /// Every source fails.
+    #[error("no source can be updated; source {name}")]
+    EverySource {
+        /// The name of the first source.
+        name: String,
+        /// Why it failed.
+        #[source]
+        source: SourceError,
+        /// The shortest pause that one of the servers asks for.
+        retry_after: Option<Duration>,
+    },
     /// A mirror failed, or the sources cannot be placed side by side.
     #[error(transparent)]
     Mirror(#[from] mirror::Error),
 }
 
 impl SetError {
-    /// Returns true if the same attempt may succeed later without an operator.
-    pub fn is_transient(&self) -> bool {
+    /// What the error needs to go away.
+    pub fn class(&self) -> ErrorClass {
         match self {
-            Self::File(_) => false,
-            Self::Source { source, .. } => source.transient,
-            Self::Mirror(error) => error.is_transient(),
+            Self::File(_) => ErrorClass::Permanent,
+            Self::Source { source, .. } | Self::EverySource { source, .. } => source.class,
+            Self::Mirror(error) => error.class(),
+        }
+    }
+
+    /// How long the servers asked us to wait before the next request.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::EverySource { retry_after, .. } => *retry_after,
+            Self::Mirror(error) => error.retry_after(),
+            Self::File(_) | Self::Source { .. } => None,
         }
     }
 
@@ -95,7 +115,7 @@ impl SetError {
     pub fn hints(&self) -> Vec<String> {
         match self {
             Self::File(file) => file.hints(),
-            Self::Source { source, .. } => source.hints.clone(),
+            Self::Source { source, .. } | Self::EverySource { source, .. } => source.hints.clone(),
             Self::Mirror(error) => error.hints(),
         }
     }

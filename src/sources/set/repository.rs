@@ -18,6 +18,10 @@ use crate::sources::SourceError;
 use crate::sources::file::SourceSpec;
 use crate::sources::poll::{Answer, PollResult};
 
+/// Stages of a poll, as label values of the metrics.
+const RESOLVE: &str = "resolve";
+const FETCH: &str = "fetch";
+
 /// A pause in polling after a failure.
 #[derive(Clone, Copy)]
 pub(super) struct Pause {
@@ -38,6 +42,8 @@ pub(super) struct Repository {
     pub(super) refused: BTreeMap<String, (ObjectId, SourceError)>,
     /// By ref, why the last poll got no commit.
     pub(super) errors: BTreeMap<String, SourceError>,
+    /// The stage of the last poll's failure.
+    pub(super) failed_stage: &'static str,
     /// The number of consecutive failures.
     pub(super) failures: u32,
     /// When the first of the consecutive polls ended after which a ref has no commit, refused ones included.
@@ -68,6 +74,7 @@ impl Repository {
             known: BTreeMap::new(),
             refused: BTreeMap::new(),
             errors: BTreeMap::new(),
+            failed_stage: RESOLVE,
             failures: 0,
             failing_since: None,
             pause: None,
@@ -94,6 +101,7 @@ impl Repository {
             self.last_answer = LastAnswer::now();
         }
         self.full = answers.full;
+        self.failed_stage = if answers.has_fetched { FETCH } else { RESOLVE };
         for (ref_name, answer) in answers.of_refs {
             match answer {
                 Answer::Named(object, revision) => _ = self.known.insert(ref_name, (object, revision)),
@@ -123,6 +131,16 @@ impl Repository {
             self.pause = None;
             self.last_duration = self.polled_at.map(|at| at.elapsed());
         }
+    }
+
+    /// Returns true if the repository answered its last poll.
+    pub(super) fn answers(&self) -> bool {
+        self.answered.is_some() && self.failures == 0
+    }
+
+    /// When a request for the repository may end the pause; `None` if there is no pause, or by now it may.
+    pub(super) fn requestable_from(&self, now: Instant) -> Option<Instant> {
+        self.pause.map(|pause| pause.earliest).filter(|earliest| now < *earliest)
     }
 
     /// When the pause ends; `None` if the repository is not paused at `now`. A request makes the pause shorter.

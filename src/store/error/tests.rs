@@ -7,6 +7,8 @@ fn each() -> Vec<Error> {
     let mut each = vec![
         Error::NoRoot { path: root() },
         Error::NoDirectory { path: root() },
+        Error::NotADirectory { path: root() },
+        Error::Unreadable { act: "open", path: root(), source: io::ErrorKind::PermissionDenied.into() },
         Error::Dangling { path: root(), link: root(), target: "/gone".into() },
         Error::Refused { path: root(), why: "it is a file".into() },
         Error::OtherLayout { path: root(), made: "git-sync" },
@@ -43,6 +45,8 @@ fn every_variant_is_one_line_without_a_librarys_noise_and_says_what_to_do() {
         Error::Io { .. }
         | Error::NoRoot { .. }
         | Error::NoDirectory { .. }
+        | Error::NotADirectory { .. }
+        | Error::Unreadable { .. }
         | Error::Dangling { .. }
         | Error::Refused { .. }
         | Error::OtherLayout { .. }
@@ -58,7 +62,7 @@ fn every_variant_is_one_line_without_a_librarys_noise_and_says_what_to_do() {
         | Error::OverCeiling { .. }
         | Error::Cancelled => std::mem::discriminant(error),
     };
-    assert_eq!(each().iter().map(named).collect::<std::collections::HashSet<_>>().len(), 17);
+    assert_eq!(each().iter().map(named).collect::<std::collections::HashSet<_>>().len(), 19);
     for error in each() {
         assert_message_style(&error, &error.hints());
     }

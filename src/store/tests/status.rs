@@ -41,7 +41,27 @@ fn what_is_no_root_is_said_so() {
     fs_err::create_dir(world.root()).unwrap();
     assert!(matches!(inspect(&world.root()), Err(Error::NoRoot { .. })));
     assert!(matches!(inspect(&world.at("absent")), Err(Error::NoDirectory { .. })));
+    std::fs::write(world.at("file"), "").unwrap();
+    let error = inspect(&world.at("file")).unwrap_err();
+    assert!(error.to_string().ends_with("file is not a directory"), "{error}");
+    fs_err::remove_file(world.at("file")).unwrap();
     assert_eq!(world.names(), [""; 0], "looking changes nothing");
+}
+
+/// Inspects the root as another user if this one is root.
+fn as_somebody(root: &std::path::Path) -> Result<crate::store::Inspection, Error> {
+    std::thread::scope(|scope| {
+        let somebody = scope.spawn(|| {
+            if rustix::process::geteuid().is_root() {
+                let gid = rustix::fs::Gid::from_raw(65_534);
+                let uid = rustix::fs::Uid::from_raw(65_534);
+                rustix::thread::set_thread_res_gid(gid, gid, gid).unwrap();
+                rustix::thread::set_thread_res_uid(uid, uid, uid).unwrap();
+            }
+            inspect(root)
+        });
+        somebody.join().unwrap()
+    })
 }
 
 #[test]
@@ -53,19 +73,14 @@ fn another_user_sees_the_same() {
     use std::os::unix::fs::PermissionsExt;
     fs_err::set_permissions(world.dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
     let root = world.root();
-    let seen = std::thread::scope(|scope| {
-        let somebody = scope.spawn(|| {
-            if rustix::process::geteuid().is_root() {
-                let gid = rustix::fs::Gid::from_raw(65_534);
-                let uid = rustix::fs::Uid::from_raw(65_534);
-                rustix::thread::set_thread_res_gid(gid, gid, gid).unwrap();
-                rustix::thread::set_thread_res_uid(uid, uid, uid).unwrap();
-            }
-            inspect(&root).unwrap()
-        });
-        somebody.join().unwrap()
-    });
+    let seen = as_somebody(&root).unwrap();
     assert_eq!(seen.current.as_ref(), store.current().map(|record| &record.name));
     assert!(seen.generations.iter().all(|generation| generation.record.is_some()));
     assert!(seen.status.is_some());
+    // Who may not read it is not told to take it from the writer.
+    fs_err::set_permissions(world.at("..treeswap"), PermissionsExt::from_mode(0o000)).unwrap();
+    let error = as_somebody(&root).unwrap_err();
+    fs_err::set_permissions(world.at("..treeswap"), PermissionsExt::from_mode(0o755)).unwrap();
+    assert!(matches!(error, Error::Unreadable { .. }), "{error}");
+    assert!(!error.hints().concat().contains("chown"), "{:?}", error.hints());
 }

@@ -35,7 +35,7 @@ impl Worker {
         if matches!(error, Error::Interrupted) {
             return;
         }
-        self.metrics.error(what, error.class());
+        self.metrics.error(what, error.class().label());
         if self.root_missing {
             // That is why it failed, and the attempts report it already.
             debug!(error = one_line(error), "{what} failed: the root is not there any more");

@@ -24,6 +24,7 @@ impl Worker {
         let commits = self.view.commits.clone();
         let sources = self.view.sources.clone();
         let last_answer = self.view.last_answer;
+        let unanswered = self.view.unanswered;
         let repaired = bounds
             .blocking(Stage::Repair, move |cancel| {
                 let now = clock::now();
@@ -40,6 +41,8 @@ impl Worker {
                     commits,
                     sources,
                     last_answer,
+                    unanswered,
+                    source_failures: Vec::new(),
                 };
                 Ok((view, (reaped, store.take_evicted()), recovered, store.waits_for_recycling()))
             })

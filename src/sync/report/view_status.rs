@@ -52,7 +52,7 @@ pub(super) fn fill_status(status: &mut Status, view: &View) {
         let reason = decision.map(|decision| decision.reason.clone());
         GenerationStatus {
             name: record.name.clone(),
-            revision: record.revision,
+            revision: record.known_revision(),
             commit: view.commits.get(&record.revision).cloned().flatten(),
             entries: record.entries,
             bytes: record.bytes,
@@ -114,7 +114,10 @@ pub(super) fn log_published(published: &Published, view: &View, took: Duration) 
 /// Returns a phrase that names the revision still served after a failure.
 pub(super) fn serving(view: &View) -> String {
     match view.current() {
-        Some(record) => format!("{} keeps serving", record.revision.short()),
+        Some(record) => match record.known_revision() {
+            Some(revision) => format!("{} keeps serving", revision.short()),
+            None => format!("{} keeps serving, whose revision is not known", record.name),
+        },
         None => "nothing is published yet".to_owned(),
     }
 }

@@ -41,8 +41,8 @@ fn each() -> Vec<Error> {
         Error::Broken { remote: remote(), doing: "asking", source: refused() },
         Error::Cut { remote: remote(), doing: "asking", said: String::new() },
         Error::Status { remote: remote(), status: 418, retry_after: None, said: String::new() },
-        Error::Auth { remote: remote(), status: 401, username: None },
-        Error::Redirect { remote: remote(), to: "http://h/".into(), why: "it leaves https" },
+        Error::Auth { remote: remote(), status: 401, username: None, with: Vec::new() },
+        Error::Redirect { remote: remote(), to: "http://h/".into(), why: Unfollowed::LeavesTls },
         Error::NotGit { remote: remote(), said: "<html>".into() },
         Error::Remote { remote: remote(), said: "no".into() },
         Error::ObjectFormat { remote: remote(), format: "sha256".into() },
@@ -91,6 +91,36 @@ fn every_variant_is_one_line_without_a_librarys_noise_and_says_what_to_do() {
         let error = Error::Status { remote: "h".into(), status, retry_after: None, said: String::new() };
         assert_message_style(&error, &error.hints());
     }
+}
+
+#[test]
+fn hints_about_redirects_and_credentials_are_true_of_them() {
+    let remote = || "https://git.example.com/x".to_owned();
+    let redirect = |why| Error::Redirect { remote: remote(), to: "https://git.example.com/x".into(), why };
+    for (why, is_elsewhere) in [
+        (Unfollowed::NotAUrl, false),
+        (Unfollowed::LeavesTls, true),
+        (Unfollowed::OtherOrigin, true),
+        (Unfollowed::NoRepository, false),
+        (Unfollowed::TooMany, false),
+        (Unfollowed::AfterQuestion, false),
+    ] {
+        let error = redirect(why);
+        assert_message_style(&error, &error.hints());
+        assert_eq!(error.hints()[0].contains("no credential was sent there"), is_elsewhere, "{why:?}");
+    }
+    let auth = |with: &[&str]| Error::Auth {
+        remote: remote(),
+        status: 403,
+        username: None,
+        with: with.iter().map(|&with| with.to_owned()).collect(),
+    };
+    assert!(auth(&[]).to_string().ends_with("answered 403 to a request without a credential"));
+    let error = auth(&["a cookie of --cookie-file", "the header authorization"]);
+    let words = "to a request with a cookie of --cookie-file and the header authorization";
+    assert!(error.to_string().ends_with(words), "{error}");
+    assert!(error.hints()[0].starts_with("check that a cookie"), "{:?}", error.hints());
+    assert_message_style(&error, &error.hints());
 }
 
 #[test]

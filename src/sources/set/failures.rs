@@ -1,0 +1,91 @@
+//! Failures of sources: what is logged and counted of them, and when all of them together are the failure of an attempt.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{SetError, SourceSet};
+use crate::repeats::{Repeats, suppressed};
+use crate::retry::ErrorClass;
+
+/// The consecutive failures of a source.
+#[derive(Default)]
+pub(super) struct Failing {
+    /// Limits repeated log lines.
+    logged: Repeats,
+    count: u64,
+}
+
+impl SourceSet {
+    /// Logs which sources fail, ever less often that they still do, and that they no longer do.
+    pub(super) fn log_failures(&mut self) {
+        for source in &self.sources {
+            let name = &source.listed.name;
+            let (_, why) = self.state_of(source);
+            let Some(why) = why else {
+                if let Some(Failing { count: failures @ 1.., .. }) = self.failing.remove(name) {
+                    let plural = if failures == 1 { "failure" } else { "failures" };
+                    tracing::info!(source = name, "source {name} recovered after {failures} {plural}");
+                }
+                continue;
+            };
+            let Some(times) = self.failing.entry(name.clone()).or_default().logged.should_log(&why.what)
+            else {
+                continue;
+            };
+            let hints = why.hints.join("; ");
+            let repeated = suppressed(times);
+            if why.class.is_transient() {
+                tracing::warn!(source = name, error = why.what, hints, "source {name} {BEHIND}{repeated}");
+            } else {
+                tracing::error!(source = name, error = why.what, hints, "source {name} {BEHIND}{repeated}");
+            }
+        }
+    }
+
+    /// Counts the failures of the sources that were polled in this attempt.
+    pub(super) fn count_failures(&mut self) {
+        for source in self.sources.iter().filter(|source| self.polled.contains(&source.mirror)) {
+            let (_, Some(why)) = self.state_of(source) else { continue };
+            let repository = self.repositories.get(&source.mirror);
+            let of_poll =
+                repository.filter(|repository| repository.errors.contains_key(&source.listed.ref_name));
+            let stage = of_poll.map_or(EXPORT, |repository| repository.failed_stage);
+            self.uncounted.push((stage, why.class));
+            self.failing.entry(source.listed.name.clone()).or_default().count += 1;
+        }
+    }
+
+    /// Counts the refusal of a source's commit that was found when the set was composed.
+    pub(super) fn count_refusal(&mut self, name: &str) {
+        self.uncounted.push((EXPORT, ErrorClass::Refused));
+        self.failing.entry(name.to_owned()).or_default().count += 1;
+    }
+
+    /// The failures of sources since the last call: stage and class.
+    pub fn take_failures(&mut self) -> Vec<(&'static str, ErrorClass)> {
+        std::mem::take(&mut self.uncounted)
+    }
+
+    /// Returns true if a repository has answered since the last attempt. If not, polls are still running.
+    ///
+    /// # Errors
+    /// When every source fails; the error is that of the first.
+    pub fn is_answered(&self) -> Result<bool, SetError> {
+        let mut first = None;
+        for source in &self.sources {
+            let (_, Some(why)) = self.state_of(source) else { return Ok(self.is_answered) };
+            first.get_or_insert((source.listed.name.clone(), why));
+        }
+        let Some((name, source)) = first else { return Ok(self.is_answered) };
+        let now = Instant::now();
+        let pause = |until: Option<Instant>| until.map_or(Duration::ZERO, |until| until.duration_since(now));
+        let pauses = self.repositories.values().map(|repository| pause(repository.requestable_from(now)));
+        Err(SetError::EverySource { name, source, retry_after: pauses.min() })
+    }
+}
+
+/// The stage in which a set is composed, as a label value of the metrics.
+const EXPORT: &str = "export";
+
+const BEHIND: &str = "is not at the newest commit of its ref";

@@ -1,0 +1,95 @@
+//! Counts attempts, and sets the metrics that describe the root.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::{Report, seconds};
+use crate::sync::error::{Error, Stage};
+use crate::sync::view::{Done, View};
+use crate::telemetry::metrics::{ResultLabel, Room, StateLabel};
+
+impl Report {
+    pub(super) fn count(
+        &self,
+        result: &Result<Done, Error>,
+        stage: Stage,
+        view: &View,
+        now: Timestamp,
+        failures: u32,
+    ) {
+        for (stage, class) in &view.source_failures {
+            self.metrics.error(stage, class.label());
+        }
+        let label = match result {
+            Ok(Done::Published(_)) => "published",
+            Ok(Done::Unchanged | Done::Held) => "unchanged",
+            Err(error) => {
+                // The failures of sources have been counted already.
+                if !error.is_of_source() || view.source_failures.is_empty() {
+                    self.metrics.error(stage.label(), error.class().label());
+                }
+                "failed"
+            }
+        };
+        self.metrics.syncs.get_or_create(&ResultLabel { result: label }).inc();
+        self.metrics.consecutive_failures.set(failures.into());
+        self.metrics.last_attempt.set(seconds(now));
+        if result.is_ok() && !view.unanswered {
+            self.metrics.succeeded(Some(seconds(now)));
+        }
+    }
+
+    /// Counts the attempt in git-sync's metrics, by its rules: the first success of a process is an update as well.
+    pub(super) fn count_as_git_sync(
+        &self,
+        result: &Result<Done, Error>,
+        stage: Stage,
+        first_success: bool,
+        took: Duration,
+    ) {
+        let (status, update) = match result {
+            Ok(Done::Published(_)) => ("success", true),
+            Ok(_) if first_success => ("success", true),
+            Ok(_) => ("noop", false),
+            Err(_) => ("error", matches!(stage, Stage::Export | Stage::Gate | Stage::Publish)),
+        };
+        self.metrics.git_sync.pass(status, took);
+        if update {
+            self.metrics.git_sync.update();
+        }
+    }
+
+    /// Updates the metrics that describe the root.
+    pub(super) fn update_metrics(&self, view: &View) {
+        let pinned = view.plan.decisions.iter().filter(|decision| decision.pinned).count();
+        let current = usize::from(view.current().is_some());
+        let set = |state, count: usize| {
+            self.metrics
+                .generations
+                .get_or_create(&StateLabel { state })
+                .set(i64::try_from(count).unwrap_or(0));
+        };
+        set("current", current);
+        set("retired", view.generations.len() - current);
+        set("pinned", pinned);
+        let failing = view.sources.iter().map(|source| (source.name.as_str(), source.error.is_some()));
+        self.metrics.sources(failing);
+        let room = view.room;
+        self.metrics.room(Room {
+            free_bytes: room.free_bytes,
+            free_inodes: room.free_inodes,
+            used_bytes: view.mirror_bytes.map(|bytes| bytes.saturating_add(room.used_bytes)),
+            limit_bytes: room.limit_bytes,
+        });
+        self.metrics.oldest_pin.set(view.oldest_pin().map(seconds));
+        if let Some(record) = view.current() {
+            // An empty label is the same as none.
+            let revision = record.known_revision().map(|revision| revision.to_string()).unwrap_or_default();
+            self.metrics.name_current(revision, record.name.to_string());
+            self.metrics.generation_bytes.set(i64::try_from(record.bytes).unwrap_or(i64::MAX));
+            self.metrics.generation_entries.set(i64::try_from(record.entries).unwrap_or(i64::MAX));
+            self.metrics.last_publish.set(seconds(record.published));
+        }
+    }
+}

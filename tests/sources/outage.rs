@@ -1,0 +1,123 @@
+//! What is said and counted when one source fails, and when all of them do.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use super::common::http_backend::{HttpBackend, Kind};
+use super::common::many::{Many, source};
+use super::common::run::to_end;
+use super::common::{Files, Remote, Sidecar, eventually};
+
+const LAST_SUCCESS: &str = "treeswap_last_success_timestamp_seconds";
+const FAILURES: &str = "treeswap_sync_consecutive_failures";
+
+fn file(content: &str) -> Files {
+    Files::new().file("f", content)
+}
+
+/// Two sources, `one` and `two`, with a commit each.
+fn two() -> (Many, Remote, Remote) {
+    let many = Many::new();
+    let (one, two) = (many.remote("one"), many.remote("two"));
+    one.commit(&file("1"));
+    two.commit(&file("1"));
+    many.list(&[source("one", &one, ", to: one"), source("two", &two, ", to: two")]);
+    (many, one, two)
+}
+
+fn counted(sidecar: &Sidecar, stage: &str, class: &str) -> f64 {
+    sidecar.metric_of("treeswap_errors_total", &format!("{{stage=\"{stage}\",class=\"{class}\"}}")).unwrap()
+}
+
+#[test]
+fn an_outage_of_every_remote_is_a_failure_and_no_success() {
+    let (many, one, two) = two();
+    let mut sidecar = many.sidecar(&[]);
+    many.shows(&[("one/f", "1"), ("two/f", "1")]);
+    let away = (one.away(), two.away());
+    eventually(30, "attempts fail", || (sidecar.metric(FAILURES)? >= 3.0).then_some(()));
+    let last = sidecar.metric(LAST_SUCCESS).unwrap();
+    let answered = sidecar.status()["last_answer"].clone();
+    sidecar.idle(3);
+    assert_eq!(sidecar.metric(LAST_SUCCESS).unwrap(), last, "nothing was reached");
+    assert_eq!(sidecar.status()["last_answer"], answered);
+    assert!(answered.is_string());
+    assert!(counted(&sidecar, "resolve", "permanent") >= 6.0, "two for each attempt");
+    let words = "no source can be updated; source one: ";
+    assert!(sidecar.process.log().contains(words), "{}", sidecar.process.log());
+    let status = |more: &[&str]| to_end(many.world.treeswap(&["status"]).arg(&many.world.root).args(more));
+    let table = status(&[]).stdout;
+    assert!(table.contains(words) && table.contains(" in a row, since "), "{table}");
+    let too_old = || (status(&["--max-age=1s", "--quiet"]).status.code() == Some(1)).then_some(());
+    eventually(30, "the last success is too old", too_old);
+    // Nor is it a success for a process that starts meanwhile.
+    sidecar.process.terminate();
+    let mut next = many.sidecar(&[]);
+    eventually(30, "attempts fail", || (next.metric(FAILURES)? >= 2.0).then_some(()));
+    assert!((next.metric(LAST_SUCCESS).unwrap() - last).abs() < 0.5, "it is the one of before");
+    assert!(next.status().get("last_answer").is_none(), "nobody has answered this process");
+    drop(away);
+    eventually(30, "it recovers", || (next.metric(FAILURES)? == 0.0).then_some(()));
+    assert!(next.metric(LAST_SUCCESS).unwrap() > last + 0.5);
+    let log = next.process.log();
+    assert!(log.contains("source one recovered after ") && log.contains("\"recovered after "), "{log}");
+    next.process.terminate();
+    let _away = (one.away(), two.away());
+    assert_eq!(many.once().status.code(), Some(3), "something is published");
+    let ended = to_end(&mut many.sync(&["--max-failures=2", "--init-max-failures=2", "--max-backoff=10ms"]));
+    ended.expect_failure("too many failures end it");
+}
+
+#[test]
+fn a_single_source_that_fails_is_logged_and_counted_and_fails_no_attempt() {
+    let (many, one, _two) = two();
+    let sidecar = many.sidecar(&[]);
+    many.shows(&[("one/f", "1"), ("two/f", "1")]);
+    let away = one.away();
+    eventually(30, "it is counted", || (counted(&sidecar, "resolve", "permanent") >= 2.0).then_some(()));
+    let last = sidecar.metric(LAST_SUCCESS).unwrap();
+    eventually(30, "the other one answers", || (sidecar.metric(LAST_SUCCESS)? > last).then_some(()));
+    assert_eq!(sidecar.metric(FAILURES), Some(0.0));
+    let log = sidecar.process.log();
+    let line = log.lines().find(|line| line.contains("source one is not at the newest commit")).unwrap();
+    assert!(line.contains("ERROR"), "an operator has to act: {line}");
+    drop(away);
+    eventually(30, "it recovers", || {
+        sidecar.process.log().contains("source one recovered after ").then_some(())
+    });
+    // A commit that is refused is counted as such.
+    one.commit(&file("2").link("out", "../two/f"));
+    eventually(30, "it is refused", || (counted(&sidecar, "export", "refused") >= 2.0).then_some(()));
+    assert_eq!(sidecar.metric(FAILURES), Some(0.0));
+}
+
+/// The published set is as good without an answer as with one: only the answer shows that it is up to date.
+#[test]
+fn a_remote_that_hangs_is_no_success_either() {
+    let many = Many::new();
+    let (one, two) = (many.remote("one"), many.remote("two"));
+    one.commit(&file("1"));
+    two.commit(&file("1"));
+    let hangs = Arc::new(AtomicBool::new(false));
+    let is_hanging = Arc::clone(&hangs);
+    let hook = move |_: &super::common::http_backend::Hit| {
+        while is_hanging.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        None
+    };
+    let server = HttpBackend::start(many.world.dir(), Kind { hook: Some(Box::new(hook)), ..Kind::default() });
+    let of = |name: &str| format!("name: {name}, repo: '{}', ref: main, to: {name}", server.url(name));
+    many.list(&["one", "two"].map(of));
+    let sidecar = many.sidecar(&["--sync-timeout=3s"]);
+    many.shows(&[("one/f", "1"), ("two/f", "1")]);
+    hangs.store(true, Ordering::Relaxed);
+    std::thread::sleep(Duration::from_millis(500)); // what was answered before is taken
+    let last = sidecar.metric(LAST_SUCCESS).unwrap();
+    eventually(30, "attempts fail", || (sidecar.metric(FAILURES)? >= 1.0).then_some(()));
+    assert_eq!(sidecar.metric(LAST_SUCCESS).unwrap(), last);
+    assert!(counted(&sidecar, "resolve", "timeout") >= 2.0);
+    hangs.store(false, Ordering::Relaxed);
+    eventually(30, "it recovers", || (sidecar.metric(FAILURES)? == 0.0).then_some(()));
+}
