@@ -233,6 +233,13 @@ impl Layout {
         self.durable
     }
 
+    /// Returns true if a pack was fetched with `--filter`, so that objects may be missing.
+    pub(super) fn has_filtered_packs(&self) -> Result<bool, Error> {
+        let packs = self.packs()?;
+        let marker = |pack: &Pack| self.dir.join("objects/pack").join(format!("{}.promisor", pack.name));
+        Ok(packs.iter().any(|pack| marker(pack).exists()))
+    }
+
     /// Lists the packs with their sizes.
     pub(super) fn packs(&self) -> Result<Vec<Pack>, Error> {
         let dir = self.dir.join("objects/pack");

@@ -117,7 +117,8 @@ mod tests {
         for version in 0..40_u32 {
             script += "commit refs/heads/main\ncommitter n <e> 0 +0000\ndata 1\nv\n";
             for file in 0..30_u32 {
-                let line = |n: u32| format!("{n} {}\n", n.wrapping_mul(2_654_435_761) % (101 * version + file + 7));
+                let line =
+                    |n: u32| format!("{n} {}\n", n.wrapping_mul(2_654_435_761) % (101 * version + file + 7));
                 let text: String = (0..60).map(line).collect();
                 script += &format!("M 644 inline d{}/f{file}\ndata {}\n{text}\n", file % 4, text.len());
             }
