@@ -307,6 +307,11 @@ impl GenerationRecord {
         self.tree != ObjectId([0; 20]) // git writes no tree with the null id
     }
 
+    /// The revision, from the record or, if the root has lost its records, from the name.
+    pub fn known_revision(&self) -> Option<Revision> {
+        (self.is_known() || self.name.commit().is_some()).then_some(self.revision)
+    }
+
     /// Returns true if the generation must be on disk as it was written: it was synced, or the machine has not rebooted
     /// since.
     pub fn is_trusted(&self, now: &Now) -> bool {

@@ -66,7 +66,6 @@ impl View {
 
     /// The current generation's revision, from its record or, if the root has lost its records, from its name.
     pub(super) fn revision(&self) -> Option<Revision> {
-        let known = |record: &&GenerationRecord| record.is_known() || record.name.commit().is_some();
-        self.current().filter(known).map(|record| record.revision)
+        self.current()?.known_revision()
     }
 }
