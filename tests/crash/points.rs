@@ -233,7 +233,8 @@ impl Bench<'_> {
         }
         let snapshot = acceptable.iter().find(|(name, _)| Some(*name) == found);
         // A power cut may take root links, which the next start makes again.
-        if let Some((name, snapshot)) = snapshot.filter(|_| !matches!(disturbance, Disturbance::PowerCut(_))) {
+        if let Some((name, snapshot)) = snapshot.filter(|_| !matches!(disturbance, Disturbance::PowerCut(_)))
+        {
             root::unreachable(&self.world.root, snapshot)
                 .map_err(|wrong| format!("{when}, {name}: {wrong}"))?;
         }
