@@ -273,7 +273,6 @@ fn add_user() {
 }
 
 /// Publishes into a root until the process drains, or once; delivers to clusters beside it if there are rules.
-/// Publishes into a root until the process drains, or once; delivers to clusters beside it if there are rules.
 fn run(runtime: &Runtime, mut settings: Settings, rules: Option<Rules>) -> Result<(), Error> {
     let one_time = settings.sync.one_time;
     let (draining, signals) = listen_for_signals(runtime, &settings)?;

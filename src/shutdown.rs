@@ -40,6 +40,16 @@ pub fn listen(late: u8) -> io::Result<CancellationToken> {
     Ok(draining)
 }
 
+/// Ignores SIGHUP from now on, until somebody listens for it. Its default action would end a process that has not come
+/// to listening yet, although it only asks for a sync, and one follows at the start anyway.
+pub fn ignore_hangup() -> io::Result<()> {
+    // A handler of tokio stays installed when the stream and the runtime are dropped. Unlike an ignored signal it is not
+    // inherited by programs that are started meanwhile.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    let _inside = runtime.enter();
+    signal(SignalKind::hangup()).map(drop)
+}
+
 /// Waits for SIGTERM or SIGINT and returns its number.
 async fn next(
     terminate: &mut tokio::signal::unix::Signal,

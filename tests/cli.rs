@@ -58,6 +58,7 @@ fn wrong_values_end_with_one_line_that_names_the_flag() {
         (&["--log-level=verbose"], &["--log-level", "debug"]),
         (&["--max-tree-entries=0"], &["--max-tree-entries"]),
         (&["--link=current"], &["--link needs --layout=git-sync"]),
+        (&["--layout=git-sync", "--link=a/.."], &["\"a/..\"", "--link", "that is the root itself"]),
         (&["--owner=acme"], &["--owner needs --rules or --rules-in-tree"]),
         (&["--prune"], &["--prune needs --rules or --rules-in-tree"]),
         (&["--kubeconfig=/x"], &["--kubeconfig needs --rules"]),

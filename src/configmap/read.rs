@@ -54,6 +54,7 @@ impl RuleSet {
         if source.len() > TEXT_MAX {
             return Err(RulesError::TooLarge { file: file(), bytes: source.len(), limit: TEXT_MAX });
         }
+        let source = source.strip_prefix('\u{feff}').unwrap_or(source); // the parser would take it for a document
         if is_deep(source) {
             let why = format!("brackets are more than {NESTED_MAX} deep in each other");
             return Err(RulesError::Syntax { file: file(), why });

@@ -202,3 +202,15 @@ fn a_finding_is_one_line_whatever_a_rule_is_called() {
     let line = finding.to_string();
     assert!(!line.contains(char::is_control) && line.len() < 1000, "{line}");
 }
+
+#[test]
+fn a_byte_order_mark_before_the_rules_is_nothing() {
+    let setting = Setting {
+        file: "plugins.yaml",
+        default_namespace: "default",
+        dialect: Dialect::Zglob,
+        ignore_unknown: false,
+    };
+    let text = "\u{feff}maps: {}\n";
+    assert!(RuleSet::read(text, &setting, &|_| None).is_ok());
+}

@@ -20,6 +20,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, RenameFlags, ResolveFlags, Stat};
 use rustix::io::{Errno, retry_on_intr};
@@ -312,6 +313,22 @@ pub enum Lock {
 /// handle is closed.
 pub fn try_lock(fd: impl AsFd) -> io::Result<Lock> {
     flock(fd, FlockOperation::NonBlockingLockExclusive)
+}
+
+/// How long [`lock_soon`] waits, and how often it tries meanwhile.
+const LOCK_WAIT: Duration = Duration::from_secs(1);
+const LOCK_PAUSE: Duration = Duration::from_millis(10);
+
+/// Takes the exclusive flock, and waits for it for up to a second. A process that was killed may leave its lock behind
+/// for some milliseconds: a child that it was just starting has duplicates of all its descriptors until its exec.
+pub fn lock_soon(fd: impl AsFd) -> io::Result<Lock> {
+    let began = Instant::now();
+    loop {
+        match try_lock(&fd)? {
+            Lock::Held if began.elapsed() < LOCK_WAIT => std::thread::sleep(LOCK_PAUSE),
+            done => return Ok(done),
+        }
+    }
 }
 
 /// Tries to take a shared flock, without waiting.

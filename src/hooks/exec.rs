@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Failure, Notice};
 use crate::descendants::Descendants;
-use crate::{detached_io, secret};
+use crate::{detached_io, fsx, secret};
 
 /// How long a hook may go on after shutdown began. Then a program gets SIGTERM, and a request is dropped.
 pub const SHUTDOWN_GRACE: Duration = Duration::from_millis(1_500);
@@ -29,6 +29,9 @@ const KEPT: usize = 4 << 10;
 
 /// How long the search for a program may take; `PATH` may name a file system that hangs.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The lowest descriptor number for the program's pin: shells use lower ones for their own redirections.
+const INHERITED_FROM: i32 = 10;
 
 /// The capacity of a pipe in bytes (pipe(7)).
 const PIPE: usize = 64 << 10;
@@ -134,6 +137,9 @@ impl Exec {
         if let Some(generation) = &notice.generation {
             command.env("TREESWAP_GENERATION", generation.as_str());
         }
+        if let Some(pin) = pin(&notice.dir) {
+            hand_over(pin, &mut command);
+        }
         let (child, all) = Descendants::start(command.into()).map_err(|source| Failure::Start {
             program: self.command.clone(),
             dir: notice.dir.clone(),
@@ -147,6 +153,24 @@ impl Exec {
         // A bare name is searched in PATH.
         if self.command.components().count() > 1 { dir.join(&self.command) } else { self.command.clone() }
     }
+}
+
+/// A pin of the generation for the program itself, so that the generation stays while the program runs even if this
+/// process is killed. `None` where `flock` does not work.
+fn pin(dir: &Path) -> Option<OwnedFd> {
+    let dir = fsx::open_dir_at_path(dir).ok()?;
+    let is_locked = fsx::try_lock_shared(&dir).is_ok_and(|lock| lock == fsx::Lock::Taken);
+    is_locked.then(|| rustix::io::fcntl_dupfd_cloexec(&dir, INHERITED_FROM).ok()).flatten()
+}
+
+/// Lets the program inherit the descriptor. Not by making it inheritable here: other programs that are started at the
+/// same moment would inherit it, too, and keep the generation.
+#[expect(unsafe_code, reason = "there is no safe form of what is done between fork and exec")]
+fn hand_over(fd: OwnedFd, command: &mut std::process::Command) {
+    use std::os::unix::process::CommandExt as _;
+    let keep = move || Ok(rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::empty())?);
+    // SAFETY: the closure makes one system call; it neither allocates nor takes a lock.
+    unsafe { command.pre_exec(keep) };
 }
 
 fn system(act: &'static str) -> impl FnOnce(io::Error) -> Failure {

@@ -13,7 +13,8 @@
 //! failure; as a gate ([`Gate`]), it runs in the staged generation, and the publication waits for it and fails with it.
 //!
 //! A generation is pinned from the moment it enters a slot until its hook has ended, so it exists while the hook reads
-//! it, within the ceilings on pins. A program runs in a process group of its own and is killed with its descendants.
+//! it, within the ceilings on pins. A program inherits a pin of its own, which outlives this process if that is killed.
+//! A program runs in a process group of its own and is killed with its descendants.
 //! The process waits for its hooks to end before it does, for [`exec::SHUTDOWN_GRACE`] and the second until SIGKILL.
 //!
 //! Files: `runner` has the slot and the task; `exec` runs programs; `web` sends requests; `error` has the failures.

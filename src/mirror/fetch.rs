@@ -87,14 +87,24 @@ pub(super) fn repair(layout: &Layout, shared: &Shared, adopted: Option<ObjectId>
     }
     match broken {
         None => Ok(()),
-        Some(why) => start_empty(layout, &why),
+        Some(why) if !shared.partial && layout.has_filtered_packs()? => {
+            let said = "the mirror was fetched with --filter, and is fetched again without it";
+            tracing::info!(mirror = %layout.dir().display(), why, "{said}");
+            start_empty(layout)
+        }
+        Some(why) => rebuild(layout, &why),
     }
 }
 
-/// Sets the repository aside and starts with an empty one.
-fn start_empty(layout: &Layout, why: &str) -> Result<(), Error> {
-    let aside = layout.set_aside()?;
+/// Starts with an empty repository because this one is damaged.
+fn rebuild(layout: &Layout, why: &str) -> Result<(), Error> {
     tracing::warn!(mirror = %layout.dir().display(), why, "the mirror is damaged and is rebuilt");
+    start_empty(layout)
+}
+
+/// Sets the repository aside and starts with an empty one.
+fn start_empty(layout: &Layout) -> Result<(), Error> {
+    let aside = layout.set_aside()?;
     // Whatever is not removed here, be it because no thread can be started, is removed at the next opening.
     let _ = std::thread::Builder::new().name("mirror".into()).spawn(move || fs_err::remove_dir_all(aside));
     Ok(())
@@ -129,7 +139,7 @@ impl Mirror {
         self.recreate_if_removed().await?;
         if self.shared.take_damage() {
             let layout = Arc::clone(&self.layout);
-            blocking(move || start_empty(&layout, "an object could not be read")).await?;
+            blocking(move || rebuild(&layout, "an object could not be read")).await?;
         }
         let mut known = self.inspect(tip.object, held, None).await?;
         if let Some(found) = known.complete.take() {

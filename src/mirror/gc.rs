@@ -79,11 +79,7 @@ impl Mirror {
         if self.layout.kind() == RepoKind::Worktrees {
             worktrees::prune(self.layout.dir(), keep, self.is_submodule)?;
         }
-        let present: Vec<_> = {
-            let store = self.shared.store()?;
-            let reader = store.objects()?;
-            keep.iter().copied().filter(|id| reader.commit(&id.0).is_ok()).collect()
-        };
+        let present = self.present(keep)?;
         if self.layout.tip().is_some_and(|tip| !present.contains(&Revision(tip))) {
             // The ref is changed first, because from here on the objects of its tip may be removed.
             self.layout.set_tip(present.first().map(|id| id.0))?;
@@ -119,14 +115,23 @@ impl Mirror {
         Ok(!is_history(&store.objects()?, held, &gone, &ends))
     }
 
-    /// Removes objects that none of the `held` revisions needs. With `no_room` nothing is rewritten, and only packs
-    /// that consist of garbage are removed.
+    /// Those of the revisions that the mirror has. A generation that is still retained may be older than the mirror, if
+    /// that was deleted, or belong to a time when submodules were off.
+    fn present(&self, held: &[Revision]) -> Result<Vec<Revision>, Error> {
+        let store = self.shared.store()?;
+        let reader = store.objects()?;
+        Ok(held.iter().copied().filter(|id| reader.commit(&id.0).is_ok()).collect())
+    }
+
+    /// Removes objects that none of the `held` revisions needs, as far as the mirror has these. With `no_room` nothing
+    /// is rewritten, and only packs that consist of garbage are removed.
     fn repack(&mut self, held: &[Revision], no_room: bool) -> Result<(), Error> {
+        let present = self.present(held)?;
         // If anything below fails, the next call must collect garbage again.
         self.last_held = None;
         self.layout.forget_size_without_garbage()?;
         let needs = Needs {
-            held: held.iter().map(|held| held.0).collect(),
+            held: present.iter().map(|held| held.0).collect(),
             one_pack: self.options.gc == Gc::Aggressive,
             max_packs: self.options.max_packs,
             no_room,

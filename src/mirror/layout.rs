@@ -37,6 +37,7 @@ use super::files::{
 };
 use super::foreign_files;
 use super::repo_kind::{self, RepoKind};
+use crate::fsx::{self, Lock};
 use crate::revision::{ObjectId, Revision};
 
 /// A pack of the mirror.
@@ -231,6 +232,13 @@ impl Layout {
         self.durable
     }
 
+    /// Returns true if a pack was fetched with `--filter`, so that objects may be missing.
+    pub(super) fn has_filtered_packs(&self) -> Result<bool, Error> {
+        let packs = self.packs()?;
+        let marker = |pack: &Pack| self.dir.join("objects/pack").join(format!("{}.promisor", pack.name));
+        Ok(packs.iter().any(|pack| marker(pack).exists()))
+    }
+
     /// Lists the packs with their sizes.
     pub(super) fn packs(&self) -> Result<Vec<Pack>, Error> {
         let dir = self.dir.join("objects/pack");
@@ -356,12 +364,10 @@ fn lock(dir: &Path, mark: &Path) -> Result<File, Error> {
         .mode(0o600) // so that a reader of the root cannot open it and take the lock
         .open(mark)
         .map_err(local("make", mark))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(std::fs::TryLockError::WouldBlock) => Err(Error::Locked { path: dir.to_owned() }),
-        Err(std::fs::TryLockError::Error(source)) => {
-            Err(Error::Local { act: "lock", path: mark.to_owned(), source })
-        }
+    match fsx::lock_soon(&file).map_err(local("lock", mark))? {
+        Lock::Taken => Ok(file),
+        Lock::Held => Err(Error::Locked { path: dir.to_owned() }),
+        Lock::Unsupported => Err(local("lock", mark)(std::io::ErrorKind::Unsupported.into())),
     }
 }
 

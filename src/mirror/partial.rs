@@ -2,8 +2,13 @@
 //!
 //! A generation needs the files that its selection names. So after a fetch, absent ones are requested by their ids, in
 //! requests of bounded size. Such a request must not claim any commit as present: the server would conclude that we
-//! have all of its files, and send an empty pack without an error. The indexing child checks that all wanted objects
+//! have all of its files, and send an empty pack without an error. The indexing child checks that wanted objects
 //! arrived.
+//!
+//! Not all of them need to. With `tree:0` git leaves out a wanted object that it has already met as an entry of another
+//! wanted directory (`NOT_USER_GIVEN` in its list-objects.c). So the pack is kept if it has any of them, and the next
+//! round requests the rest. Rounds stay bounded: an object whose directories are all here is left out no more, so each
+//! round completes another level of the tree.
 //!
 //! Packs get a `.promisor` file, and the configuration of `ROOT/.git` an entry, so that git also knows that absent
 //! objects can be fetched from `origin` (gitrepository-layout(5), and partial-clone in git's manual).
@@ -48,7 +53,7 @@ impl Mirror {
         let mut left = limit;
         let per_request = if self.options.wire.program.is_some() { WANTS_OF_PROGRAM_MAX } else { WANTS_MAX };
         // A fetched tree may name further absent trees and files: one round per level of directories, and a last one that
-        // finds nothing absent.
+        // finds nothing absent. What a server leaves out of a round takes no additional one; see the module.
         for _ in 0..=u64::from(selection.rules.limits.depth) + 2 {
             let absent = self.absent(revision, selection).await?;
             if absent.is_empty() {
@@ -59,10 +64,7 @@ impl Mirror {
                 "fetching what the filter left out and the selection names"
             );
             for wants in absent.chunks(per_request) {
-                // A server sends the objects that are wanted by id whatever the filter says, but with each tree also what
-                // that names, unless the filter leaves trees out.
-                let filter = self.options.filter.clone().filter(|filter| filter.starts_with("tree:"));
-                let request = Request { wants: wants.to_vec(), filter, ..Request::default() };
+                let request = self.by_id(wants.to_vec());
                 let bytes = self.receive_wanted(&request, left).await.map_err(|error| match error {
                     Error::FetchBytes { .. } => Error::FetchBytes { limit },
                     error => error,
@@ -87,10 +89,21 @@ impl Mirror {
             let absent =
                 blocking(move || modules::missing_object_of_links(&shared.store()?, revision)).await?;
             let Some(id) = absent else { return Ok(()) };
-            let request = Request { wants: vec![id], ..Request::default() };
+            let request = self.by_id(vec![id]);
             self.received += self.receive_wanted(&request, self.options.wire.max_fetch_bytes).await?;
         }
         Ok(()) // reading the list will fail with the object that is still absent
+    }
+
+    /// The request for objects by their ids.
+    fn by_id(&self, wants: Vec<ObjectId>) -> Request {
+        let has_program = self.options.wire.program.is_some();
+        // A server sends the objects that are wanted by id whatever the filter says, but with each tree also what that
+        // names, unless the filter leaves trees out. A git program needs the filter to accept a pack that is not
+        // complete, and the boundary so as not to fetch the parents of the commits at it.
+        let filter = self.options.filter.clone().filter(|filter| has_program || filter.starts_with("tree:"));
+        let shallow = if has_program { self.layout.shallow() } else { Vec::new() };
+        Request { wants, shallow, filter, ..Request::default() }
     }
 
     /// Receives the pack of one request, of at most `most` bytes. Returns its size in bytes.

@@ -339,6 +339,11 @@ end: true
     }
 
     #[test]
+    fn a_byte_order_mark_before_the_text_is_nothing() {
+        assert_eq!(List::parse(&format!("\u{feff}{EXAMPLE}")).unwrap().sources.len(), 3);
+    }
+
+    #[test]
     fn no_file_that_was_cut_short_is_read() {
         for end in 0..EXAMPLE.len() {
             assert!(List::parse(&EXAMPLE[..end]).is_err(), "cut at {end}");

@@ -267,7 +267,7 @@ impl Error {
                 "keep its --layout, or give the other one a directory of its own; nothing was touched"
             }
             Self::BadLink { .. } => {
-                "choose another --link, or move what is there out of its way; nothing was touched"
+                "choose another --link, or move what is there out of its way; what is there was not touched"
             }
             Self::Foreign { .. } => {
                 "give --root an empty directory, or one that treeswap made; nothing was touched"

@@ -1,6 +1,8 @@
 //! The writer's lock: one writer per root.
 //!
-//! It is an flock, so the kernel releases it however the holder ends, and no process id is trusted. The file's
+//! It is an flock, so the kernel releases it however the holder ends, and no process id is trusted. A second writer is
+//! refused after a second, because a child that the holder was starting when it was killed keeps the lock a little
+//! longer. The file's
 //! content names the holder for the error message of a second writer and has no other use. The mode is 0600: a reader
 //! that could open the file, even through a read-only mount, could take the lock.
 
@@ -41,7 +43,7 @@ impl WriterLock {
             let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
             let file = rustix::fs::openat(&layout.private, LOCK, flags, Mode::from_raw_mode(0o600))
                 .map_err(Error::io("open the lock", &path))?;
-            match fsx::try_lock(&file).map_err(Error::io("lock", &path))? {
+            match fsx::lock_soon(&file).map_err(Error::io("lock", &path))? {
                 Lock::Taken => {}
                 Lock::Held => {
                     return Err(Error::Locked { path: layout.path.clone(), holder: holder(&file.into()) });

@@ -274,7 +274,9 @@ impl Store {
         self.state.generations.retain(|record| {
             let keep = is_usable(&record.name);
             if !keep {
-                found.done.push(format!("forgot {}, which is gone", record.name));
+                let is_there = scan.generations.contains_key(&record.name);
+                let why = if is_there { "which belongs to another user" } else { "which is gone" };
+                found.done.push(format!("forgot {}, {why}", record.name));
             }
             keep
         });

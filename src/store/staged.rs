@@ -62,6 +62,13 @@ impl Staged {
         self.facts.revision
     }
 
+    /// Returns true if that generation was published with the same tree, under the same selection.
+    pub fn repeats(&self, published: &GenerationRecord) -> bool {
+        published.is_known()
+            && published.tree == self.facts.tree
+            && published.selection == self.facts.selection
+    }
+
     /// Sets the sources' commits that it is composed of.
     pub fn is_composed_of(&mut self, sources: impl Iterator<Item = (String, Revision)>) {
         self.facts.sources = sources.collect();

@@ -59,8 +59,8 @@ pub(super) struct Worker {
     named: Option<Named>,
     /// The revision of the tip in `settled`.
     settled_revision: Option<Revision>,
-    /// The revision that was current before its generation disappeared (deleted by somebody else).
-    lost: Option<Revision>,
+    /// The generation that was current before it disappeared (deleted by somebody else).
+    lost: Option<GenerationRecord>,
     /// The tip that was refused, with the error message and its hints.
     refused: Option<(SettledTip, String, Vec<String>)>,
     /// True if the current generation has to be compared with its revision: this process has not done it yet, or a

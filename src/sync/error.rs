@@ -152,7 +152,8 @@ impl Error {
 
     /// Returns true if the root directory is gone or was replaced, and with it everything published.
     pub(super) fn is_root_missing(&self) -> bool {
-        matches!(self, Self::Store(store::Error::Replaced { .. }))
+        // A root is opened again only after it was gone: if it is refused then, something foreign has its place.
+        matches!(self, Self::Store(store::Error::Replaced { .. } | store::Error::Foreign { .. }))
     }
 
     /// Returns true if the remote answered that it has no such ref.

@@ -156,11 +156,15 @@ impl Report {
         }
     }
 
-    /// Reports that the current generation could not be compared with its revision.
+    /// Reports that the current generation could not be compared with its revision, or differs and could not be
+    /// published again.
     pub(super) fn verify_failed(&self, error: &Error) {
         if !matches!(error, Error::Interrupted) {
             self.metrics.error("verify", error.class().label());
-            warn!(error = one_line(error), "cannot compare the current generation with its revision");
+            warn!(
+                error = one_line(error),
+                "cannot compare the current generation with its revision, or publish it again"
+            );
         }
     }
 

@@ -3,9 +3,10 @@
 use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
+use std::process::Command;
 
-use super::common::World;
-use super::{ONCE, publish, small};
+use super::common::{Sidecar, World, eventually, run};
+use super::{ONCE, give_to_nobody, publish, reachable, small, unprivileged};
 
 fn pipe(at: &Path) {
     rustix::fs::mknodat(rustix::fs::CWD, at, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
@@ -94,4 +95,40 @@ fn a_pipe_in_the_mirror_of_git_syncs_layout_is_not_waited_for() {
         pass(&world).expect_ok(name);
         assert!(world.root.join("link").canonicalize().unwrap().ends_with(&commit));
     }
+}
+
+#[test]
+fn a_generation_that_another_user_took_over_is_not_called_gone() {
+    let world = World::new();
+    let [first, second] = [1, 2].map(|n| world.remote.commit(&small(n)));
+    give_to_nobody(&world);
+    let sync = |commit: &str| {
+        let mut command = world.treeswap(&["sync", "--one-time", "--grace=1h", "--repo"]);
+        command.arg(&world.remote.path).arg("--root").arg(&world.root).arg(format!("--ref={commit}"));
+        run::to_end(&mut unprivileged(&reachable(&world, &command))).expect_ok("sync")
+    };
+    sync(&first);
+    let taken = std::fs::read_link(world.root.join("..data")).unwrap();
+    sync(&second);
+    run::to_end(Command::new("chown").arg("0").arg(world.root.join(&taken))).expect_ok("chown");
+    let ran = sync(&second);
+    let line = format!("forgot {}, which belongs to another user", taken.display());
+    assert!(ran.stderr.contains(&line), "{}", ran.stderr);
+}
+
+#[test]
+fn nothing_keeps_serving_once_a_foreign_directory_has_the_roots_place() {
+    let world = World::new();
+    let tip = world.remote.commit(&small(1));
+    let sidecar = Sidecar::start(&world, &["--period=50ms"]);
+    sidecar.publishes(&world, &tip);
+    std::fs::rename(&world.root, world.dir().join("moved")).unwrap();
+    std::fs::create_dir(&world.root).unwrap();
+    std::fs::write(world.root.join("theirs"), "").unwrap();
+    let log = eventually(30, "the root is refused", || {
+        Some(sidecar.process.log()).filter(|log| log.contains("refusing the root"))
+    });
+    let lines: Vec<_> = log.lines().filter(|line| line.contains("refusing the root")).collect();
+    assert!(lines.iter().all(|line| line.contains("the published generation is gone")), "{lines:#?}");
+    assert!(!log.contains("keeps serving"), "{log}");
 }

@@ -313,3 +313,34 @@ fn a_program_that_cannot_be_executed_is_named_with_a_hint() {
     let ran = world.sync_once(&["--exechook-command=/etc/passwd"]);
     ran.names(&["exechook failed", "/etc/passwd", "Permission denied"]);
 }
+
+#[test]
+fn a_programs_generation_stays_although_treeswap_is_killed() {
+    let world = World::new();
+    world.remote.commit(&files("first"));
+    let go_on = world.dir().join("go-on");
+    let then =
+        format!("while ! test -e {}; do sleep 0.01; done; cat file >> {}", go_on.display(), go_on.display());
+    let hook = Hook::new(&world, "hook", "$TREESWAP_DIR", &then);
+    let mut process = Background::start(
+        &mut world.sync(&["--period=10ms", &hook.flag("exechook")]),
+        &world.dir().join("log"),
+    );
+    let dir = eventually(30, "the hook runs", || hook.runs().first().cloned());
+    process.child.kill().unwrap();
+    process.ended();
+    let dir = std::path::PathBuf::from(dir);
+    let other = |text: &str| {
+        world.remote.commit(&files(text));
+        world.sync_once(&["--grace=0s", "--min-interval=0s"]).expect_ok(text);
+    };
+    other("second");
+    other("third");
+    assert_eq!(std::fs::read_to_string(dir.join("file")).unwrap(), "first");
+    std::fs::write(&go_on, "").unwrap();
+    eventually(30, "the hook ends", || (std::fs::read_to_string(&go_on).unwrap() == "first").then_some(()));
+    eventually(30, "its pin ends with it", || {
+        world.sync_once(&["--grace=0s"]).expect_ok("again");
+        (!dir.exists()).then_some(())
+    });
+}

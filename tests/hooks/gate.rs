@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::common::{Sidecar, World, allowed, eventually};
-use super::{Hook, files};
+use super::{Hook, current, files};
 
 const GATE: &str = "--pre-publish-gate";
 
@@ -113,4 +113,31 @@ fn a_gate_needs_a_program() {
         "{}",
         ran.stderr
     );
+}
+
+#[test]
+fn what_the_gate_let_pass_is_published_again_without_asking_it() {
+    let world = World::new();
+    let commit = world.remote.commit(&files("good"));
+    let hook = Hook::new(&world, "gate", "$GITSYNC_HASH", "! test -e ../../../../closed");
+    let flags = [GATE, &hook.flag("pre-publish-exechook")];
+    world.sync_once(&flags).expect_ok("the first");
+    std::fs::write(world.dir().join("closed"), "").unwrap();
+    std::fs::write(world.root.join("..data/file"), "damaged").unwrap();
+    world.sync_once(&flags).expect_ok("damage is repaired");
+    world.assert_published(&commit);
+    assert_eq!(hook.runs().len(), 1, "{:?}", hook.runs());
+
+    // The same while it runs: the whole generation is gone.
+    let mut all = flags.to_vec();
+    all.push("--period=50ms");
+    let _sidecar = Sidecar::start(&world, &all);
+    eventually(30, "it runs", || world.root.join("..treeswap/status.sock").exists().then_some(()));
+    std::fs::remove_dir_all(current(&world).unwrap()).unwrap();
+    eventually(30, "it is published again", || world.differences(&commit).is_empty().then_some(()));
+    assert_eq!(hook.runs().len(), 1, "{:?}", hook.runs());
+    // Another revision has to pass.
+    world.remote.commit(&files("other"));
+    eventually(30, "the gate is asked", || (hook.runs().len() == 2).then_some(()));
+    world.assert_published(&commit);
 }

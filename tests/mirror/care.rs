@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use super::common::Files;
 use super::common::http_backend::{Canned, Hit, HttpBackend, Kind};
 use super::{Bench, noise, payload, revision, try_update, update, wait, wide, wire};
-use treeswap::mirror::{Error, Mirror, Selection};
+use treeswap::mirror::{Error, Gc, Mirror, Selection};
 
 #[test]
 fn a_broken_mirror_is_set_aside_and_fetched_anew() {
@@ -99,6 +99,20 @@ fn two_mirrors_cannot_share_a_directory() {
     assert!(matches!(Mirror::open(bench.options.clone()), Err(Error::Locked { .. })));
     drop(first);
     bench.open();
+}
+
+#[test]
+fn a_lock_that_a_killed_process_leaves_for_a_moment_is_waited_for() {
+    let bench = Bench::new("main");
+    drop(bench.open());
+    let left = std::fs::File::open(bench.dir().join("treeswap")).unwrap();
+    left.try_lock().unwrap();
+    let exec = std::thread::spawn(move || {
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        drop(left);
+    });
+    bench.open();
+    exec.join().unwrap();
 }
 
 #[test]
@@ -266,4 +280,25 @@ fn a_fetch_of_everything_that_fails_is_followed_by_ordinary_ones_and_garbage_is_
     let cuts = cuts.load(Ordering::SeqCst);
     assert!((2..=8).contains(&cuts), "{cuts} were cut");
     assert!(most < 2_000_000, "{most} bytes");
+}
+
+#[test]
+fn garbage_is_collected_although_a_held_revision_is_older_than_the_mirror() {
+    let mut bench = Bench::new("main");
+    bench.options.gc = Gc::Always;
+    let older = revision(&bench.world.remote.commit(&wide()));
+    update(&mut bench.open(), &[]);
+    std::fs::remove_dir_all(bench.dir()).unwrap();
+    let mut mirror = bench.open();
+    let mut held = vec![older];
+    for n in 0..4 {
+        bench.world.remote.commit(&Files::new().file("noise", noise(n, 100_000)));
+        held.insert(0, update(&mut mirror, &held));
+        held.truncate(3);
+        *held.last_mut().unwrap() = older;
+        mirror.housekeep(&held).unwrap();
+        bench.assert_whole(&mirror, held[0]);
+    }
+    let bytes: u64 = bench.packs().iter().map(|pack| pack.metadata().unwrap().len()).sum();
+    assert!(bytes < 250_000, "{bytes} bytes: what nobody holds any more stays");
 }

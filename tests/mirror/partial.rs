@@ -1,6 +1,6 @@
 //! `--filter`: what is left out, and fetched once a selection names it.
 
-use treeswap::mirror::Submodules;
+use treeswap::mirror::{Depth, Submodules};
 
 use super::common::Remote;
 use super::common::http_backend::{HttpBackend, Kind};
@@ -117,6 +117,20 @@ fn without_the_filter_the_rest_is_fetched() {
 }
 
 #[test]
+fn a_mirror_of_a_filter_that_is_gone_is_not_called_damaged() {
+    let (bench, files) = bench("blob:none");
+    let tip = bench.world.remote.commit(&files);
+    let patterns = bench.world.dir().join("patterns");
+    std::fs::write(&patterns, "/small/\n").unwrap();
+    let patterns = format!("--sparse-checkout-file={}", patterns.display());
+    bench.world.sync_once(&["--filter=blob:none", &patterns]).expect_ok("with the filter");
+    let ran = bench.world.sync_once(&[]).expect_ok("without it");
+    bench.world.assert_published(&tip);
+    assert!(ran.stderr.contains("was fetched with --filter"), "{}", ran.stderr);
+    assert!(!ran.stderr.contains("damaged"), "{}", ran.stderr);
+}
+
+#[test]
 fn a_server_that_cannot_filter_sends_everything() {
     let (mut bench, files) = bench("blob:none");
     bench.world.remote.git(&["config", "uploadpack.allowFilter", "false"]);
@@ -132,13 +146,79 @@ fn a_server_that_cannot_filter_sends_everything() {
 fn a_program_that_fetches_filters_too() {
     let (mut bench, files) = bench("blob:none");
     bench.world.remote.commit(&files);
-    let config = vec![("safe.directory".to_owned(), "*".to_owned())];
-    bench.options.wire.program = Some(wire::Program { path: "git".into(), config, mirror: PathBuf::new() });
+    bench.options.wire.program = git();
     let mut mirror = bench.open();
     let first = filled(&mut mirror, &[], &sparse("/small/\n"));
     assert!(mirror.received_bytes() < 20_000, "{}", mirror.received_bytes());
     bench.world.remote.commit(&files.file("small/c", "c"));
     filled(&mut mirror, &[first], &sparse("/small/\n/big/7\n"));
+}
+
+/// A git program that fetches in the client's place.
+fn git() -> Option<wire::Program> {
+    let config = vec![("safe.directory".to_owned(), "*".to_owned())];
+    Some(wire::Program { path: "git".into(), config, mirror: PathBuf::new() })
+}
+
+#[test]
+fn a_program_fetches_what_was_left_out_of_any_repository() {
+    for (filter, depth) in [
+        ("blob:none", Depth::Commits(1)),
+        ("tree:0", Depth::Commits(1)),
+        ("blob:none", Depth::Full),
+        ("tree:0", Depth::Full),
+    ] {
+        let mut bench = Bench::at_depth("main", depth);
+        bench.options.filter = Some(filter.into());
+        bench.options.wire.program = git();
+        bench.world.remote.commit(&wide());
+        bench.world.remote.commit(&wide().file("d/f", "1"));
+        // Only of packed repositories a server knows all objects of a commit that the client seems to have.
+        bench.world.remote.git(&["gc", "--quiet"]);
+        let mut mirror = bench.open();
+        let at = filled(&mut mirror, &[], &Selection::default());
+        bench.assert_whole(&mirror, at);
+        let tip = bench.world.remote.commit(&wide().file("d/f", "2").file("e", "3"));
+        assert_eq!(filled(&mut mirror, &[at], &Selection::default()), revision(&tip), "{filter} {depth:?}");
+    }
+}
+
+#[test]
+fn a_directory_that_another_wanted_one_contains_comes_in_the_next_round() {
+    for program in [None, git()] {
+        for n in 0..6 {
+            // Which of the two is named first depends on their ids.
+            let file = n.to_string();
+            let files = (0..5).fold(Files::new(), |files, deep| {
+                files.file(format!("{}f", "d/".repeat(deep + 1)), "same").file(format!("t{deep}/d/f"), "same")
+            });
+            let files = files.file("one/file", file.clone()).file("two/copy-of-one/file", file);
+            let mut bench = Bench::new("main");
+            bench.options.filter = Some("tree:0".into());
+            bench.options.wire.program = program.clone();
+            let url = format!("file://{}", bench.world.remote.path.display());
+            bench.options.wire.remote = url;
+            bench.options.wire.git = "git".into();
+            bench.world.remote.commit(&files);
+            let mut mirror = bench.open();
+            let at = filled(&mut mirror, &[], &Selection::default());
+            bench.assert_whole(&mirror, at);
+        }
+    }
+}
+
+#[test]
+fn a_remote_that_sends_nothing_of_what_was_left_out_is_named_as_the_cause() {
+    let (mut bench, files) = bench("blob:none");
+    bench.world.remote.commit(&files);
+    let program = bench.world.dir().join("program");
+    // A second fetch brings nothing.
+    let script = "#!/bin/sh\ncase \"$*\" in *--depth*) exec git \"$@\";; esac\n";
+    run::executable(&program, script);
+    bench.options.wire.program = git().map(|git| wire::Program { path: program, ..git });
+    let error = fill_all(&bench).unwrap_err();
+    assert!(matches!(error, Error::Incomplete { .. }), "{error:?}");
+    assert!(error.to_string().contains("the remote's answer for"), "{error}");
 }
 
 /// Fetches, and then all that was left out.

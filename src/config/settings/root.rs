@@ -30,8 +30,10 @@ impl Check<'_> {
         }
         let link = link_name(&given.link, &source.repo);
         match cleaned(&root.join(link)) {
-            clean if link.is_empty() || clean == root || root.starts_with(&clean) => {
-                Err(self.invalid("link", link, "it is the name of a link in the root, or an absolute path"))
+            _ if link.is_empty() => Err(self.invalid("link", link, "it is empty")),
+            clean if root.starts_with(&clean) => {
+                let why = "that is the root itself, or a directory above it; name a link in the root, or give an absolute path";
+                Err(self.invalid("link", link, why))
             }
             clean => match store::check_link(root, &clean) {
                 Ok(()) => Ok(store::Style::GitSync { link: clean }),

@@ -143,7 +143,7 @@ fn work(job: &Job) -> (Report, Option<Arc<ObjectTable>>) {
         Task::Fill(count) => {
             let mut from = io::stdin().lock();
             let wanted = read_wanted(*count, &mut from)?;
-            index(job, None, true, |_| find_missing(job, &wanted), from)
+            index(job, None, true, |_| report_none_arrived(job, &wanted), from)
         }
         Task::Merge(packs) => merge(job, packs),
         Task::CollectGarbage(needs) => repack(job, needs).map_err(|error| match error {
@@ -245,12 +245,13 @@ fn read_wanted(count: usize, from: &mut impl Read) -> Result<Vec<ObjectId>, Abor
     })
 }
 
-/// Reports the first wanted object that is missing. Returns `None` if there is none.
-fn find_missing(job: &Job, wanted: &[ObjectId]) -> Result<Option<Report>, Abort> {
+/// Reports the first wanted object if all of them are missing. Returns `None` if some arrived: the caller requests the
+/// rest again.
+fn report_none_arrived(job: &Job, wanted: &[ObjectId]) -> Result<Option<Report>, Abort> {
     let store = Store::open(&job.dir)?;
     let reader = store.reader()?;
-    let missing = wanted.iter().find(|id| !reader.has(id));
-    Ok(missing.map(|id| Report::Incomplete {
+    let some_arrived = wanted.iter().any(|id| reader.has(id));
+    Ok(wanted.first().filter(|_| !some_arrived).map(|id| Report::Incomplete {
         at: None,
         error: ObjectError::Missing { id: *id, expected: "object".into() },
     }))

@@ -62,7 +62,7 @@ pub(super) enum Task {
         /// Objects may be missing, because the fetch had a filter.
         partial: bool,
     },
-    /// Read so many ids from standard input, index the pack that follows, then check that these objects exist.
+    /// Read so many ids from standard input, index the pack that follows, then check that any of these objects exist.
     Fill(usize),
     /// Write the objects of these packs (names without a suffix) into a new pack. Nothing is removed.
     Merge(Vec<String>),
@@ -259,6 +259,9 @@ pub(super) fn failure(program: &Path, job: &Job, report: Report) -> Error {
         }
         (Report::Incomplete { at, error }, Task::Index { tip, .. }) => {
             Error::Incomplete { requested: *tip, at, source: error.into() }
+        }
+        (Report::Incomplete { at, error }, Task::Fill(_)) => {
+            Error::Incomplete { requested: error.id(), at, source: error.into() }
         }
         (Report::NotACommit(kind), Task::Index { tip, .. }) => {
             Error::NotACommit { requested: tip.to_string(), kind }

@@ -261,6 +261,13 @@ pub struct Request {
     pub thin: bool,
 }
 
+impl Request {
+    /// Returns true if it asks for the objects that a filter left out of an earlier fetch, and claims none as present.
+    fn is_by_id(&self) -> bool {
+        self.filter.is_some() && self.haves.is_empty() && self.depth == Deepen::No
+    }
+}
+
 /// What a fetch returned besides the pack itself.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct PackResponse {

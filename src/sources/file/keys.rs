@@ -18,8 +18,9 @@ const SYNONYMS: [(&str, &str); 9] = [
     ("mount", "to"),
 ];
 
-/// Parses the text as YAML.
+/// Parses the text as YAML. It may begin with a byte order mark, which the parser would take for a document.
 pub(super) fn read(text: &str) -> Result<Value, String> {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     serde_yaml::from_str(text).map_err(|error| {
         let line = error.location().map_or(0, |location| location.line());
         let tab = (line.saturating_sub(1)..=line)

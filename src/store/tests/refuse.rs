@@ -117,6 +117,21 @@ fn a_second_writer_is_refused_by_name_and_the_lock_ends_with_its_holder() {
 }
 
 #[test]
+fn a_lock_that_ends_soon_is_waited_for() {
+    let world = World::new();
+    drop(world.open());
+    // As a child of a killed writer has it, until its exec.
+    let left = fs_err::File::open(world.at("..treeswap/lock")).unwrap();
+    assert_eq!(fsx::try_lock(left.file()).unwrap(), fsx::Lock::Taken);
+    let exec = std::thread::spawn(move || {
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        drop(left);
+    });
+    Store::open(world.options()).unwrap();
+    exec.join().unwrap();
+}
+
+#[test]
 fn the_lock_is_for_the_writers_user_only_and_the_rest_is_readable() {
     use std::os::unix::fs::PermissionsExt;
     let world = World::new();

@@ -180,7 +180,7 @@ impl Worker {
             })
             .await?;
         bounds.check(Stage::Export)?;
-        hook_notice::ask_gate(self.hooks.as_deref(), bounds, &staged, commit.as_ref()).await?; // the end of 7
+        self.ask_gate(bounds, &staged, commit.as_ref()).await?; // the end of 7
         let metrics = self.metrics.clone();
         let hooks = self.hooks.clone();
         let root = self.root.clone();

@@ -9,10 +9,12 @@ use tracing::{debug, info, warn};
 use super::{Bounds, Choice, Stage, Worker};
 use crate::clock;
 use crate::generation::GenerationRecord;
+use crate::phase::Commit;
 use crate::revision::Revision;
-use crate::store::Published;
+use crate::store::{Published, Staged};
 use crate::sync::drive::Work as _;
 use crate::sync::error::Error;
+use crate::sync::hook_notice;
 use crate::sync::view::View;
 
 impl Worker {
@@ -63,7 +65,8 @@ impl Worker {
         self.repair_warnings = warnings;
         self.note_reaped(&reaped, &evicted);
         if view.current != self.view.current {
-            self.lost = self.view.revision().or(self.lost);
+            let was = self.view.current().filter(|record| record.known_revision().is_some());
+            self.lost = was.cloned().or(self.lost.take());
         }
         self.housekeeping_due |= !reaped.is_empty();
         self.view = view;
@@ -221,7 +224,7 @@ impl Worker {
         bounds: &Bounds,
         choice: &Choice,
     ) -> Result<Option<Published>, Error> {
-        if let Some(revision) = self.lost {
+        if let Some(revision) = self.lost.as_ref().and_then(GenerationRecord::known_revision) {
             return self.restore(bounds, revision, choice).await;
         }
         let Some(revision) = self.view.revision().filter(|_| self.by_commit && !self.unverified) else {
@@ -239,6 +242,24 @@ impl Worker {
             return Ok(None);
         }
         self.stage_and_publish(bounds, revision, choice, None).await.map(Some)
+    }
+
+    /// Runs the pre-publish gate on what was staged, unless it is what the current generation, or the lost one, has to
+    /// hold. That was published already, and the gate must not keep damaged content in its place.
+    pub(super) async fn ask_gate(
+        &self,
+        bounds: &Bounds,
+        staged: &Staged,
+        commit: Option<&Commit>,
+    ) -> Result<(), Error> {
+        // In git-sync's layout another commit with the same tree is a new generation.
+        let is_same = |record: &GenerationRecord| {
+            staged.repeats(record) && (!self.by_commit || record.revision == staged.revision())
+        };
+        if self.view.current().into_iter().chain(&self.lost).any(is_same) {
+            return Ok(());
+        }
+        hook_notice::ask_gate(self.hooks.as_deref(), bounds, staged, commit).await
     }
 
     /// Publishes `revision` again after its generation was lost and an older one, or none, took its place. This comes
