@@ -258,6 +258,7 @@ impl Mirror {
         Self::begin(options, false, |dir, options| {
             Shared::new(dir, options.modules.submodules, options.durable, options.worktrees)
                 .partial(options.filter.is_some())
+                .verify(options.verify)
         })
     }
 

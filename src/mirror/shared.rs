@@ -21,6 +21,8 @@ pub(super) struct Shared {
     pub(super) linked: bool,
     /// The mirror is a partial clone: objects may be absent.
     pub(super) partial: bool,
+    /// Objects are hashed when they are read (`--verify`), which only libgit2 does.
+    verify: bool,
     /// Set when an object that should be present could not be read. The next fetch then recreates the mirror.
     damaged: AtomicBool,
     /// Which submodules' mirrors are read together with this one.
@@ -56,6 +58,7 @@ impl Shared {
             durable,
             linked,
             partial: false,
+            verify: false,
             damaged: AtomicBool::new(false),
             submodules,
             composed: false,
@@ -68,6 +71,11 @@ impl Shared {
     /// Marks the mirror as a partial clone.
     pub(super) fn partial(self, partial: bool) -> Self {
         Self { partial, ..self }
+    }
+
+    /// Has every object hashed when it is read.
+    pub(super) fn verify(self, verify: bool) -> Self {
+        Self { verify, ..self }
     }
 
     /// Marks the repository as one of composed revisions.
@@ -99,9 +107,10 @@ impl Shared {
         Ok(store.with_table(self.table().clone()))
     }
 
-    /// Sets the table of the pack that was indexed last. `None` frees its memory.
+    /// Sets the table of the pack that was indexed last. `None` frees its memory. Its reader does not hash objects, so
+    /// it is not used if they are to be hashed.
     pub(super) fn set_table(&self, table: Option<ObjectTable>) {
-        *self.table() = table.map(Arc::new);
+        *self.table() = table.filter(|_| !self.verify).map(Arc::new);
     }
 
     fn table(&self) -> MutexGuard<'_, Option<Arc<ObjectTable>>> {
@@ -155,5 +164,21 @@ impl Shared {
     /// Returns true if damage was recorded since the last call.
     pub(super) fn take_damage(&self) -> bool {
         self.damaged.swap(false, Ordering::AcqRel)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_table_is_used_if_objects_are_to_be_hashed() {
+        for verify in [false, true] {
+            let shared = Shared::new("mirror".into(), Submodules::Off, false, false).verify(verify);
+            shared.set_table(Some(ObjectTable::without_objects()));
+            assert_eq!(shared.table().is_none(), verify);
+            shared.set_table(None);
+            assert!(shared.table().is_none());
+        }
     }
 }

@@ -91,7 +91,7 @@ pub(super) struct Worker {
     /// A tip whose fetch did not fit on the volume, and the bytes of its pack.
     oversized_fetch: Option<(ObjectId, u64)>,
     /// Used up when the log has said that submodules are published as empty directories.
-    no_submodules: Arc<Once>,
+    submodules_off_logged: Arc<Once>,
 }
 
 impl Worker {
@@ -137,7 +137,7 @@ impl Worker {
             waits_for_recycling: None,
             no_spare: Repeats::default(),
             oversized_fetch: None,
-            no_submodules: Arc::new(Once::new()),
+            submodules_off_logged: Arc::new(Once::new()),
         }
     }
 

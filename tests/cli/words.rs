@@ -72,6 +72,9 @@ fn that_submodules_are_off_is_said_where_there_are_some() {
     assert!(log.contains(line) && log.contains("--submodules=recursive"), "{log}");
     world.remote.commit(&files("2"));
     assert!(!said(&[]).contains("submodules"));
+    // One that a small commit adds is written onto the spare.
+    world.remote.commit(&tree);
+    assert!(said(&[]).contains(line));
 }
 
 #[test]

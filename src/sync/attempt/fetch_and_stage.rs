@@ -155,7 +155,7 @@ impl Worker {
         let current = self.readable.or(self.view.revision());
         // --sources has no submodules, and no flag for them.
         let is_off = self.payload_inputs.submodules == Submodules::Off && self.view.sources.is_empty();
-        let no_submodules = is_off.then(|| Arc::clone(&self.no_submodules));
+        let submodules_off_logged = is_off.then(|| Arc::clone(&self.submodules_off_logged));
         let may_link = !self.spare.is_slow();
         let (mut store, staged, commit) = bounds
             .blocking(Stage::Export, move |cancel| {
@@ -170,8 +170,8 @@ impl Worker {
                         debug!(error = one_line(&error), "a retired generation cannot be recycled");
                     }
                 }
-                let no_submodules = no_submodules.as_deref();
-                let job = Job { objects: &objects, choice: &choice, may_link, cancel, no_submodules };
+                let submodules_off_logged = submodules_off_logged.as_deref();
+                let job = Job { objects: &objects, choice: &choice, may_link, cancel, submodules_off_logged };
                 let mut staged = job.stage(&mut store, revision, base)?; // 7
                 let sources = commit.iter().flat_map(|commit| &commit.sources);
                 staged.is_composed_of(sources.map(|source| (source.name.clone(), source.revision)));

@@ -170,7 +170,7 @@ pub(super) fn index_pack(
     let objects = received.objects.len() as u64;
     let bytes = received.bytes;
     let (mut all, end, sum) = resolve::resolve(received, &file, read_base)?;
-    let ends = table::ends(&all, end, limits.memory);
+    let ends = table::entry_ends(&all, end, limits.memory);
     all.sort_unstable_by_key(|object| object.line.id);
     if let Some(twin) = all.windows(2).find(|pair| pair[0].line.id == pair[1].line.id) {
         return Err(IndexError::bad(format!("it contains {} twice", twin[0].line.id)));

@@ -1,6 +1,6 @@
-//! The objects of a pack: where each one is in it, and its type and size. The indexer knows them when it has indexed a
-//! pack, and hands them to the process that reads the objects next, to make files of them. With them a reader does
-//! without libgit2, which opens, inflates and discards the beginning of an entry to find out what it is.
+//! A table of a pack's objects: id, place in the pack, size and type. The indexer, which knows them anyway, passes it to
+//! its parent, which reads these objects next. libgit2 would search the index for each object, and inflate the start of
+//! its entry to learn the same.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -11,22 +11,23 @@ use super::Object;
 use crate::revision::ObjectId;
 
 /// Fewer objects than this are not worth a table.
-const LEAST: usize = 1_000;
+const MIN_OBJECTS: usize = 1_000;
 
 /// More objects than this would take too much memory.
-const MOST: usize = 500_000;
+const MAX_OBJECTS: usize = 500_000;
 
-/// The memory for each object of a table and for making it.
+/// The memory for each object of a table while it is made: 8 bytes for its end, 41 for its row, 4 for its position, and
+/// something for what a table has beside them.
 const OBJECT_BYTES: u64 = 56;
 
-/// Making a table may take this part of the indexer's memory, one in so many.
-const PART: u64 = 8;
+/// Making a table may take one part in this many of the indexer's memory.
+const MEMORY_FRACTION: u64 = 8;
 
 /// Bytes of an object in a table: its id, the offset and length of its entry, its size, and its type.
-const ROW: usize = 20 + 8 + 4 + 8 + 1;
+const ROW_BYTES: usize = 20 + 8 + 4 + 8 + 1;
 
 /// The size in bytes of the largest table.
-pub(in crate::mirror) const TABLE_MAX: usize = ROW * MOST;
+pub(in crate::mirror) const TABLE_MAX: usize = ROW_BYTES * MAX_OBJECTS;
 
 /// How many values the first two bytes of an id have.
 const FAN_OUT: usize = 1 << 16;
@@ -50,8 +51,8 @@ pub(in crate::mirror) struct Row {
 }
 
 impl Row {
-    fn encode(&self) -> [u8; ROW] {
-        let mut raw = [0; ROW];
+    fn encode(&self) -> [u8; ROW_BYTES] {
+        let mut raw = [0; ROW_BYTES];
         raw[..20].copy_from_slice(&self.id.0);
         raw[20..28].copy_from_slice(&self.offset.to_le_bytes());
         raw[28..32].copy_from_slice(&self.length.to_le_bytes());
@@ -60,7 +61,7 @@ impl Row {
         raw
     }
 
-    fn decode(raw: &[u8; ROW]) -> Option<Self> {
+    fn decode(raw: &[u8; ROW_BYTES]) -> Option<Self> {
         let (id, rest) = raw.split_first_chunk()?;
         let (offset, rest) = rest.split_first_chunk()?;
         let (length, rest) = rest.split_first_chunk()?;
@@ -73,15 +74,18 @@ impl Row {
             _ => return None,
         };
         let [offset, size] = [offset, size].map(|bytes| u64::from_le_bytes(*bytes));
-        Some(Self { id: ObjectId(*id), offset, length: u32::from_le_bytes(*length), size, kind })
+        let length = u32::from_le_bytes(*length);
+        offset.checked_add(length.into())?; // a compromised indexer may write anything
+        Some(Self { id: ObjectId(*id), offset, length, size, kind })
     }
 }
 
 /// The offsets at which the entries of a pack end. `objects` are in the order of the pack, whose last entry ends at `end`.
 /// `None` if the pack gets no table: few objects are not worth it, and many would take too much of `memory`.
-pub(super) fn ends(objects: &[Object], end: u64, memory: u64) -> Option<Vec<u64>> {
+pub(super) fn entry_ends(objects: &[Object], end: u64, memory: u64) -> Option<Vec<u64>> {
     let bytes = objects.len() as u64 * OBJECT_BYTES;
-    let is_worth_it = (LEAST..=MOST).contains(&objects.len()) && bytes <= memory / PART;
+    let is_worth_it =
+        (MIN_OBJECTS..=MAX_OBJECTS).contains(&objects.len()) && bytes <= memory / MEMORY_FRACTION;
     is_worth_it.then(|| objects.iter().skip(1).map(|object| object.line.offset).chain([end]).collect())
 }
 
@@ -91,7 +95,7 @@ pub(in crate::mirror) struct ObjectTable {
     /// The pack's file.
     pack: PathBuf,
     /// The encoded rows, sorted by id.
-    rows: Vec<[u8; ROW]>,
+    rows: Vec<[u8; ROW_BYTES]>,
     /// For each first two bytes of an id: how many rows have lower ones. A binary search of all rows would take more
     /// time than inflating a small object.
     fan_out: Box<[u32]>,
@@ -100,7 +104,7 @@ pub(in crate::mirror) struct ObjectTable {
 }
 
 impl ObjectTable {
-    /// Makes the table of a pack from its objects, which must be sorted by id and have a type, and the [`ends`] of their
+    /// Makes the table of a pack from its objects, which must be sorted by id and have a type, and the [`entry_ends`] of their
     /// entries.
     pub(super) fn of(pack: PathBuf, objects: &[Object], ends: &[u64]) -> Option<Self> {
         let mut rows = Vec::with_capacity(objects.len());
@@ -112,7 +116,7 @@ impl ObjectTable {
                 Row { id: object.line.id, offset, length, size: object.size, kind: object.kind? }.encode(),
             );
         }
-        Self::of_rows(pack, rows)
+        Self::from_rows(pack, rows)
     }
 
     /// Writes the rows as [`Self::decode`] reads them.
@@ -120,22 +124,32 @@ impl ObjectTable {
         to.write_all(self.rows.as_flattened())
     }
 
-    /// Reads a table. `None` if there is none, or it is malformed.
+    /// Reads a table. `None` if there is none, or it is malformed. Rows in a wrong order are harmless: objects are not
+    /// found, and libgit2 reads them.
     pub(in crate::mirror) fn decode(pack: PathBuf, raw: &[u8]) -> Option<Self> {
         match raw.as_chunks() {
-            (rows, []) if (LEAST..=MOST).contains(&rows.len()) => Self::of_rows(pack, rows.to_vec()),
+            (rows, []) if (MIN_OBJECTS..=MAX_OBJECTS).contains(&rows.len()) => {
+                Self::from_rows(pack, rows.to_vec())
+            }
             _ => None,
         }
     }
 
-    fn of_rows(pack: PathBuf, rows: Vec<[u8; ROW]>) -> Option<Self> {
-        let offsets = rows.iter().map(|row| Some(Row::decode(row)?.offset)).collect::<Option<Vec<_>>>()?;
+    fn from_rows(pack: PathBuf, rows: Vec<[u8; ROW_BYTES]>) -> Option<Self> {
+        if rows.iter().any(|row| Row::decode(row).is_none()) {
+            return None;
+        }
         let mut by_offset: Vec<u32> = (0..).take(rows.len()).collect();
-        by_offset.sort_unstable_by_key(|at| offsets[*at as usize]);
+        by_offset.sort_unstable_by_key(|at| Row::decode(&rows[*at as usize]).map(|row| row.offset));
         let mut fan_out = vec![0; FAN_OUT + 1].into_boxed_slice();
         rows.iter().for_each(|row| fan_out[prefix(row) + 1] += 1);
         (1..=FAN_OUT).for_each(|at| fan_out[at] += fan_out[at - 1]);
         Some(Self { pack, rows, fan_out, by_offset })
+    }
+
+    #[cfg(test)]
+    pub(in crate::mirror) fn without_objects() -> Self {
+        Self { pack: PathBuf::new(), rows: Vec::new(), fan_out: Box::default(), by_offset: Vec::new() }
     }
 
     /// The pack's file.
@@ -158,7 +172,7 @@ impl ObjectTable {
     }
 
     /// The position of the row of the object whose entry begins at `offset`.
-    pub(super) fn position_at(&self, offset: u64) -> Option<u32> {
+    pub(super) fn position_by_offset(&self, offset: u64) -> Option<u32> {
         let key = |at: &u32| self.row(*at).map(|row| row.offset);
         let found = self.by_offset.binary_search_by_key(&Some(offset), key).ok()?;
         Some(self.by_offset[found])
@@ -189,7 +203,7 @@ mod tests {
     #[test]
     fn a_table_is_read_as_it_was_written_and_finds_by_id_and_offset() {
         let mut objects = objects(2_000);
-        let ends = ends(&objects, 12 + 2_000 * 100 + 7, 64 << 20).unwrap();
+        let ends = entry_ends(&objects, 12 + 2_000 * 100 + 7, 64 << 20).unwrap();
         objects.sort_unstable_by_key(|object| object.line.id);
         let table = ObjectTable::of("p".into(), &objects, &ends).unwrap();
         let mut raw = Vec::new();
@@ -200,19 +214,19 @@ mod tests {
                 let found = table.find(&object.line.id).unwrap();
                 assert_eq!((found.size, found.kind), (object.size, ObjectType::Blob));
                 assert_eq!(found.length, if object.size == 1_999 { 107 } else { 100 });
-                assert_eq!(table.position_at(object.line.offset), Some(at));
+                assert_eq!(table.position_by_offset(object.line.offset), Some(at));
             }
             assert_eq!(table.find(&ObjectId([7; 20])), None);
-            assert_eq!(table.position_at(13), None);
+            assert_eq!(table.position_by_offset(13), None);
         }
         assert!(ObjectTable::decode("p".into(), &raw[..raw.len() - 1]).is_none(), "it is truncated");
-        raw[ROW - 1] = 5;
+        raw[ROW_BYTES - 1] = 5;
         assert!(ObjectTable::decode("p".into(), &raw).is_none(), "no object has that type");
     }
 
     #[test]
     fn few_objects_and_too_many_get_no_table() {
-        let is_made = |count, memory| ends(&objects(count), 1 << 30, memory).is_some();
+        let is_made = |count, memory| entry_ends(&objects(count), 1 << 30, memory).is_some();
         assert!(!is_made(999, 64 << 20) && is_made(1_000, 64 << 20) && !is_made(1_000, 1 << 18));
         assert!(is_made(500_000, 1 << 30) && !is_made(500_001, 1 << 30));
         assert!(ObjectTable::decode("p".into(), &[]).is_none());

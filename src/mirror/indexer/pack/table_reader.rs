@@ -1,5 +1,5 @@
-//! Reads the objects of a pack by its [`ObjectTable`]. Whatever it cannot read is left to libgit2, which also has the
-//! error messages.
+//! Reads the objects of a pack by its [`ObjectTable`]. Every failure is `None`: libgit2 then reads the object, and
+//! reports the error.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -8,6 +8,7 @@ use git2::ObjectType;
 
 use super::SMALL;
 use super::contents::Contents;
+use super::delta::Delta;
 use super::entry::{Form, read_header};
 use super::resolve::Reread;
 use super::table::{ObjectTable, Row};
@@ -17,7 +18,7 @@ use crate::revision::ObjectId;
 /// read objects in the order of the pack.
 const CACHE: usize = 8 << 20;
 
-/// The most bytes of deltas between an object and the next content that is stored whole or cached.
+/// The most bytes of deltas that are kept while the chain from an object to its base is followed.
 const DELTAS_MAX: usize = 4 << 20;
 
 /// A reader for one thread.
@@ -62,10 +63,15 @@ impl TableReader {
             let (form, raw) = self.entry(&row)?;
             let base = match form {
                 Form::Whole(_) => break self.contents.keep(at, raw),
-                Form::OffsetDelta(distance) => self.table.position_at(row.offset.checked_sub(distance)?)?,
+                Form::OffsetDelta(distance) => {
+                    self.table.position_by_offset(row.offset.checked_sub(distance)?)?
+                }
                 Form::RefDelta(base) => self.table.position(&base)?,
             };
-            bytes += raw.len().max(1); // so that a loop of bases ends, too
+            if Delta::new(&raw)?.result != row.size {
+                return None; // `entry` has checked that `row.size` is small
+            }
+            bytes += raw.len().max(1); // at least 1, so that a cycle of bases ends
             if bytes > DELTAS_MAX {
                 return None;
             }

@@ -1,11 +1,11 @@
 //! Inflates zlib streams (RFC 1950) that are in memory as a whole, with libdeflate: it takes about 0.6 of the time that
-//! zlib-rs and zlib-ng take for the short streams of a pack, because it need not be able to stop anywhere.
+//! zlib-rs and zlib-ng take for the short streams of a pack, because it keeps no state between calls.
 
 use std::ptr::NonNull;
 
 use libdeflate_sys as ffi;
 
-/// A decompressor of libdeflate. `None` if there was no memory for it.
+/// A decompressor of libdeflate. `None` if there was no memory for it; then nothing is inflated, and the caller uses zlib.
 pub(super) struct WholeStream(Option<NonNull<ffi::libdeflate_decompressor>>);
 
 impl WholeStream {
