@@ -24,6 +24,11 @@ fn distance(seconds: u64) -> String {
     }
 }
 
+/// A number with the word for what it counts: `1 level`, `2 levels`.
+pub fn count(n: u64, one: &str, many: &str) -> String {
+    format!("{n} {}", if n == 1 { one } else { many })
+}
+
 /// A duration: `23 ms`, `1.2 s`.
 pub fn milliseconds(ms: u64) -> String {
     if ms < 1_000 { format!("{ms} ms") } else { format!("{}.{} s", ms / 1_000, ms % 1_000 / 100) }

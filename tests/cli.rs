@@ -82,6 +82,7 @@ fn wrong_values_end_with_one_line_that_names_the_flag() {
         (&["--one-time", "true"], &["unknown argument true", "hint: write --one-time=true"]),
         (&["--max-prune=50%"], &["\"50%\"", "--max-prune", "from 0 to 100", "without a percent sign"]),
         (&["--max-prune=150"], &["\"150\"", "from 0 to 100"]),
+        (&["--log-level=garbage=x"], &["for --log-level", "a level is one of"]),
         (&["--depth=3000000000"], &["--depth", "at most 2147483647"]),
         (&["--filter=foo"], &["\"foo\"", "--filter", "blob:none"]),
         (&["--filter=blob:limit=1x"], &["--filter"]),
@@ -105,6 +106,9 @@ fn wrong_values_end_with_one_line_that_names_the_flag() {
 #[test]
 fn what_is_missing_is_named_with_its_variable() {
     let world = World::new();
+    let ran = treeswap(&world, &SYNC, &[("RUST_LOG", "garbage=x")]);
+    complains(&ran, 2, &["invalid value \"garbage=x\" for $RUST_LOG: "]);
+    complains(&treeswap(&world, &["man", "nothing-such"], &[]), 2, &["there is no command nothing-such"]);
     complains(&treeswap(&world, &["sync", "--root=/x"], &[]), 2, &["--repo is required", "$TREESWAP_REPO"]);
     complains(&treeswap(&world, &["sync"], &[]), 2, &["--repo is required"]);
     for flag in

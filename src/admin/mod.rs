@@ -53,8 +53,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
+use crate::detached_io;
 use crate::phase::{Status, Trigger};
-use crate::{detached_io, human};
 
 /// How long the head of a request may take, from when the connection waits for one. It ends idle connections, too.
 pub const HEAD_DEADLINE: Duration = Duration::from_secs(10);
@@ -299,7 +299,7 @@ pub fn no_secret_in(file: &Path) -> Option<String> {
     match detached_io::wait(file, Duration::from_secs(2), move || proof::read_keys(&[own])) {
         Some(Ok(keys)) if keys.is_empty() => Some(format!("{} is empty", file.display())),
         Some(Ok(_)) => None,
-        Some(Err(error)) => Some(format!("{} cannot be read: {}", file.display(), human::one_line(&error))),
+        Some(Err(error)) => Some(format!("it cannot be read: {error}")), // the error names the file
         None => Some(format!("{} could not be read in time", file.display())),
     }
 }

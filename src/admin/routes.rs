@@ -130,6 +130,7 @@ fn checks(status: &Status, ready: bool, max_stale: Option<Duration>) -> String {
     };
     let remote = match status.consecutive_failures {
         0 => "[+]remote ok (informs only)\n".to_owned(),
+        1 => "[-]remote failed once (informs only)\n".to_owned(),
         n => format!("[-]remote failed {n} times in a row (informs only)\n"),
     };
     let alive = status.is_alive(&clock::now());

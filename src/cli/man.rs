@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use clap::Command;
 use clap_mangen::Man;
 use clap_mangen::roff::{Inline, Roff, bold, italic, roman};
@@ -156,7 +156,8 @@ pub(super) fn run(args: &Args, tree: &Command) -> anyhow::Result<ExitCode> {
             Some(command) => command,
             None => {
                 let names: Vec<_> = commands(&tree).map(Command::get_name).collect();
-                bail!("there is no command {name}; there are {}", names.join(", "));
+                say!("treeswap: there is no command {name}; there are {}", names.join(", "));
+                return Ok(Exit::Usage.into());
             }
         },
     };

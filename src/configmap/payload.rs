@@ -80,7 +80,9 @@ pub(super) fn check_namespace(name: &str) -> Result<(), &'static str> {
         "" => Err("it is empty"),
         _ if name.len() > 63 => Err("it is longer than 63 bytes"),
         _ if name.contains('.') => Err("it has a `.`"),
-        _ => check_name(name),
+        _ => check_name(name).map_err(
+            |_| "only lower-case letters, digits and `-` are allowed, and it begins and ends with a letter or a digit",
+        ),
     }
 }
 

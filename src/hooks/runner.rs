@@ -235,7 +235,9 @@ pub(super) async fn attempt(
             let hints = Some(hints.join("; ")).filter(|hints| !hints.is_empty());
             match failing.should_log(&cause) {
                 Some(times) => {
-                    let retry = retry.filter(|_| !stop.is_cancelled()).map(go_duration);
+                    // git-sync's log has the key always.
+                    let retry = retry.filter(|_| !stop.is_cancelled());
+                    let retry = retry.map_or_else(|| "none".to_owned(), go_duration);
                     warn!(name: "hook_failed", hook, %revision, duration_ms, retry, hints, error = cause, "{hook} failed{}", suppressed(times));
                 }
                 None => debug!(hook, %revision, duration_ms, error = cause, "{hook} failed as before"),

@@ -174,7 +174,7 @@ pub enum Error {
         other: String,
     },
     /// A source has an entry at the path at which another source is placed.
-    #[error("source {other} has `{path}`, where source {owner} is placed")]
+    #[error("source {other} has `{path}`, {place} {owner} is placed")]
     Trespass {
         /// The path, escaped.
         path: String,
@@ -182,6 +182,8 @@ pub enum Error {
         owner: String,
         /// The name of the source that has an entry there.
         other: String,
+        /// "where source", or "below which source" if the entry is a file on the way to that place.
+        place: &'static str,
     },
     /// Two files share a base name, which `unique-base-names` forbids.
     #[error(

@@ -88,7 +88,7 @@ pub enum Rule {
         limit: u32,
     },
     /// The path has too many components.
-    #[error("it lies more than {limit} levels deep")]
+    #[error("it lies more than {} deep", human::count((*limit).into(), "level", "levels"))]
     Depth {
         /// The limit.
         limit: u32,
@@ -177,7 +177,7 @@ pub enum Rule {
         limit: u64,
     },
     /// The tree has too many entries and directories.
-    #[error("the tree has more than {limit} files and directories")]
+    #[error("the tree has more than {}", human::count(*limit, "file or directory", "files and directories"))]
     Entries {
         /// The limit.
         limit: u64,

@@ -177,6 +177,23 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn the_same_limit_of_the_client_is_the_same_failure_and_each_timeout_is_of_one_class() {
+        let (bounds, _draining) = bounds(Duration::from_secs(120));
+        for (wait, is_the_limit) in [(Wait::Overall, true), (Wait::Idle, false), (Wait::Connect, false)] {
+            let late = || crate::mirror::wire::Error::Timeout {
+                remote: "h".into(),
+                wait,
+                after: Duration::from_secs(120),
+                doing: "asking",
+            };
+            let failed = async { Err::<(), _>(crate::mirror::Error::from(late())) };
+            let error = bounds.network(Stage::Resolve, failed).await.unwrap_err();
+            assert_eq!(matches!(error, Error::Timeout { .. }), is_the_limit, "{error}");
+            assert_eq!(error.class(), ErrorClass::Timeout);
+        }
+    }
+
+    #[tokio::test]
     async fn draining_drops_the_network_and_asks_blocking_work_to_stop() {
         let (bounds, draining) = bounds(Duration::from_secs(120));
         let cancelled = bounds.blocking(Stage::Export, move |cancel| {

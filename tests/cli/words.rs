@@ -15,7 +15,10 @@ fn what_is_no_root_is_said_to_be_none() {
     let file = text(&world.dir().join("file"));
     std::fs::write(&file, "").unwrap();
     for path in [&absent, &file] {
-        let none = format!("treeswap: there is no directory {path}\n");
+        let none = match path == &file {
+            true => format!("treeswap: {path} is not a directory\n"),
+            false => format!("treeswap: there is no directory {path}\n"),
+        };
         complains(&treeswap(&world, &["status", path], &[]), 1, &[&none, "has as --root"]);
         let pin = treeswap(&world, &["pin", path, "--", "true"], &[]);
         assert!(!pin.stderr.contains("--wait"), "waiting will not help: {}", pin.stderr);

@@ -101,8 +101,8 @@ impl Two {
             self.hold("a file and a directory that are sources", [file("b"), file("b")], [", path: b, to: z", ", to: z"], "sources one and two both have `z`"),
             self.hold("a link and a directory", [Files::new().link("b", "c").file("c", "x"), file("b/h")], [", to: z", ", to: z"], both),
             self.hold("files in another one's place", [file("b/x"), file("g")], [", to: z", ", to: z/b"], "source one has `z/b`, where source two is placed"),
-            self.hold("a place below a file", [file("b"), file("g")], [", to: z", ", to: z/b/deep"], both),
-            self.hold("a place at the top's file", [file("b"), file("g")], ["", ", to: b/deep"], "sources one and two both have `b`"),
+            self.hold("a place below a file", [file("b"), file("g")], [", to: z", ", to: z/b/deep"], "source one has `z/b`, below which source two is placed"),
+            self.hold("a place at the top's file", [file("b"), file("g")], ["", ", to: b/deep"], "source one has `b`, below which source two is placed"),
             Case {
                 rule: "two of one base name",
                 files: [file("a/x.yaml"), file("b/x.yaml")],

@@ -153,6 +153,22 @@ async fn redirects_that_lead_nowhere_good_are_refused_in_words() {
 }
 
 #[tokio::test]
+async fn an_empty_repository_is_told_from_a_head_that_names_no_branch() {
+    let world = World::new();
+    let backend = HttpBackend::start(world.dir(), Kind::default());
+    let mut client = client(&backend.url("remote"));
+    let error = tip(&mut client, "HEAD").await.unwrap_err();
+    names(&error, &["couldn't find remote ref HEAD"]);
+    assert!(error.hints()[0].starts_with("the repository is empty, or "), "{:?}", error.hints());
+    world.remote.commit(&Files::new().file("a", "1"));
+    world.remote.git(&["symbolic-ref", "HEAD", "refs/heads/gone"]);
+    let error = tip(&mut client, "HEAD").await.unwrap_err();
+    names(&error, &["couldn't find remote ref HEAD"]);
+    let hint = "its HEAD names a branch that does not exist; ";
+    assert!(error.hints()[0].starts_with(hint), "{:?}", error.hints());
+}
+
+#[tokio::test]
 async fn answers_that_are_no_git_are_told_in_words() {
     let world = World::new();
     for (canned, words, transient) in [

@@ -80,8 +80,11 @@ impl Check<'_> {
             "git-sync" => telemetry::Format::GitSync,
             _ => telemetry::Format::Auto,
         };
-        telemetry::Options::new(format, &filter)
-            .map(|options| options.verbose(by_verbosity))
-            .map_err(|why| self.invalid("log-level", filter, why.to_string()))
+        telemetry::Options::new(format, &filter).map(|options| options.verbose(by_verbosity)).map_err(|why| {
+            match given.log_level.as_str() {
+                "" => Error::Value { name: "$RUST_LOG".into(), value: filter, why: why.to_string() },
+                _ => self.invalid("log-level", filter, why.to_string()),
+            }
+        })
     }
 }

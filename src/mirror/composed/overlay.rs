@@ -292,6 +292,7 @@ impl Overlay<'_> {
                 path: escaped(path),
                 owner: self.name(owner.part),
                 other: self.name(*other),
+                place: "where source",
             });
         }
         items.extend(exact.into_iter().filter_map(|placed| Some((placed.part, placed.item?))));
@@ -299,8 +300,16 @@ impl Overlay<'_> {
             return Ok(Some(*only)); // only one part has the path: its entry is taken unchanged
         }
         if let Some((one, _)) = items.iter().find(|(_, item)| !item.is_dir()) {
-            let others = items.iter().map(|(part, _)| *part).chain(below.iter().map(|placed| placed.part));
-            let other = others.into_iter().find(|part| part != one).unwrap_or(*one);
+            let mut others = items.iter().map(|(part, _)| *part);
+            let Some(other) = others.find(|part| part != one) else {
+                let owner = below.iter().map(|placed| placed.part).find(|part| part != one).unwrap_or(*one);
+                return Err(Error::Trespass {
+                    path: escaped(path),
+                    owner: self.name(owner),
+                    other: self.name(*one),
+                    place: "below which source",
+                });
+            };
             return Err(Error::Collision {
                 path: escaped(path),
                 one: self.name(*one),

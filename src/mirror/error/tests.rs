@@ -17,7 +17,7 @@ fn local(kind: io::ErrorKind) -> Error {
 fn every_variant_is_one_line_without_a_librarys_noise_and_says_what_to_do() {
     let libgit2 = || Libgit2(git2::Repository::open("/nowhere/at/all").err().unwrap());
     assert!(!libgit2().to_string().contains("class="), "{}", libgit2());
-    let wire = || wire::Error::NoSuchRef { name: "x".into(), remote: "h".into() };
+    let wire = || wire::Error::NoSuchRef { name: "x".into(), remote: "h".into(), has_others: false };
     let refusal = Refusal {
         revision: Revision(id()),
         path: "a".into(),
@@ -47,7 +47,12 @@ fn every_variant_is_one_line_without_a_librarys_noise_and_says_what_to_do() {
         },
         Error::OfSource { name: "jobs".into(), source: Box::new(Error::Wire(wire())) },
         Error::Collision { path: "a/b".into(), one: "jobs".into(), other: "steps".into() },
-        Error::Trespass { path: "a".into(), owner: "jobs".into(), other: "steps".into() },
+        Error::Trespass {
+            path: "a".into(),
+            owner: "jobs".into(),
+            other: "steps".into(),
+            place: "where source",
+        },
         Error::SameBaseName {
             path: "a/x".into(),
             one: "jobs".into(),
@@ -124,7 +129,8 @@ fn hints_of_a_source_name_keys_where_there_are_some() {
     let ssh = |source| wire::Error::Ssh { remote: remote(), source: Box::new(source) };
     let file = || std::path::PathBuf::from("/file");
     let absent = || io::Error::from(io::ErrorKind::NotFound);
-    let no_ref = |name: &str| wire::Error::NoSuchRef { name: name.into(), remote: remote() };
+    let no_ref =
+        |name: &str| wire::Error::NoSuchRef { name: name.into(), remote: remote(), has_others: false };
     let denied = wire::ssh::Error::Denied { server: remote(), user: remote(), keys: vec![], said: None };
     let scan = remote();
     let each = [

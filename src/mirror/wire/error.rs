@@ -171,6 +171,8 @@ pub enum Error {
         name: String,
         /// The remote.
         remote: String,
+        /// True if it is known that the remote has other refs.
+        has_others: bool,
     },
     /// A wait exceeded its limit.
     #[error("{remote}: {} after {after:?} while {doing} ({})", wait.phrase(), wait.flag())]
@@ -412,6 +414,9 @@ impl Error {
     pub fn hints(&self) -> Vec<String> {
         let hint = |text: &str| vec![text.to_owned()];
         match self {
+            Self::NoSuchRef { name, has_others: true, .. } if name == "HEAD" => hint(
+                "its HEAD names a branch that does not exist; `git ls-remote` lists those that do: name the one to follow with --ref",
+            ),
             Self::NoSuchRef { name, .. } if name == "HEAD" => hint(
                 "the repository is empty, or its HEAD names a branch that does not exist (`git ls-remote` lists those that do): push a commit, or name the ref to follow with --ref",
             ),

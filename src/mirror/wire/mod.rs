@@ -337,19 +337,31 @@ impl Client {
         }
         let overall = self.overall;
         let resolved = async {
-            match &mut self.transport {
-                Transport::Http(http) => http.resolve(wanted).await,
-                Transport::Stream(streams) => streams.resolve(wanted).await,
-                Transport::Local(local) => local.resolve(wanted).await,
-                Transport::Program => match &mut self.fetcher {
-                    Some(fetcher) => fetcher.resolve(wanted).await,
-                    None => unreachable!("only a client with a program goes this way"),
-                },
+            let mut found = self.look_up(wanted).await?;
+            if found.may_have_others(wanted) {
+                // For the hint: an empty repository, or a HEAD that names no branch. As a prefix this matches every branch.
+                let branches = Ref::Named("refs/heads/".to_owned());
+                if let Ok(answer) = self.look_up(&[branches]).await {
+                    found.note_others(&answer);
+                }
             }
+            Ok(found)
         };
         match timeout(overall, resolved).await {
             Ok(resolved) => resolved,
             Err(_) => Err(self.past_deadline("looking up references")),
+        }
+    }
+
+    async fn look_up(&mut self, wanted: &[Ref]) -> Result<FoundRefs, Error> {
+        match &mut self.transport {
+            Transport::Http(http) => http.resolve(wanted).await,
+            Transport::Stream(streams) => streams.resolve(wanted).await,
+            Transport::Local(local) => local.resolve(wanted).await,
+            Transport::Program => match &mut self.fetcher {
+                Some(fetcher) => fetcher.resolve(wanted).await,
+                None => unreachable!("only a client with a program goes this way"),
+            },
         }
     }
 

@@ -100,11 +100,13 @@ pub struct FoundRefs {
     remote: String,
     /// By full name: the object, and its peeled target if the remote advertised one.
     named: BTreeMap<String, (ObjectId, Option<ObjectId>)>,
+    /// True if the remote has reported refs that were not asked for.
+    has_others: bool,
 }
 
 impl FoundRefs {
     pub(super) fn none(remote: &str) -> Self {
-        Self { remote: remote.to_owned(), named: BTreeMap::new() }
+        Self { remote: remote.to_owned(), named: BTreeMap::new(), has_others: false }
     }
 
     /// The tip of one of the refs that were asked for. A commit id resolves to itself.
@@ -119,7 +121,21 @@ impl FoundRefs {
             let (object, peeled) = *self.named.get(&name)?;
             Some(Tip { name: Some(name), object, peeled })
         });
-        found.ok_or_else(|| Error::NoSuchRef { name: followed.to_string(), remote: self.remote.clone() })
+        found.ok_or_else(|| Error::NoSuchRef {
+            name: followed.to_string(),
+            remote: self.remote.clone(),
+            has_others: self.has_others,
+        })
+    }
+
+    /// Returns true if `HEAD` was asked for and is missing, and it is not known yet whether the remote has other refs.
+    pub(super) fn may_have_others(&self, wanted: &[Ref]) -> bool {
+        wanted.contains(&Ref::Head) && !self.named.contains_key("HEAD") && !self.has_others
+    }
+
+    /// Adds whether the remote has other refs, from another answer.
+    pub(super) fn note_others(&mut self, answer: &Self) {
+        self.has_others |= answer.has_others || !answer.named.is_empty();
     }
 
     pub(super) fn insert(&mut self, name: &str, object: ObjectId, peeled: Option<ObjectId>) {
@@ -137,11 +153,10 @@ impl FoundRefs {
                     *peeled = Some(id);
                 }
             }
-            None => {
-                if let Some(name) = candidate(candidates, name) {
-                    self.insert(name, id, None);
-                }
-            }
+            None => match candidate(candidates, name) {
+                Some(name) => self.insert(name, id, None),
+                None => self.has_others = true,
+            },
         }
     }
 }
@@ -259,7 +274,10 @@ pub(super) async fn read_ls_refs(
     while let Line::Data(data) = reader.line().await? {
         let (id, rest) = id_and_rest(data.trim_ascii_end()).ok_or_else(|| reader.unexpected(&data))?;
         let mut words = rest.split(|&byte| byte == b' ');
-        let Some(name) = words.next().and_then(|name| candidate(candidates, name)) else { continue };
+        let Some(name) = words.next().and_then(|name| candidate(candidates, name)) else {
+            found.has_others = true;
+            continue;
+        };
         let peeled = words.find_map(|word| word.strip_prefix(b"peeled:"));
         let peeled = peeled.and_then(|hex| ObjectId::from_hex(std::str::from_utf8(hex).ok()?));
         found.insert(name, id, peeled);

@@ -27,7 +27,7 @@ fn each() -> Vec<Error> {
             remote: remote(),
             source: secret::Error::Read { path: "/password".into(), source: io::ErrorKind::NotFound.into() },
         },
-        Error::NoSuchRef { name: "nope".into(), remote: remote() },
+        Error::NoSuchRef { name: "nope".into(), remote: remote(), has_others: false },
         Error::Timeout {
             remote: remote(),
             wait: Wait::Idle,
