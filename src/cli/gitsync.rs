@@ -4,7 +4,6 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::Context as _;
 use clap::{Args as _, FromArgMatches};
 
 use super::flags::FlagOrigins;
@@ -12,7 +11,7 @@ use super::{Exit, manual, run_under_init, usage, version};
 use crate::config::gitsync::{self, Action, Call, ParseError};
 use crate::config::{self, Personality};
 use crate::store::{OperatorFile, Style};
-use crate::{app, detached_io, human, secret, shutdown, telemetry};
+use crate::{app, detached_io, human, secret, telemetry};
 
 /// The exit code for an invalid configuration, for which `treeswap` has 2.
 const INVALID: Exit = Exit::Failed;
@@ -100,7 +99,6 @@ pub(super) fn run(name: &str, arguments: &[OsString]) -> ExitCode {
     };
     let format = settings.telemetry.format();
     let result = run_under_init(|| {
-        shutdown::ignore_hangup().context("cannot listen for signals")?;
         app::sync(settings, None, &given.lines, &given.warnings)?;
         Ok(Exit::Done.into())
     });

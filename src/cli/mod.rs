@@ -266,14 +266,24 @@ pub fn main() -> ExitCode {
     if let Some(code) = mirror::child_main(std::env::args_os().skip(1)) {
         return ExitCode::from(code);
     }
+    let arguments = expand_aliases(std::env::args_os().collect());
+    if is_sync(&arguments) {
+        let _ = shutdown::ignore_hangup(); // if it fails, listening for signals will fail, too, and says why
+    }
     secret::register_arguments_and_environment(std::env::args_os().skip(1), std::env::vars_os());
     std::panic::set_hook(Box::new(print_panic));
-    let arguments = expand_aliases(std::env::args_os().collect());
     match &arguments[..] {
         [program, rest @ ..] if gitsync::is_git_sync(program) => gitsync::run("git-sync", rest),
         [_, command, rest @ ..] if command == "git-sync" => gitsync::run("treeswap git-sync", rest),
         _ => run(arguments),
     }
+}
+
+/// Returns true if the command syncs, so that SIGHUP is a request to it.
+fn is_sync(arguments: &[OsString]) -> bool {
+    let is_command = |command: &OsString| command == "sync" || command == "git-sync";
+    arguments.get(1).is_some_and(is_command)
+        || arguments.first().is_some_and(|program| gitsync::is_git_sync(program))
 }
 
 /// Rewrites `treeswap help COMMAND` and `treeswap version`, which other programs have, to `--help` and `--version`.

@@ -10,7 +10,7 @@ use super::Exit;
 use super::apply::{ClusterArgs, Rights};
 use super::flags::FlagOrigins;
 use super::input::RuleArgs;
-use crate::{app, config, human, shutdown, telemetry};
+use crate::{app, config, human, telemetry};
 
 /// Options of `treeswap sync`.
 #[derive(Clone, Debug, clap::Args)]
@@ -57,7 +57,6 @@ pub(super) fn is_of_root(flag: &str, heading: &str) -> bool {
 
 /// Runs `treeswap sync`.
 pub(super) fn run(args: &Args, given: &FlagOrigins) -> anyhow::Result<ExitCode> {
-    shutdown::ignore_hangup().context("cannot listen for signals")?;
     let to_termination_log = |error: &config::Error| {
         let path = Path::new(&args.sync.logging.termination_log);
         app::write_termination_log(

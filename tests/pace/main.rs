@@ -109,6 +109,23 @@ fn a_signal_asks_for_a_look_and_a_signal_that_does_not_changes_nothing() {
 }
 
 #[test]
+fn a_signal_that_comes_before_anybody_listens_ends_nothing() {
+    use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat, open};
+    let world = World::new();
+    let rules = world.dir().join("rules");
+    mknodat(CWD, &rules, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+    let rules_flag = format!("--rules={}", rules.display());
+    let mut sync = start(&world, &["--owner=test", "--kubeconfig=/nonexistent", &rules_flag]);
+    // Once it has a reader, the rules are being read, which is before the first attempt and what it needs.
+    let rules = eventually(30, "the rules are read", || {
+        open(&rules, OFlags::WRONLY | OFlags::NONBLOCK, Mode::empty()).ok()
+    });
+    send(&sync, Signal::HUP);
+    drop(rules);
+    assert_eq!(sync.ended().code(), Some(2), "{}", sync.log());
+}
+
+#[test]
 fn idle_cycles_write_nothing_and_the_same_tree_is_no_new_generation() {
     let world = World::new();
     let commit = world.remote.commit(&files("one"));
