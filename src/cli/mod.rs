@@ -283,7 +283,7 @@ pub fn main() -> ExitCode {
 fn is_sync(arguments: &[OsString]) -> bool {
     let is_command = |command: &OsString| command == "sync" || command == "git-sync";
     arguments.get(1).is_some_and(is_command)
-        || arguments.first().is_some_and(|program| gitsync::is_git_sync(program))
+        || arguments.first().is_some_and(gitsync::is_git_sync)
 }
 
 /// Rewrites `treeswap help COMMAND` and `treeswap version`, which other programs have, to `--help` and `--version`.
