@@ -232,6 +232,7 @@ fn resolve(asked: &Path) -> Result<PathBuf, Error> {
         Err(error) if error.kind() == std::io::ErrorKind::NotADirectory => {
             return refused("one of its parents is not a directory");
         }
+        Err(_) if leads_to_itself(asked) => return refused("it is a symbolic link that leads to itself"),
         Err(_) => match find_dangling_link(asked) {
             Some((link, target)) => return Err(Error::Dangling { path: asked.to_owned(), link, target }),
             None => std::fs::create_dir_all(asked).map_err(Error::io(MAKE_ROOT, asked))?,
@@ -242,6 +243,11 @@ fn resolve(asked: &Path) -> Result<PathBuf, Error> {
         Some(why) => refused(why),
         None => Ok(path),
     }
+}
+
+fn leads_to_itself(asked: &Path) -> bool {
+    let looped = Some(rustix::io::Errno::LOOP.raw_os_error());
+    std::fs::metadata(asked).is_err_and(|error| error.raw_os_error() == looped)
 }
 
 /// Returns the first dangling symlink among the path and its ancestors, and the symlink's target.

@@ -37,6 +37,9 @@ fn a_link_to_a_system_directory_is_refused_as_what_it_names() {
     let dir = tempfile::tempdir().unwrap();
     std::os::unix::fs::symlink("/etc", dir.path().join("root")).unwrap();
     refused(dir.path().join("root"));
+    std::os::unix::fs::symlink("loop", dir.path().join("loop")).unwrap();
+    let error = refused(dir.path().join("loop")).to_string();
+    assert!(error.ends_with("it is a symbolic link that leads to itself"), "{error}");
 }
 
 #[test]

@@ -157,7 +157,7 @@ pub(super) fn sizes(table: &mut Table) {
     table.refused("a byte more than a tree may have", &["more than 99 B"], two).flags =
         &["--max-tree-bytes=99"];
     table.written("as many entries as a tree may have", entries(), two).flags = &["--max-tree-entries=2"];
-    table.refused("an entry more than a tree may have", &["more than 1 files"], two).flags =
+    table.refused("an entry more than a tree may have", &["more than 1 file or directory"], two).flags =
         &["--max-tree-entries=1"];
     // More than the child that indexes it may have of memory.
     table
