@@ -204,7 +204,7 @@ fn a_commit_cannot_write_to_the_terminal_or_the_log() {
 }
 
 #[test]
-fn as_git_sync_a_commit_id_is_asked_for_once_and_stays_a_recent_success() {
+fn git_sync_with_a_commit_id_polls_once_and_stays_fresh() {
     let world = World::new();
     let commit = world.remote.commit(&Files::new().file("a", "1"));
     let mut command =

@@ -3,7 +3,7 @@
 //!
 //! The root comes first. Its sync loop polls, fetches and publishes as if there were no rules. A delivery begins when
 //! the root has a new revision; when the delivery needs the remote's newest revision, it triggers an attempt of the
-//! sync loop ([`Newest`]), so that there is one mirror and one connection to the remote. The root never waits for a
+//! sync loop ([`RevisionQuery`]), so that there is one mirror and one connection to the remote. The root never waits for a
 //! cluster.
 
 use std::sync::Arc;
@@ -17,14 +17,14 @@ use crate::deliver::{self, LoopEvent, LoopTiming};
 use crate::mirror::Objects;
 use crate::phase::Trigger;
 use crate::phase::machine::Timing;
-use crate::sources::{Newest, Published};
+use crate::sources::{Published, RevisionQuery};
 use crate::sync::Sync;
 
 /// The delivery loop that runs beside the sync loop of a root.
 pub(super) struct RootDelivery {
     rules: Rules,
     source: Arc<Published>,
-    newest: Newest,
+    newest: RevisionQuery,
     loop_timing: LoopTiming,
     reporter: DeliveryReporter,
 }

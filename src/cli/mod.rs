@@ -282,8 +282,7 @@ pub fn main() -> ExitCode {
 /// Returns true if the command syncs, so that SIGHUP is a request to it.
 fn is_sync(arguments: &[OsString]) -> bool {
     let is_command = |command: &OsString| command == "sync" || command == "git-sync";
-    arguments.get(1).is_some_and(is_command)
-        || arguments.first().is_some_and(gitsync::is_git_sync)
+    arguments.get(1).is_some_and(is_command) || arguments.first().is_some_and(gitsync::is_git_sync)
 }
 
 /// Rewrites `treeswap help COMMAND` and `treeswap version`, which other programs have, to `--help` and `--version`.

@@ -82,7 +82,7 @@ pub enum Phase {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Failure {
     /// The remote or this machine has a problem: back off.
-    Trouble {
+    Unavailable {
         /// The remote's Retry-After.
         retry_after: Option<Duration>,
     },
@@ -224,7 +224,7 @@ impl Machine {
         }
         let (wait, asked) = match failure {
             Failure::Refused => (period, Duration::ZERO),
-            Failure::Trouble { retry_after } => {
+            Failure::Unavailable { retry_after } => {
                 (backoff.delay(self.failures), retry_after.unwrap_or_default().min(RETRY_AFTER_CEILING))
             }
         };
@@ -233,7 +233,7 @@ impl Machine {
     }
 
     /// Parks the machine: the commit id that the ref names is published.
-    pub fn stop_polling(&mut self) {
+    pub fn park(&mut self) {
         debug_assert!(matches!(self.phase, Phase::Waiting { .. }), "not waiting: {:?}", self.phase);
         self.pending = None;
         self.phase = Phase::Parked;
@@ -260,7 +260,7 @@ mod tests {
     #[test]
     fn instances_that_start_together_do_not_stay_together() {
         let due = |random| {
-            let mut machine = Machine::new(timing(), FOREVER, S(0), None);
+            let mut machine = Machine::new(timing(), NO_LIMITS, S(0), None);
             machine.start(S(0));
             machine.unchanged(S(0), random);
             let first = machine.due().unwrap();
@@ -284,8 +284,8 @@ mod tests {
         }
     }
 
-    const FOREVER: FailureLimits = FailureLimits { failures: None, init_failures: None };
-    const TROUBLE: Failure = Failure::Trouble { retry_after: None };
+    const NO_LIMITS: FailureLimits = FailureLimits { failures: None, init_failures: None };
+    const UNAVAILABLE: Failure = Failure::Unavailable { retry_after: None };
 
     fn name(phase: Phase) -> &'static str {
         match phase {
@@ -301,21 +301,21 @@ mod tests {
 
     /// A machine in each phase but `Draining` and `GivenUp`, in which the process ends.
     fn one_per_phase() -> Vec<Machine> {
-        let waiting = Machine::new(timing(), FOREVER, S(0), None);
+        let waiting = Machine::new(timing(), NO_LIMITS, S(0), None);
         let mut syncing = waiting.clone();
         syncing.start(S(0));
         let mut holding = syncing.clone();
         holding.hold_revision(S(5));
         let mut backing_off = syncing.clone();
-        backing_off.fail(S(0), TROUBLE, MIDDLE);
+        backing_off.fail(S(0), UNAVAILABLE, MIDDLE);
         let mut parked = syncing.clone();
         parked.unchanged(S(0), MIDDLE);
-        parked.stop_polling();
+        parked.park();
         vec![waiting, syncing, holding, backing_off, parked]
     }
 
     #[test]
-    fn the_drawing_has_exactly_the_transitions_that_the_methods_make() {
+    fn phase_dot_shows_exactly_the_transitions_of_the_methods() {
         let mut made = std::collections::BTreeSet::new();
         let mut note = |from: &Machine, method: &str, to: &Machine| {
             made.insert(format!("{} -> {} [label={method}];", name(from.phase), name(to.phase)));
@@ -331,14 +331,14 @@ mod tests {
                 note(&machine, "publish", &step(&|m| m.publish(S(1), MIDDLE)));
                 note(&machine, "unchanged", &step(&|m| m.unchanged(S(1), MIDDLE)));
                 note(&machine, "hold_revision", &step(&|m| m.hold_revision(S(5))));
-                note(&machine, "fail", &step(&|m| m.fail(S(1), TROUBLE, MIDDLE)));
-                let impatient = FailureLimits { failures: Some(1), init_failures: Some(1) };
-                let mut last = Machine { failure_limits: impatient, ..machine.clone() };
-                last.fail(S(1), TROUBLE, MIDDLE);
+                note(&machine, "fail", &step(&|m| m.fail(S(1), UNAVAILABLE, MIDDLE)));
+                let one_failure = FailureLimits { failures: Some(1), init_failures: Some(1) };
+                let mut last = Machine { failure_limits: one_failure, ..machine.clone() };
+                last.fail(S(1), UNAVAILABLE, MIDDLE);
                 note(&machine, "fail", &last);
             } else if machine.phase != Phase::Parked {
                 if let Phase::Waiting { .. } = machine.phase {
-                    note(&machine, "stop_polling", &step(&|m| m.stop_polling()));
+                    note(&machine, "park", &step(&|m| m.park()));
                 }
                 let start = step(&|m| {
                     m.start(S(1_000));
@@ -353,7 +353,7 @@ mod tests {
 
     #[test]
     fn triggers_coalesce_into_one_pending_attempt() {
-        let mut machine = Machine::new(timing(), FOREVER, S(0), None);
+        let mut machine = Machine::new(timing(), NO_LIMITS, S(0), None);
         assert!(!machine.trigger(Trigger::Signal), "the start-up trigger is pending");
         assert_eq!(machine.start(S(0)), Trigger::StartUp);
         assert!(machine.trigger(Trigger::Webhook));
@@ -370,11 +370,11 @@ mod tests {
 
     #[test]
     fn the_backoff_grows_with_each_failure_and_a_success_resets_it() {
-        let mut machine = Machine::new(timing(), FOREVER, S(0), None);
+        let mut machine = Machine::new(timing(), NO_LIMITS, S(0), None);
         let fail = |machine: &mut Machine| {
             let now = machine.due().unwrap();
             machine.start(now);
-            machine.fail(now, TROUBLE, MIDDLE);
+            machine.fail(now, UNAVAILABLE, MIDDLE);
             (machine.due().unwrap() - now).as_secs()
         };
         let before: Vec<u64> = (0..6).map(|_| fail(&mut machine)).collect();
@@ -389,9 +389,9 @@ mod tests {
     #[test]
     fn retry_after_is_respected_up_to_a_ceiling() {
         let wait = |seconds| {
-            let mut machine = Machine::new(timing(), FOREVER, S(0), None);
+            let mut machine = Machine::new(timing(), NO_LIMITS, S(0), None);
             machine.start(S(0));
-            machine.fail(S(0), Failure::Trouble { retry_after: Some(S(seconds)) }, MIDDLE);
+            machine.fail(S(0), Failure::Unavailable { retry_after: Some(S(seconds)) }, MIDDLE);
             machine.trigger(Trigger::Webhook);
             machine.due().unwrap()
         };
@@ -402,11 +402,11 @@ mod tests {
 
     #[test]
     fn a_trigger_shortens_a_backoff_but_not_below_the_minimum() {
-        let mut machine = Machine::new(timing(), FOREVER, S(0), None);
+        let mut machine = Machine::new(timing(), NO_LIMITS, S(0), None);
         machine.start(S(0));
         machine.unchanged(S(0), MIDDLE);
         machine.start(S(10));
-        machine.fail(S(10), TROUBLE, MIDDLE);
+        machine.fail(S(10), UNAVAILABLE, MIDDLE);
         assert_eq!(machine.due(), Some(S(20)));
         machine.trigger(Trigger::Signal);
         assert_eq!(machine.due(), Some(S(11)));
@@ -414,7 +414,7 @@ mod tests {
 
     #[test]
     fn a_refused_revision_is_retried_after_the_usual_period() {
-        let mut machine = Machine::new(timing(), FOREVER, S(0), None);
+        let mut machine = Machine::new(timing(), NO_LIMITS, S(0), None);
         machine.start(S(0));
         machine.unchanged(S(0), MIDDLE);
         for round in 1..20 {
@@ -428,7 +428,7 @@ mod tests {
 
     #[test]
     fn a_new_revision_is_held_until_the_minimum_interval_is_over() {
-        let mut machine = Machine::new(timing(), FOREVER, S(0), None);
+        let mut machine = Machine::new(timing(), NO_LIMITS, S(0), None);
         machine.start(S(0));
         assert_eq!(machine.held_until(S(0)), None, "nothing was published yet");
         machine.publish(S(1), MIDDLE);
@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_of_consecutive_failures_is_another_one_before_the_first_success() {
+    fn the_failure_limit_before_the_first_success_is_init_failures() {
         let failure_limits = FailureLimits { failures: Some(3), init_failures: Some(2) };
         let mut machine = Machine::new(timing(), failure_limits, S(0), None);
         let end = |machine: &mut Machine, success: bool| {
@@ -452,7 +452,7 @@ mod tests {
             if success {
                 machine.unchanged(now, MIDDLE);
             } else {
-                machine.fail(now, TROUBLE, MIDDLE);
+                machine.fail(now, UNAVAILABLE, MIDDLE);
             }
             machine.phase() == Phase::GivenUp
         };

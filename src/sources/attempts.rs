@@ -1,7 +1,7 @@
 //! Lets deliveries next to a root ask which revision the ref names. A delivery needs an answer that the remote gave
-//! after the question was asked.
+//! after the query was asked.
 //!
-//! The answer is the result of an attempt of the root's sync that began after the question. So only the sync talks to
+//! The answer is the result of an attempt of the root's sync that began after the query. So only the sync talks to
 //! the remote, with one set of deadlines and backoffs, and no revision is delivered before it is published.
 
 use std::sync::Arc;
@@ -19,8 +19,8 @@ type Answer = Result<Named, SourceError>;
 /// The attempts so far.
 #[derive(Clone, Debug, Default)]
 struct AttemptHistory {
-    /// The number of attempts that have begun.
-    begun: u64,
+    /// The number of attempts that have started.
+    started: u64,
     /// The number of the last attempt that gave an answer, and the answer.
     answered: Option<(u64, Answer)>,
     /// True if no attempt will follow, because the ref is a commit id.
@@ -29,23 +29,23 @@ struct AttemptHistory {
 
 /// The sync's side: it reports the attempts.
 #[derive(Debug, Default)]
-pub struct AttemptResults {
+pub struct AttemptReporter {
     attempts: watch::Sender<AttemptHistory>,
-    /// The number of questions without an answer.
+    /// The number of queries without an answer.
     waiting_deliveries: Arc<AtomicUsize>,
 }
 
-impl AttemptResults {
+impl AttemptReporter {
     /// Reports that an attempt begins.
-    pub fn begun(&self) {
-        self.attempts.send_modify(|attempts| attempts.begun += 1);
+    pub fn started(&self) {
+        self.attempts.send_modify(|attempts| attempts.started += 1);
     }
 
     /// Reports the end of the attempt: with the revision the ref names, if the root has it. `None`: that revision waits
     /// for the minimum interval, so there is no answer yet.
     pub fn ended(&self, result: Result<Option<Named>, SourceError>) {
         if let Some(answer) = result.transpose() {
-            self.attempts.send_modify(|attempts| attempts.answered = Some((attempts.begun, answer)));
+            self.attempts.send_modify(|attempts| attempts.answered = Some((attempts.started, answer)));
         }
     }
 
@@ -54,10 +54,10 @@ impl AttemptResults {
         self.attempts.send_modify(|attempts| attempts.parked = true);
     }
 
-    /// Returns a handle for questions. `trigger` requests an attempt.
-    pub fn newest(&self, trigger: impl Fn() + Send + Sync + 'static) -> Newest {
+    /// Returns a handle for queries. `trigger` requests an attempt.
+    pub fn newest(&self, trigger: impl Fn() + Send + Sync + 'static) -> RevisionQuery {
         let attempts = self.attempts.subscribe();
-        Newest {
+        RevisionQuery {
             trigger: Arc::new(trigger),
             attempts,
             waiting_deliveries: self.waiting_deliveries(),
@@ -65,7 +65,7 @@ impl AttemptResults {
         }
     }
 
-    /// The number of questions that wait for an answer.
+    /// The number of queries that wait for an answer.
     pub fn waiting_deliveries(&self) -> Arc<AtomicUsize> {
         Arc::clone(&self.waiting_deliveries)
     }
@@ -73,14 +73,14 @@ impl AttemptResults {
 
 /// The delivery's side: it asks the root's sync.
 #[derive(Clone)]
-pub struct Newest {
+pub struct RevisionQuery {
     trigger: Arc<dyn Fn() + Send + Sync>,
     attempts: watch::Receiver<AttemptHistory>,
     waiting_deliveries: Arc<AtomicUsize>,
     last: Option<Revision>,
 }
 
-impl Newest {
+impl RevisionQuery {
     /// Returns the revision that the ref names, as asked of the remote after this call. Returns once the root has the
     /// revision, which may take up to the minimum interval.
     ///
@@ -88,11 +88,11 @@ impl Newest {
     /// When the attempt fails for any reason, or the sync has ended.
     pub async fn resolve(&self) -> Answer {
         let mut attempts = self.attempts.clone();
-        let begun = attempts.borrow().begun;
+        let started = attempts.borrow().started;
         let _pending = WaitingDelivery::begin(&self.waiting_deliveries);
         (self.trigger)();
         let answer_in = |attempts: &AttemptHistory| {
-            let is_newer = |(number, _): &&(u64, Answer)| attempts.parked || *number > begun;
+            let is_newer = |(number, _): &&(u64, Answer)| attempts.parked || *number > started;
             attempts.answered.as_ref().filter(is_newer).map(|(_, answer)| answer.clone())
         };
         let answer = attempts
@@ -120,7 +120,7 @@ impl Newest {
     }
 }
 
-/// Counts a question as waiting for an answer until it is dropped.
+/// Counts a query as waiting for an answer until it is dropped.
 struct WaitingDelivery(Arc<AtomicUsize>);
 
 impl WaitingDelivery {
@@ -193,8 +193,8 @@ mod tests {
         Err(SourceError { what: "a test".to_owned(), hints: Vec::new(), class: ErrorClass::Transient })
     }
 
-    fn begin() -> (AttemptResults, Newest, mpsc::Receiver<()>) {
-        let results = AttemptResults::default();
+    fn begin() -> (AttemptReporter, RevisionQuery, mpsc::Receiver<()>) {
+        let results = AttemptReporter::default();
         let (send, asked) = mpsc::channel(1);
         let newest = results.newest(move || {
             let _ = send.try_send(()); // the channel holds one
@@ -202,37 +202,37 @@ mod tests {
         (results, newest, asked)
     }
 
-    /// Returns the answer to a question if there is one by now.
-    async fn answer(question: impl Future<Output = Answer>) -> Option<Answer> {
-        tokio::time::timeout(Duration::from_secs(1), question).await.ok()
+    /// Returns the answer to a query if there is one by now.
+    async fn answer(query: impl Future<Output = Answer>) -> Option<Answer> {
+        tokio::time::timeout(Duration::from_secs(1), query).await.ok()
     }
 
     #[tokio::test(start_paused = true)]
     async fn only_an_attempt_that_began_after_the_question_answers_it() {
         let (results, newest, mut asked) = begin();
-        results.begun();
-        let mut question = std::pin::pin!(newest.resolve());
-        assert!(answer(&mut question).await.is_none());
+        results.started();
+        let mut query = std::pin::pin!(newest.resolve());
+        assert!(answer(&mut query).await.is_none());
         results.ended(Ok(Some(A.into())));
-        assert!(answer(&mut question).await.is_none(), "it had begun before");
+        assert!(answer(&mut query).await.is_none(), "it had started before");
         assert_eq!(asked.recv().await, Some(()));
-        results.begun();
+        results.started();
         results.ended(Ok(None));
-        assert!(answer(&mut question).await.is_none(), "what the ref names is not published yet");
-        results.begun();
+        assert!(answer(&mut query).await.is_none(), "what the ref names is not published yet");
+        results.started();
         results.ended(Ok(Some(B.into())));
-        assert_eq!(answer(&mut question).await, Some(Ok(B.into())));
+        assert_eq!(answer(&mut query).await, Some(Ok(B.into())));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_failure_an_end_and_a_ref_that_cannot_change_answer_too() {
+    async fn a_failure_a_parked_sync_and_the_end_of_the_sync_answer() {
         let (results, newest, _asked) = begin();
-        let mut question = std::pin::pin!(newest.resolve());
-        assert!(answer(&mut question).await.is_none());
-        results.begun();
+        let mut query = std::pin::pin!(newest.resolve());
+        assert!(answer(&mut query).await.is_none());
+        results.started();
         results.ended(failed());
-        assert!(answer(&mut question).await.unwrap().unwrap_err().what.contains("a test"));
-        results.begun();
+        assert!(answer(&mut query).await.unwrap().unwrap_err().what.contains("a test"));
+        results.started();
         results.ended(Ok(Some(A.into())));
         results.parked();
         assert_eq!(answer(newest.resolve()).await, Some(Ok(A.into())));
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn another_revision_is_told_once() {
+    async fn changed_returns_each_new_revision_once_and_no_failures() {
         let (results, mut newest, _asked) = begin();
         for (result, told) in [
             (Ok(Some(A.into())), Some(A)),
@@ -251,7 +251,7 @@ mod tests {
             (Ok(Some(B.into())), Some(B)),
             (Ok(Some(A.into())), Some(A)),
         ] {
-            results.begun();
+            results.started();
             results.ended(result);
             let changed = tokio::time::timeout(Duration::from_secs(1), newest.changed()).await;
             assert_eq!(changed.ok().flatten(), told);

@@ -402,7 +402,10 @@ end: true
             (one("repo: x"), "source 1 of the list: it has no name"),
             (one("name: a, repo: x, credentials: {user: y}"), "credentials: there is no key \"user\""),
             (one("name: a, repo: x, credentials: y"), "source \"a\": credentials: write `key: value`"),
-            (one("name: a, repo: x}\n\t- {name: b, repo: y"), "line 4 begins with a tab; YAML indents with"),
+            (
+                one("name: a, repo: x}\n\t- {name: b, repo: y"),
+                "line 4 is indented with a tab; YAML indents with",
+            ),
             (one("name: a, repo: x}\n  - just words #{"), "source 2 of the list: write `key: value`"),
             (with("on-failure: stop"), "on-failure: write keep or hold"),
             (with("onfailure: hold"), "there is no key \"onfailure\"; did you mean `on-failure`?"),

@@ -6,7 +6,7 @@ use tokio::sync::Mutex;
 
 use super::plans::Plans;
 use super::relations::Relations;
-use super::{History, Named, Newest, Recorded, Source, SourceError};
+use super::{History, Named, Recorded, RevisionQuery, Source, SourceError};
 use crate::configmap::apply::Desired;
 use crate::desired::Planner;
 use crate::mirror::Objects;
@@ -14,7 +14,7 @@ use crate::revision::{Relation, Revision};
 
 /// The revisions of a root: deliveries ask the root's sync instead of the remote.
 pub struct Published {
-    newest: Newest,
+    newest: RevisionQuery,
     history: History,
     plans: Plans,
     relations: Mutex<Relations>,
@@ -22,7 +22,7 @@ pub struct Published {
 
 impl Published {
     /// Uses the root's sync through its two handles, and the objects of its mirror.
-    pub fn new(newest: Newest, history: History, objects: Objects, planner: Planner) -> Self {
+    pub fn new(newest: RevisionQuery, history: History, objects: Objects, planner: Planner) -> Self {
         Self { newest, history, plans: Plans::new(objects, planner), relations: Mutex::default() }
     }
 }

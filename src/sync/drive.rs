@@ -17,7 +17,7 @@ use crate::phase::machine::{Machine, Phase};
 use crate::phase::{Status, Trigger};
 use crate::retry;
 use crate::revision::Revision;
-use crate::sources::{AttemptResults, Named};
+use crate::sources::{AttemptReporter, Named};
 use crate::store::Published;
 
 /// The least time between two repairs of the root while no attempt runs.
@@ -90,7 +90,7 @@ pub(super) struct Drive<'a, W> {
     pub(super) machine: Machine,
     pub(super) triggers: &'a mut mpsc::Receiver<Trigger>,
     /// Passes the results of attempts to deliveries.
-    pub(super) attempts: AttemptResults,
+    pub(super) attempts: AttemptReporter,
     pub(super) draining: CancellationToken,
     /// The time limit of one attempt.
     pub(super) timeout: Duration,
@@ -219,7 +219,7 @@ impl<W: Work> Drive<'_, W> {
     async fn attempt(&mut self) -> Option<End> {
         let bounds = self.bounds();
         let hold = self.machine.held_until(self.now()).filter(|_| !self.one_time);
-        self.attempts.begun();
+        self.attempts.started();
         let result = {
             let attempt = self.work.attempt(&bounds, hold.is_none());
             tokio::pin!(attempt);
@@ -250,7 +250,7 @@ impl<W: Work> Drive<'_, W> {
             _ => Ok(self.work.newest()),
         });
         if self.park && matches!(result, Ok(Done::Published(_) | Done::Unchanged)) {
-            self.machine.stop_polling();
+            self.machine.park();
             self.parked = self.work.view().revision();
             self.report.log_parked();
             self.attempts.parked();

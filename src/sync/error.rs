@@ -225,9 +225,9 @@ impl Error {
         match self {
             error if error.is_refusal() => Failure::Refused,
             Self::Sources(error) if error.class() == ErrorClass::Refused => Failure::Refused,
-            Self::Sources(error) => Failure::Trouble { retry_after: error.retry_after() },
-            Self::Mirror(error) => Failure::Trouble { retry_after: error.retry_after() },
-            _ => Failure::Trouble { retry_after: None },
+            Self::Sources(error) => Failure::Unavailable { retry_after: error.retry_after() },
+            Self::Mirror(error) => Failure::Unavailable { retry_after: error.retry_after() },
+            _ => Failure::Unavailable { retry_after: None },
         }
     }
 

@@ -56,7 +56,7 @@ use crate::mirror::{Selection, Subdirectory, Submodules};
 use crate::payload::{Limits, Rules, Symlinks};
 use crate::phase::machine::{FailureLimits, Machine, Timing};
 use crate::phase::{Status, Trigger};
-use crate::sources::{AttemptResults, History, Newest, Upstream};
+use crate::sources::{AttemptReporter, History, RevisionQuery, Upstream};
 use crate::store::{OperatorFile, Store};
 use crate::telemetry::metrics::{Metrics, SourceLabel};
 
@@ -176,7 +176,7 @@ pub struct Sync {
     machine: Machine,
     triggers: mpsc::Receiver<Trigger>,
     trigger_sender: TriggerSender,
-    attempts: AttemptResults,
+    attempts: AttemptReporter,
     options: Arc<Options>,
 }
 
@@ -205,7 +205,7 @@ impl Sync {
         let trigger_sender = TriggerSender { send, metrics: metrics.clone() };
         let of_source = trigger_sender.clone();
         upstream.on_answer(move || of_source.request(Trigger::Source));
-        let attempts = AttemptResults::default();
+        let attempts = AttemptReporter::default();
         upstream.set_waiting_deliveries(attempts.waiting_deliveries());
         let worker = attempt::Worker::new(Arc::clone(&options), store, upstream, metrics.clone());
         let seen = report::InitialState { remote, before, received };
@@ -226,7 +226,7 @@ impl Sync {
     }
 
     /// Returns a handle for deliveries that asks this sync for the newest revision.
-    pub fn newest(&self) -> Newest {
+    pub fn newest(&self) -> RevisionQuery {
         let trigger_sender = self.trigger_sender();
         self.attempts.newest(move || trigger_sender.request(Trigger::Delivery))
     }

@@ -10,7 +10,7 @@ use crate::kubernetes::{Kubernetes, text};
 use crate::{admin, draft};
 
 #[tokio::test]
-async fn what_is_created_is_what_was_meant_and_what_is_read() {
+async fn create_stores_all_fields_and_get_returns_them() {
     let (kubernetes, cluster) = (Kubernetes::shared(), admin());
     let namespace = kubernetes.namespace("objects");
     let labels = BTreeMap::from([("app".to_owned(), "x".to_owned())]);
@@ -39,7 +39,7 @@ async fn what_is_created_is_what_was_meant_and_what_is_read() {
 }
 
 #[tokio::test]
-async fn a_replacement_is_whole_and_leaves_what_belongs_to_others() {
+async fn replace_replaces_data_and_labels_and_keeps_finalizers_and_owners() {
     let (kubernetes, cluster) = (Kubernetes::shared(), admin());
     let namespace = kubernetes.namespace("replaced");
     let owner = json!({ "apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "1-2-3" });
@@ -67,7 +67,7 @@ async fn a_replacement_is_whole_and_leaves_what_belongs_to_others() {
 }
 
 #[tokio::test]
-async fn what_was_read_is_a_precondition_of_every_write() {
+async fn writes_need_the_uid_and_resource_version_that_were_read() {
     let (kubernetes, cluster) = (Kubernetes::shared(), admin());
     let namespace = kubernetes.namespace("preconditions");
     let new = || draft(&namespace, "one", &[("a", "1")]);
@@ -104,7 +104,7 @@ async fn what_was_read_is_a_precondition_of_every_write() {
 }
 
 #[tokio::test]
-async fn a_dry_run_is_judged_and_stores_nothing() {
+async fn a_dry_run_is_validated_and_stores_nothing() {
     let (kubernetes, cluster) = (Kubernetes::shared(), admin());
     let namespace = kubernetes.namespace("dry");
     let unreal = cluster.create(draft(&namespace, "new", &[("a", "1")]), Mode::DryRun).await.unwrap();
@@ -149,7 +149,7 @@ async fn a_list_is_complete_however_many_pages_it_takes_and_has_no_content() {
 }
 
 #[tokio::test]
-async fn without_the_right_to_list_each_is_read_by_its_name() {
+async fn a_survey_gets_each_name_if_list_is_forbidden() {
     let kubernetes = Kubernetes::shared();
     let namespace = kubernetes.namespace("named");
     for name in ["one", "two", "three"] {
@@ -175,7 +175,7 @@ async fn without_the_right_to_list_each_is_read_by_its_name() {
 }
 
 #[tokio::test]
-async fn a_lease_is_created_once_and_replaced_only_by_who_read_it() {
+async fn a_lease_is_replaced_only_at_the_version_that_was_read() {
     let cluster = admin();
     let namespace = Kubernetes::shared().namespace("lease");
     let taken = |holder: &str, transitions| LeaseDraft {

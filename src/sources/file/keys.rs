@@ -25,16 +25,16 @@ pub(super) fn read(text: &str) -> Result<Value, String> {
         let line = error.location().map_or(0, |location| location.line());
         let tab = (line.saturating_sub(1)..=line)
             .filter(|line| *line > 0)
-            .find(|line| text.lines().nth(line - 1).is_some_and(has_tab));
+            .find(|line| text.lines().nth(line - 1).is_some_and(is_indented_with_tab));
         match tab {
-            Some(line) => format!("line {line} begins with a tab; YAML indents with blanks"),
+            Some(line) => format!("line {line} is indented with a tab; YAML indents with spaces"),
             None => error.to_string(),
         }
     })
 }
 
 /// Returns true if the line's indentation contains a tab.
-fn has_tab(line: &str) -> bool {
+fn is_indented_with_tab(line: &str) -> bool {
     line.trim_start_matches(' ').starts_with('\t')
 }
 

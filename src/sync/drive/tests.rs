@@ -15,8 +15,8 @@ use crate::telemetry::metrics::Metrics;
 
 const S: fn(u64) -> Duration = Duration::from_secs;
 
-/// Test double of a worker: a remote that gets commits at given times, and a root.
-struct Double {
+/// Test worker of a worker: a remote that gets commits at given times, and a root.
+struct FakeWorker {
     began: Instant,
     /// When each commit is pushed, in order.
     commits: Vec<Duration>,
@@ -33,14 +33,14 @@ struct Double {
     repairs: Vec<Duration>,
     next_repair: Option<Duration>,
     /// After so many repairs the current generation is gone.
-    good_repairs: usize,
+    repairs_until_loss: usize,
     current: usize,
     recorded: Vec<Status>,
     /// The number of attempts after which the token is cancelled.
     end: (usize, CancellationToken),
 }
 
-impl Double {
+impl FakeWorker {
     fn new(commits: &[Duration], attempts: usize, draining: &CancellationToken) -> Self {
         Self {
             began: Instant::now(),
@@ -52,7 +52,7 @@ impl Double {
             attempts: Vec::new(),
             repairs: Vec::new(),
             next_repair: None,
-            good_repairs: usize::MAX,
+            repairs_until_loss: usize::MAX,
             current: 0,
             recorded: Vec::new(),
             end: (attempts, draining.clone()),
@@ -78,7 +78,7 @@ fn record(number: usize) -> GenerationRecord {
     }
 }
 
-impl Work for Double {
+impl Work for FakeWorker {
     async fn verify_found(&mut self, _bounds: &Bounds) -> Result<Option<Published>, Error> {
         Ok(None)
     }
@@ -112,7 +112,7 @@ impl Work for Double {
     async fn repair(&mut self, _bounds: &Bounds) -> Result<Option<Published>, Error> {
         self.repairs.push(self.began.elapsed());
         self.next_repair = None;
-        if self.repairs.len() > self.good_repairs {
+        if self.repairs.len() > self.repairs_until_loss {
             self.view.current = None;
         }
         Ok(None)
@@ -166,7 +166,7 @@ fn options() -> Options {
     }
 }
 
-struct Ran {
+struct Outcome {
     end: End,
     status: Status,
     /// The stages that the status showed while attempts were running.
@@ -174,17 +174,17 @@ struct Ran {
 }
 
 /// Runs the loop with triggers at given times.
-async fn drive(double: &mut Double, options: Options, asks: &[(Duration, Trigger)]) -> Ran {
-    drive_held(double, options, asks, None).await
+async fn drive(worker: &mut FakeWorker, options: Options, asks: &[(Duration, Trigger)]) -> Outcome {
+    drive_within_min_interval(worker, options, asks, None).await
 }
 
 /// The same after a restart within the minimum interval, of which `hold` is left.
-async fn drive_held(
-    double: &mut Double,
+async fn drive_within_min_interval(
+    worker: &mut FakeWorker,
     options: Options,
     asks: &[(Duration, Trigger)],
     hold: Option<Duration>,
-) -> Ran {
+) -> Outcome {
     let (send, mut triggers) = mpsc::channel(1);
     let metrics = Metrics::default();
     let trigger_sender = crate::sync::TriggerSender { send, metrics: metrics.clone() };
@@ -197,14 +197,14 @@ async fn drive_held(
         }
         std::future::pending::<()>().await; // the channel stays open
     });
-    let draining = double.end.1.clone();
+    let draining = worker.end.1.clone();
     let machine = Machine::new(options.pace, options.failure_limits, Duration::ZERO, hold);
     let timeout = options.sync_timeout;
     let one_time = options.one_time;
     let park = options.park;
     let (sender, status) = tokio::sync::watch::channel(Status::default());
     let seen = InitialState { remote: "remote".to_owned(), before: None, received: Default::default() };
-    let mut report = Report::new(options.into(), seen, metrics, &double.view, sender);
+    let mut report = Report::new(options.into(), seen, metrics, &worker.view, sender);
     let mut shown = status.clone();
     let stages = Arc::<Mutex<Vec<String>>>::default();
     let seen_stages = Arc::clone(&stages);
@@ -214,16 +214,16 @@ async fn drive_held(
             seen_stages.lock().unwrap().extend(stage);
         }
     });
-    double.began = Instant::now();
-    let origin = double.began;
+    worker.began = Instant::now();
+    let origin = worker.began;
     let triggers = &mut triggers;
     let succeeded = false;
     let end = Drive {
-        work: double,
+        work: worker,
         report: &mut report,
         machine,
         triggers,
-        attempts: AttemptResults::default(),
+        attempts: AttemptReporter::default(),
         draining,
         timeout,
         one_time,
@@ -237,7 +237,7 @@ async fn drive_held(
     .await;
     let status = status.borrow().clone();
     let stages = stages.lock().unwrap().clone();
-    Ran { end, status, stages }
+    Outcome { end, status, stages }
 }
 
 fn seconds(times: &[Duration]) -> Vec<u64> {
@@ -247,12 +247,12 @@ fn seconds(times: &[Duration]) -> Vec<u64> {
 #[tokio::test(start_paused = true)]
 async fn attempts_follow_the_period() {
     let draining = CancellationToken::new();
-    let mut double = Double::new(&[S(0)], 5, &draining);
-    let ran = drive(&mut double, options(), &[]).await;
+    let mut worker = FakeWorker::new(&[S(0)], 5, &draining);
+    let ran = drive(&mut worker, options(), &[]).await;
     assert!(matches!(ran.end, End::Drained));
-    assert_eq!(seconds(&double.attempts), [0, 10, 20, 30, 40]);
-    assert_eq!(double.published.len(), 1);
-    let ended: Vec<bool> = double.recorded.iter().map(|status| status.ended.is_some()).collect();
+    assert_eq!(seconds(&worker.attempts), [0, 10, 20, 30, 40]);
+    assert_eq!(worker.published.len(), 1);
+    let ended: Vec<bool> = worker.recorded.iter().map(|status| status.ended.is_some()).collect();
     assert_eq!(
         ended,
         [false, true],
@@ -264,46 +264,46 @@ async fn attempts_follow_the_period() {
 async fn a_burst_of_fifty_commits_makes_two_publications_and_the_newest_wins() {
     let draining = CancellationToken::new();
     let burst: Vec<Duration> = (0..50).map(|n| S(100) + Duration::from_millis(n * 50)).collect();
-    let mut double = Double::new(&burst, 40, &draining);
+    let mut worker = FakeWorker::new(&burst, 40, &draining);
     let asks: Vec<_> = burst.iter().map(|at| (*at + Duration::from_millis(1), Trigger::Webhook)).collect();
-    drive(&mut double, options(), &asks).await;
-    let tips: Vec<usize> = double.published.iter().map(|(_, tip)| *tip).collect();
+    drive(&mut worker, options(), &asks).await;
+    let tips: Vec<usize> = worker.published.iter().map(|(_, tip)| *tip).collect();
     assert_eq!(tips, [1, 50], "the first at once, then the newest");
-    assert_eq!(double.published[1].0.as_secs() - double.published[0].0.as_secs(), 5);
+    assert_eq!(worker.published[1].0.as_secs() - worker.published[0].0.as_secs(), 5);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_thousand_requests_while_an_attempt_runs_make_one_more() {
     let draining = CancellationToken::new();
-    let mut double = Double::new(&[S(0)], 3, &draining);
-    double.takes = S(2);
+    let mut worker = FakeWorker::new(&[S(0)], 3, &draining);
+    worker.takes = S(2);
     let asks: Vec<_> = (0..1_000)
         .map(|n| (Duration::from_millis(n), [Trigger::Webhook, Trigger::Signal][n as usize % 2]))
         .collect();
-    drive(&mut double, options(), &asks).await;
-    assert_eq!(seconds(&double.attempts), [0, 2, 14]);
+    drive(&mut worker, options(), &asks).await;
+    assert_eq!(seconds(&worker.attempts), [0, 2, 14]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_trigger_cuts_the_pause_short() {
+async fn a_trigger_starts_an_attempt_at_once() {
     let draining = CancellationToken::new();
-    let mut double = Double::new(&[S(0), S(13)], 4, &draining);
-    let ran = drive(&mut double, options(), &[(S(14), Trigger::Signal)]).await;
-    assert_eq!(seconds(&double.attempts), [0, 10, 14, 24]);
-    assert_eq!(double.published.last().map(|(at, _)| at.as_secs()), Some(14));
+    let mut worker = FakeWorker::new(&[S(0), S(13)], 4, &draining);
+    let ran = drive(&mut worker, options(), &[(S(14), Trigger::Signal)]).await;
+    assert_eq!(seconds(&worker.attempts), [0, 10, 14, 24]);
+    assert_eq!(worker.published.last().map(|(at, _)| at.as_secs()), Some(14));
     assert_eq!(ran.status.consecutive_failures, 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn failures_back_off_are_recorded_once_and_so_is_the_recovery() {
     let draining = CancellationToken::new();
-    let mut double = Double::new(&[S(0)], 8, &draining);
-    double.fails = Box::new(|number| (1..6).contains(&number));
-    let ran = drive(&mut double, options(), &[]).await;
-    assert_eq!(seconds(&double.attempts), [0, 10, 20, 40, 80, 160, 260, 270]);
-    let recorded: Vec<u64> = double.recorded.iter().map(|status| status.consecutive_failures).collect();
+    let mut worker = FakeWorker::new(&[S(0)], 8, &draining);
+    worker.fails = Box::new(|number| (1..6).contains(&number));
+    let ran = drive(&mut worker, options(), &[]).await;
+    assert_eq!(seconds(&worker.attempts), [0, 10, 20, 40, 80, 160, 260, 270]);
+    let recorded: Vec<u64> = worker.recorded.iter().map(|status| status.consecutive_failures).collect();
     assert_eq!(recorded, [0, 1, 0, 0], "the publication, the first failure, the recovery, the end");
-    assert!(ran.status.ready, "an outage of the remote does not close it");
+    assert!(ran.status.ready, "an outage of the remote leaves the sync ready");
     assert_eq!(
         ran.status.last_failure.unwrap().error.unwrap(),
         "the remote sent a pack that cannot be indexed: a test"
@@ -311,122 +311,122 @@ async fn failures_back_off_are_recorded_once_and_so_is_the_recovery() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_an_idle_loop_last_recorded_is_minutes_old_at_most() {
+async fn an_idle_loop_records_its_status_every_five_minutes() {
     let draining = CancellationToken::new();
-    let mut double = Double::new(&[S(0)], 100, &draining);
-    drive(&mut double, options(), &[]).await;
-    assert_eq!(double.recorded.len(), 5, "the publication, every five minutes of 990 s, the end");
+    let mut worker = FakeWorker::new(&[S(0)], 100, &draining);
+    drive(&mut worker, options(), &[]).await;
+    assert_eq!(worker.recorded.len(), 5, "the publication, every five minutes of 990 s, the end");
     let whole = |status: &Status| status.recorded.is_some() && status.last_success.is_some();
-    assert!(double.recorded.iter().all(whole), "{:?}", double.recorded);
+    assert!(worker.recorded.iter().all(whole), "{:?}", worker.recorded);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_long_attempt_shows_its_progress_and_a_short_one_does_not() {
     let draining = CancellationToken::new();
-    let mut double = Double::new(&[S(0)], 2, &draining);
-    assert_eq!(drive(&mut double, options(), &[]).await.stages, Vec::<String>::new());
-    let mut double = Double::new(&[S(0)], 1, &CancellationToken::new());
-    double.takes = S(5);
-    let ran = drive(&mut double, options(), &[]).await;
+    let mut worker = FakeWorker::new(&[S(0)], 2, &draining);
+    assert_eq!(drive(&mut worker, options(), &[]).await.stages, Vec::<String>::new());
+    let mut worker = FakeWorker::new(&[S(0)], 1, &CancellationToken::new());
+    worker.takes = S(5);
+    let ran = drive(&mut worker, options(), &[]).await;
     assert!(ran.stages.len() > 2 && ran.stages.iter().all(|stage| stage == "repair"), "{:?}", ran.stages);
-    assert_eq!(ran.status.progress, None, "it is over");
+    assert_eq!(ran.status.progress, None, "no attempt is running");
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_failure_limit_ends_the_sync() {
     let draining = CancellationToken::new();
-    let mut double = Double::new(&[S(0)], 100, &draining);
-    double.fails = Box::new(|_| true);
+    let mut worker = FakeWorker::new(&[S(0)], 100, &draining);
+    worker.fails = Box::new(|_| true);
     let failure_limits = FailureLimits { failures: None, init_failures: Some(3) };
-    let ran = drive(&mut double, Options { failure_limits, ..options() }, &[]).await;
+    let ran = drive(&mut worker, Options { failure_limits, ..options() }, &[]).await;
     assert!(matches!(ran.end, End::GaveUp(_)));
-    assert_eq!(double.attempts.len(), 3);
+    assert_eq!(worker.attempts.len(), 3);
 }
 
 #[tokio::test(start_paused = true)]
 async fn one_time_ends_after_the_first_success() {
     let draining = CancellationToken::new();
-    let mut double = Double::new(&[S(0)], 100, &draining);
-    double.fails = Box::new(|number| number < 2);
-    let ran = drive(&mut double, Options { one_time: true, ..options() }, &[]).await;
+    let mut worker = FakeWorker::new(&[S(0)], 100, &draining);
+    worker.fails = Box::new(|number| number < 2);
+    let ran = drive(&mut worker, Options { one_time: true, ..options() }, &[]).await;
     assert!(matches!(ran.end, End::Done));
-    assert_eq!(double.attempts.len(), 3);
+    assert_eq!(worker.attempts.len(), 3);
 }
 
 #[tokio::test(start_paused = true)]
-async fn parked_nothing_is_asked_any_more_but_the_root_is_looked_after() {
+async fn a_parked_sync_makes_no_attempts_but_repairs_every_period() {
     let draining = CancellationToken::new();
-    let mut double = Double::new(&[S(0), S(50)], 100, &draining);
-    double.fails = Box::new(|number| number < 1);
-    double.next_repair = Some(S(3));
+    let mut worker = FakeWorker::new(&[S(0), S(50)], 100, &draining);
+    worker.fails = Box::new(|number| number < 1);
+    worker.next_repair = Some(S(3));
     let later = draining.clone();
     tokio::spawn(async move {
         tokio::time::sleep(S(1_000)).await;
         later.cancel();
     });
-    let ran = drive(&mut double, Options { park: true, ..options() }, &[(S(60), Trigger::Signal)]).await;
+    let ran = drive(&mut worker, Options { park: true, ..options() }, &[(S(60), Trigger::Signal)]).await;
     assert!(matches!(ran.end, End::Drained));
-    assert_eq!(seconds(&double.attempts), [0, 10], "until the first success");
-    assert_eq!(seconds(&double.repairs[..4]), [3, 20, 30, 40], "then once per period");
+    assert_eq!(seconds(&worker.attempts), [0, 10], "until the first success");
+    assert_eq!(seconds(&worker.repairs[..4]), [3, 20, 30, 40], "then once per period");
     assert!(ran.status.is_alive(&clock::now()));
     // Each is a success, and so is the record of it in the root.
-    let successes: Vec<_> = double.recorded.iter().map(|status| status.last_success).collect();
+    let successes: Vec<_> = worker.recorded.iter().map(|status| status.last_success).collect();
     assert_eq!(successes.len(), 6, "a failure, a success, three times 300 s later, the end");
     assert!(successes.is_sorted_by(|one, next| one < next), "{successes:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn parked_a_root_that_lost_its_commit_is_no_success() {
+async fn a_parked_root_without_its_commit_is_not_a_success() {
     let draining = CancellationToken::new();
-    let mut double = Double::new(&[S(0)], 100, &draining);
-    double.good_repairs = 0;
+    let mut worker = FakeWorker::new(&[S(0)], 100, &draining);
+    worker.repairs_until_loss = 0;
     let later = draining.clone();
     tokio::spawn(async move {
         tokio::time::sleep(S(1_000)).await;
         later.cancel();
     });
-    let ran = drive(&mut double, Options { park: true, ..options() }, &[]).await;
-    assert!(double.repairs.len() > 10);
-    assert_eq!(ran.status.last_success, double.recorded[0].last_success, "only that of the attempt");
+    let ran = drive(&mut worker, Options { park: true, ..options() }, &[]).await;
+    assert!(worker.repairs.len() > 10);
+    assert_eq!(ran.status.last_success, worker.recorded[0].last_success, "only that of the attempt");
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_minimum_interval_holds_back_is_published_before_anything_is_parked() {
+async fn a_held_revision_is_published_before_parking() {
     let draining = CancellationToken::new();
-    let mut double = Double::new(&[S(0)], 100, &draining);
-    double.current = 7;
-    double.view.current = Some(record(7).name);
+    let mut worker = FakeWorker::new(&[S(0)], 100, &draining);
+    worker.current = 7;
+    worker.view.current = Some(record(7).name);
     let later = draining.clone();
     tokio::spawn(async move {
         tokio::time::sleep(S(1_000)).await;
         later.cancel();
     });
-    drive_held(&mut double, Options { park: true, ..options() }, &[], Some(S(4))).await;
-    assert_eq!(seconds(&double.attempts), [0, 4]);
-    assert_eq!(double.published.len(), 1);
+    drive_within_min_interval(&mut worker, Options { park: true, ..options() }, &[], Some(S(4))).await;
+    assert_eq!(seconds(&worker.attempts), [0, 4]);
+    assert_eq!(worker.published.len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_grace_period_that_ends_between_attempts_is_looked_at_then() {
+async fn a_repair_runs_when_a_grace_period_ends_between_attempts() {
     let draining = CancellationToken::new();
-    let mut double = Double::new(&[S(0)], 2, &draining);
-    double.next_repair = Some(S(3));
-    drive(&mut double, options(), &[]).await;
-    assert_eq!(seconds(&double.repairs), [3]);
-    assert_eq!(seconds(&double.attempts), [0, 10]);
+    let mut worker = FakeWorker::new(&[S(0)], 2, &draining);
+    worker.next_repair = Some(S(3));
+    drive(&mut worker, options(), &[]).await;
+    assert_eq!(seconds(&worker.repairs), [3]);
+    assert_eq!(seconds(&worker.attempts), [0, 10]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn draining_ends_a_pause_at_once() {
     let draining = CancellationToken::new();
-    let mut double = Double::new(&[S(0)], 100, &draining);
+    let mut worker = FakeWorker::new(&[S(0)], 100, &draining);
     let later = draining.clone();
     tokio::spawn(async move {
         tokio::time::sleep(S(5)).await;
         later.cancel();
     });
     let began = Instant::now();
-    let ran = drive(&mut double, options(), &[]).await;
+    let ran = drive(&mut worker, options(), &[]).await;
     assert!(matches!(ran.end, End::Drained));
     assert_eq!(began.elapsed(), S(5));
 }
