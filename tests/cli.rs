@@ -9,6 +9,7 @@ mod words;
 use std::net::TcpListener;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::ExitStatusExt as _;
+use std::path::Path;
 use std::process::Command;
 
 use common::sidecar::Sidecar;
@@ -502,6 +503,37 @@ fn the_last_error_goes_to_the_termination_log_if_there_is_one() {
     let words = std::fs::read_to_string(&log).unwrap();
     assert_eq!(words.lines().next(), Some(ran.complaint()));
     assert!(words.contains("\nhint: "), "{words}");
+}
+
+#[test]
+fn an_error_before_the_sync_starts_goes_to_the_termination_log_too() {
+    let world = World::new();
+    let log = world.dir().join("termination-log");
+    let kubeconfig = world.dir().join("kubeconfig");
+    std::fs::write(&kubeconfig, "contexts: 1").unwrap();
+    let fails = |more: &[&str], tmpdir: &Path, named: &str| {
+        std::fs::write(&log, "left over").unwrap();
+        let mut command = world.treeswap(&["sync", "--owner=o", "--repo"]);
+        command
+            .arg(&world.remote.path)
+            .arg("--termination-log")
+            .arg(&log)
+            .arg("--kubeconfig")
+            .arg(&kubeconfig);
+        let ran = run::to_end(command.args(more).env("TMPDIR", tmpdir)).expect_failure(named);
+        assert!(ran.complaint().contains(named), "{}", ran.stderr);
+        assert_eq!(std::fs::read_to_string(&log).unwrap().lines().next(), Some(ran.complaint()));
+    };
+    let absent = world.dir().join("absent");
+    let (rules, mirror) = ("--rules-in-tree=r", format!("--mirror={}", absent.join("mirror").display()));
+    for more in [&[rules][..], &[rules, "--root=/nonexistent/root"]] {
+        fails(&[more, &["--stamp-key=..x"]].concat(), world.dir(), "--stamp-key");
+        fails(more, world.dir(), "kubeconfig");
+    }
+    fails(&["--rules=/nonexistent/rules.yaml"], world.dir(), "/nonexistent/rules.yaml");
+    fails(&[rules], &absent, "temporary directory");
+    // With a directory for the mirror no other is made, so the next thing that is wrong is named.
+    fails(&[rules, &mirror], &absent, "kubeconfig");
 }
 
 /// Every line is JSON, and why it ended is said once: also what is wrong before there is a log.
