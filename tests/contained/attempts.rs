@@ -5,7 +5,7 @@ use std::ffi::{CString, OsString};
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::os::fd::FromRawFd as _;
+use std::os::fd::{AsRawFd as _, FromRawFd as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixStream};
@@ -93,6 +93,19 @@ fn answer(returned: c_long) -> io::Result<()> {
     if returned < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
+/// Makes a pipe whose signals `own` directs to somebody, and lets it have input.
+fn signal_at_input(own: impl FnOnce(i32) -> io::Result<()>) -> io::Result<()> {
+    let (end, mut input) = io::pipe()?;
+    call!(SYS_fcntl, end.as_raw_fd(), F_SETSIG, libc::SIGCONT)?;
+    own(end.as_raw_fd())?;
+    call!(SYS_fcntl, end.as_raw_fd(), libc::F_SETFL, libc::O_ASYNC)?;
+    input.write_all(b"x")
+}
+
+/// Commands of fcntl(2) that `libc` does not define.
+const F_SETSIG: i32 = 10;
+const F_SETOWN_EX: i32 = 15;
+
 fn c(path: &Path) -> CString {
     CString::new(path.as_os_str().as_bytes()).unwrap()
 }
@@ -133,6 +146,15 @@ pub(crate) const ESCAPES: &[Escape] = &[
     }),
     escape("read through ..", |scene| fs::read(scene.mirror.join("../outside/secret")).map(drop)),
     escape("list a directory", |scene| fs::read_dir(&scene.outside).map(drop)),
+    escape("watch a directory", |scene| {
+        let watcher = unsafe { libc::syscall(libc::SYS_inotify_init1, 0) };
+        answer(watcher)?;
+        call!(SYS_inotify_add_watch, watcher, c(&scene.outside).as_ptr(), libc::IN_ALL_EVENTS)
+    }),
+    escape("watch a directory by what was left open", |scene| {
+        // A kernel that would do it says that this is no watcher.
+        call!(SYS_inotify_add_watch, scene.left_open, c(&scene.outside).as_ptr(), libc::IN_ALL_EVENTS)
+    }),
     escape("write to shared memory", |_| {
         let path = Path::new("/dev/shm").join(format!("treeswap-escape-{}", std::process::id()));
         fs::write(&path, "x")?;
@@ -244,6 +266,13 @@ pub(crate) const ESCAPES: &[Escape] = &[
         call!(SYS_tgkill, scene.parent, scene.parent, libc::SIGCONT)
     }),
     escape("send a thread of another a signal", |scene| call!(SYS_tkill, scene.parent, libc::SIGCONT)),
+    escape("make the kernel signal the parent", |scene| {
+        signal_at_input(|end| call!(SYS_fcntl, end, libc::F_SETOWN, scene.parent))
+    }),
+    escape("make the kernel signal the parent's thread", |scene| {
+        let owner = [0, scene.parent]; // struct f_owner_ex, F_OWNER_TID
+        signal_at_input(|end| call!(SYS_fcntl, end, F_SETOWN_EX, owner.as_ptr()))
+    }),
     escape("send its group a signal", |_| call!(SYS_kill, 0, 0)),
     escape("open the parent", |scene| call!(SYS_pidfd_open, scene.parent, 0)),
     escape("debug the parent", |scene| call!(SYS_ptrace, libc::PTRACE_SEIZE, scene.parent, 0, 0)),
