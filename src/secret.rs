@@ -70,7 +70,7 @@ pub fn register(value: &str) {
 
 /// Registers a user name, unless it is [public](is_public) or too short for a token.
 pub fn register_user(name: &str) {
-    if name.len() >= readings::SHORTEST {
+    if name.len() >= readings::MIN_LENGTH {
         register(name);
     }
 }
@@ -100,7 +100,7 @@ pub fn register_name(name: &str) {
 /// Returns true if a text looks like the name of a header or of a setting (short, or only letters and dashes), and not
 /// like a secret in the wrong place.
 pub fn is_name(name: &str) -> bool {
-    name.len() < readings::SHORTEST
+    name.len() < readings::MIN_LENGTH
         || (name.len() <= 32 && name.bytes().all(|byte| byte.is_ascii_alphabetic() || byte == b'-'))
 }
 

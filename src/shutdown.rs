@@ -1,9 +1,8 @@
 //! Graceful shutdown: the first SIGTERM or SIGINT starts the drain, a deadline bounds it, and a second signal exits at
 //! once.
 //!
-//! The process ends within [`DRAIN`] of the first signal, whatever the rest of it does: at the deadline it exits
-//! without further cleanup, which is no worse than a SIGKILL, and every module survives that. This module closes
-//! nothing itself.
+//! The process ends within [`DRAIN`] of the first signal, even if something hangs: at the deadline it exits without
+//! cleanup, from which the next start recovers as from a SIGKILL.
 
 pub mod init;
 
@@ -12,14 +11,20 @@ use std::process;
 use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 /// Deadline of the drain, from the first signal on. By default a kubelet sends SIGKILL after 30 seconds; people wait
 /// less.
 pub const DRAIN: Duration = Duration::from_secs(4);
 
+/// A signal that arrives again this soon after the first is the same request. A terminal sends Ctrl-C's SIGINT to all
+/// its processes, so in a container this one gets it from the terminal and once more from [`init`], which forwards its
+/// own.
+const FORWARDED_WITHIN: Duration = Duration::from_millis(200);
+
 /// Listens for SIGTERM and SIGINT from now on. The first of them cancels the returned token, a second one exits with
-/// 128 and its number.
+/// 128 and its number, unless it is the first again within [`FORWARDED_WITHIN`].
 ///
 /// `late` is the exit code if the drain exceeds its deadline. Needs a tokio runtime with a worker thread that is never
 /// blocked.
@@ -29,12 +34,20 @@ pub fn listen(late: u8) -> io::Result<CancellationToken> {
     let draining = CancellationToken::new();
     let token = draining.clone();
     tokio::spawn(async move {
-        next(&mut terminate, &mut interrupt).await;
+        let first = next(&mut terminate, &mut interrupt).await;
+        let start = Instant::now();
         token.cancel();
-        let deadline = tokio::time::sleep(DRAIN);
+        let second = async {
+            loop {
+                let signal = next(&mut terminate, &mut interrupt).await;
+                if signal != first || start.elapsed() >= FORWARDED_WITHIN {
+                    return signal;
+                }
+            }
+        };
         tokio::select! {
-            second = next(&mut terminate, &mut interrupt) => process::exit(128 + second),
-            () = deadline => process::exit(i32::from(late)),
+            second = second => process::exit(128 + second),
+            () = tokio::time::sleep_until(start + DRAIN) => process::exit(i32::from(late)),
         }
     });
     Ok(draining)

@@ -76,7 +76,7 @@ impl ServerCertVerifier for Verifier {
             .map_err(|error| OtherError(Arc::new(error)))?
             .verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
         match verdict {
-            Err(error) if is_of_an_authority(&error) && configured.contains(end_entity) => {
+            Err(error) if is_ca_certificate_error(&error) && configured.contains(end_entity) => {
                 verify_server_name(&ParsedCertificate::try_from(end_entity)?, server_name)?;
                 Ok(ServerCertVerified::assertion())
             }
@@ -115,7 +115,7 @@ impl ServerCertVerifier for Verifier {
 /// anyway. At this error webpki has checked the dates (`check_issuer_independent_properties` in its `verify_cert.rs`
 /// calls `check_validity` before `check_basic_constraints`), but not the name. The proof that the server has the
 /// certificate's key is a separate step of the handshake.
-fn is_of_an_authority(error: &rustls::Error) -> bool {
+fn is_ca_certificate_error(error: &rustls::Error) -> bool {
     // The error's type is webpki's, of which this crate knows only the text.
     matches!(error, rustls::Error::InvalidCertificate(CertificateError::Other(other))
         if other.to_string() == "CaUsedAsEndEntity")
@@ -134,17 +134,30 @@ struct Roots {
 enum RootsProblem {
     #[error("the CA file {} cannot be read: {source}", path.display())]
     Unreadable { path: PathBuf, source: rustls::pki_types::pem::Error },
-    #[error("the CA file {} could not be read within {READ_TIMEOUT:?}", path.display())]
+    #[error(
+        "the CA file {} and this system's CA certificates could not be read within {READ_TIMEOUT:?}", path.display()
+    )]
     Late { path: PathBuf },
     #[error(
         "this system's CA certificates could not be read within {READ_TIMEOUT:?} (SSL_CERT_FILE, SSL_CERT_DIR, or where \
          the distribution keeps them)"
     )]
     SystemLate,
-    #[error("the CA file {} holds no PEM certificate", path.display())]
+    #[error("the CA file {} contains no usable PEM certificate", path.display())]
     Empty { path: PathBuf },
     #[error("this system has no CA certificates, and no CA file was given")]
     None,
+}
+
+impl RootsProblem {
+    fn describe(&self) -> Problem {
+        let (transient, hint) = match self {
+            Self::Unreadable { .. } | Self::Empty { .. } => (false, CA_FILE),
+            Self::Late { .. } | Self::SystemLate => (true, CA_FILE_SYSTEM),
+            Self::None => (false, AUTHORITY),
+        };
+        Problem { text: self.to_string(), transient, hint }
+    }
 }
 
 /// The key under which reads without a CA file are serialized ([`detached_io`] runs one at a time for each path).
@@ -192,6 +205,9 @@ pub struct Problem {
 }
 
 const AUTHORITY: &str = "a private certificate authority is trusted with --ca-file";
+const CA_FILE: &str = "name a file of PEM certificates that this user may read";
+const CA_FILE_SYSTEM: &str =
+    "check the file system that the certificates are on; the next handshake reads them again";
 const DATES: &str = "renew the certificate there; if it is valid, set this machine's clock";
 const NAME: &str = "use the name that the certificate has, or give the server a certificate for this one";
 const CERTIFICATE: &str = "give the server another certificate";
@@ -221,7 +237,7 @@ pub fn problem(error: &(dyn StdError + 'static)) -> Option<Problem> {
 }
 
 fn describe(error: &rustls::Error) -> Problem {
-    if is_of_an_authority(error) {
+    if is_ca_certificate_error(error) {
         let text =
             "its certificate is that of a certificate authority (basicConstraints=CA:TRUE), not of a server"
                 .into();
@@ -256,7 +272,10 @@ fn describe(error: &rustls::Error) -> Problem {
             CertificateError::Revoked => ("its certificate was revoked".into(), CERTIFICATE),
             other => (format!("its certificate is not acceptable: {other}"), CERTIFICATE),
         },
-        rustls::Error::Other(other) => (other.to_string(), AUTHORITY), // a `RootsProblem`
+        rustls::Error::Other(OtherError(other)) => match other.downcast_ref::<RootsProblem>() {
+            Some(problem) => return problem.describe(),
+            None => return Problem { text: other.to_string(), transient: true, hint: HANDSHAKE },
+        },
         rustls::Error::InvalidMessage(_) => {
             let text = "the server does not speak TLS".to_owned();
             return Problem { text, transient: true, hint: NO_TLS };
@@ -289,6 +308,24 @@ mod tests {
         assert!(roots(Some(&path)).unwrap_err().to_string().contains("ca.pem"));
         std::fs::write(&path, "nothing here").unwrap();
         assert!(matches!(roots(Some(&path)), Err(RootsProblem::Empty { .. })));
+    }
+
+    #[test]
+    fn certificates_of_ours_that_cannot_be_read_are_told_from_an_unknown_issuer() {
+        let path = || PathBuf::from("/ca.pem");
+        let source = rustls::pki_types::pem::Error::MissingSectionEnd { end_marker: Vec::new() };
+        for (problem_of_ours, transient, hint) in [
+            (RootsProblem::Unreadable { path: path(), source }, false, CA_FILE),
+            (RootsProblem::Empty { path: path() }, false, CA_FILE),
+            (RootsProblem::Late { path: path() }, true, CA_FILE_SYSTEM),
+            (RootsProblem::SystemLate, true, CA_FILE_SYSTEM),
+            (RootsProblem::None, false, AUTHORITY),
+        ] {
+            let text = problem_of_ours.to_string();
+            let error = rustls::Error::from(OtherError(Arc::new(problem_of_ours)));
+            let expected = Problem { text, transient, hint };
+            assert_eq!(problem(&std::io::Error::other(error)), Some(expected));
+        }
     }
 
     #[test]

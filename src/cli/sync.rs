@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
+use tempfile::TempDir;
 
 use super::Exit;
 use super::apply::{ClusterArgs, Rights};
@@ -57,39 +58,30 @@ pub(super) fn is_of_root(flag: &str, heading: &str) -> bool {
 
 /// Runs `treeswap sync`.
 pub(super) fn run(args: &Args, given: &FlagOrigins) -> anyhow::Result<ExitCode> {
-    let to_termination_log = |error: &config::Error| {
+    // A job that has started writes the termination log itself.
+    let job = args.job(given).inspect_err(|error| {
         let path = Path::new(&args.sync.logging.termination_log);
-        app::write_termination_log(
-            Path::new(&args.sync.root.root),
-            path,
-            &human::one_line(error),
-            &error.hints(),
-        );
-    };
-    let rules = || -> anyhow::Result<app::Rules> {
-        Ok(app::Rules {
-            options: args.rights.options(&args.clusters).inspect_err(to_termination_log)?,
-            planner: args.rules.planner(args.rights.extra_keys()?)?,
-            clusters: args.clusters.load()?,
-            resync: args.resync_period,
-        })
-    };
-    let mode = args.mode(given).inspect_err(to_termination_log)?;
-    let Mode::ConfigMaps(mirror) = mode else {
-        let settings = given.settings(&args.sync).inspect_err(to_termination_log)?;
-        telemetry::start(&settings.telemetry); // before the rules, whose warnings go to the log
-        let rules = if mode == Mode::Both { Some(rules()?) } else { None };
-        app::sync(settings, rules, &given.lines, &given.warnings)?;
-        return Ok(Exit::Done.into());
-    };
-    // Without a root there is no place for the mirror.
-    let temporary = tempfile::Builder::new().prefix("treeswap-sync-").tempdir();
-    let temporary = temporary.context("cannot make a temporary directory; --mirror names one")?;
-    let mirror = mirror.unwrap_or_else(|| temporary.path().join("mirror"));
-    let settings = given.settings(&args.without_root(&mirror)).inspect_err(to_termination_log)?;
-    telemetry::start(&settings.telemetry);
-    let report = app::follow(settings, &rules()?, &given.lines, &given.warnings)?;
-    Ok(if report.is_none_or(|report| report.is_success()) { Exit::Done } else { Exit::Some }.into())
+        let line = human::one_line(error.as_ref());
+        app::write_termination_log(Path::new(&args.sync.root.root), path, &line, &super::hints(error));
+    })?;
+    match job {
+        Job::Publish(settings, rules) => {
+            app::sync(settings, rules, &given.lines, &given.warnings)?;
+            Ok(Exit::Done.into())
+        }
+        Job::Follow(settings, rules, _temporary) => {
+            let report = app::follow(settings, &rules, &given.lines, &given.warnings)?;
+            Ok(if report.is_none_or(|report| report.is_success()) { Exit::Done } else { Exit::Some }.into())
+        }
+    }
+}
+
+/// What there is to do, with every file read that it names.
+enum Job {
+    /// Publish into a root, and deliver ConfigMaps if there are rules.
+    Publish(config::Settings, Option<app::Rules>),
+    /// Deliver ConfigMaps only. A temporary directory that contains the mirror exists as long as this does.
+    Follow(config::Settings, app::Rules, Option<TempDir>),
 }
 
 /// What is kept equal to the ref.
@@ -125,6 +117,37 @@ impl Args {
             self.rights.extra_keys()?;
         }
         Ok(settings)
+    }
+
+    /// Reads what the flags name, and starts the log.
+    fn job(&self, given: &FlagOrigins) -> anyhow::Result<Job> {
+        let rules = || -> anyhow::Result<app::Rules> {
+            Ok(app::Rules {
+                options: self.rights.options(&self.clusters)?,
+                planner: self.rules.planner(self.rights.extra_keys()?)?,
+                clusters: self.clusters.load()?,
+                resync: self.resync_period,
+            })
+        };
+        let mode = self.mode(given)?;
+        let Mode::ConfigMaps(mirror) = mode else {
+            let settings = given.settings(&self.sync)?;
+            telemetry::start(&settings.telemetry); // before the rules, whose warnings go to the log
+            let rules = if mode == Mode::Both { Some(rules()?) } else { None };
+            return Ok(Job::Publish(settings, rules));
+        };
+        // Without a root there is no place for the mirror.
+        let (mirror, temporary) = match mirror {
+            Some(mirror) => (mirror, None),
+            None => {
+                let made = tempfile::Builder::new().prefix("treeswap-sync-").tempdir();
+                let made = made.context("cannot make a temporary directory; --mirror names one")?;
+                (made.path().join("mirror"), Some(made))
+            }
+        };
+        let settings = given.settings(&self.without_root(&mirror))?;
+        telemetry::start(&settings.telemetry);
+        Ok(Job::Follow(settings, rules()?, temporary))
     }
 
     /// What the flags ask for. Refuses flags that have no effect in that mode.

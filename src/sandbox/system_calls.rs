@@ -8,8 +8,8 @@
 use std::io;
 
 use libc::{
-    SYS_clone, SYS_clone3, SYS_kill, SYS_openat, SYS_openat2, SYS_prlimit64, SYS_tgkill, SYS_tkill,
-    sock_filter, sock_fprog,
+    SYS_clone, SYS_clone3, SYS_fcntl, SYS_kill, SYS_openat, SYS_openat2, SYS_prlimit64, SYS_tgkill,
+    SYS_tkill, sock_filter, sock_fprog,
 };
 
 /// System calls from this number on are unknown to this list, which is that of Linux 6.17. Numbers have been the same
@@ -98,6 +98,8 @@ const REFUSED: &[i64] = &[
     libc::SYS_add_key,
     libc::SYS_request_key,
     libc::SYS_fanotify_init,
+    libc::SYS_inotify_init1,
+    libc::SYS_inotify_add_watch,
     libc::SYS_init_module,
     libc::SYS_finit_module,
     libc::SYS_delete_module,
@@ -129,7 +131,8 @@ const REFUSED: &[i64] = &[
     libc::SYS_setfsgid,
     libc::SYS_setgroups,
     libc::SYS_capset,
-    // Changes to files that Landlock does not control, or not in its first versions.
+    // Changes to files: those that Landlock does not control at all or only in later versions, and special files and
+    // symbolic links, which are never needed.
     libc::SYS_fchmodat,
     FCHMODAT2,
     libc::SYS_fchown,
@@ -157,12 +160,13 @@ const SETXATTRAT: i64 = 463;
 const REMOVEXATTRAT: i64 = 466;
 const OPEN_TREE_ATTR: i64 = 467;
 const FILE_SETATTR: i64 = 469;
+const F_SETOWN_EX: u32 = 15;
 #[cfg(target_arch = "x86_64")]
 const KEXEC_FILE_LOAD: i64 = 320;
 #[cfg(target_arch = "aarch64")]
 const KEXEC_FILE_LOAD: i64 = 294;
 
-/// Older forms of refused calls, which only x86_64 still has.
+/// Refused calls that only x86_64 has: older forms of those above, and I/O ports, segments and shared libraries.
 #[cfg(target_arch = "x86_64")]
 const OLD: &[i64] = &[
     libc::SYS_fork,
@@ -173,6 +177,7 @@ const OLD: &[i64] = &[
     libc::SYS_utime,
     libc::SYS_utimes,
     libc::SYS_futimesat,
+    libc::SYS_inotify_init,
     libc::SYS_mknod,
     libc::SYS_symlink,
     libc::SYS_uselib,
@@ -187,7 +192,6 @@ const OLD: &[i64] = &[];
 const NUMBER: u32 = 0;
 const ARCHITECTURE: u32 = 4;
 const FIRST_ARGUMENT: u32 = 16;
-#[cfg(target_arch = "x86_64")]
 const SECOND_ARGUMENT: u32 = 24;
 const THIRD_ARGUMENT: u32 = 32;
 
@@ -247,6 +251,15 @@ fn filter(own: u32) -> Vec<sock_filter> {
         let first = load(FIRST_ARGUMENT);
         [first, skip_if(libc::BPF_JEQ, own, 1, 0), skip_if(libc::BPF_JEQ, also, 0, 1), ALLOW, REFUSE]
     };
+    // Who gets the signals of O_ASYNC: it may be any process of the user, and Landlock does not control that before
+    // Linux 6.12.
+    let no_owner = [
+        load(SECOND_ARGUMENT),
+        skip_if(libc::BPF_JEQ, libc::F_SETOWN as u32, 1, 0),
+        skip_if(libc::BPF_JEQ, F_SETOWN_EX, 0, 1),
+        REFUSE,
+        ALLOW,
+    ];
     let thread = [
         load(FIRST_ARGUMENT),
         skip_if(libc::BPF_JSET, NAMESPACES, 2, 0),
@@ -271,6 +284,7 @@ fn filter(own: u32) -> Vec<sock_filter> {
         filter.extend(on(number, &only_own(own)));
     }
     filter.extend(on(SYS_prlimit64, &only_own(0)));
+    filter.extend(on(SYS_fcntl, &no_owner));
     filter.extend(on(SYS_openat, &no_truncation(THIRD_ARGUMENT)));
     #[cfg(target_arch = "x86_64")]
     filter.extend(on(libc::SYS_open, &no_truncation(SECOND_ARGUMENT)));

@@ -124,6 +124,7 @@ pub const ENCODINGS: &[Encoding] = &[
     ("hexadecimal as in C", |text| each(text, |b| format!("0x{b:02x}, "))),
     ("decimal bytes as Go writes them", |text| format!("[{}]", each(text, |b| format!("{b} ")))),
     ("decimal bytes as Rust writes them", |text| format!("[{}]", each(text, |b| format!("{b}, ")))),
+    ("decimal bytes, one a line", |text| each(text, |b| format!("\n{b}")) + "\n"),
     ("base64", base64),
     ("base64 behind one byte", |text| behind(text, "x", base64)),
     ("base64 behind a user name", |text| behind(text, "otheruser:", base64)),

@@ -4,36 +4,40 @@
 //!
 //! * [`unescaped`] undoes one layer of escapes (`%41`, `\u0041`, `\x41`, `\101`, `\"`, `&#65;`, `&lt;`) and drops
 //!   control characters and other invisible ones.
-//! * [`Base::read`] decodes base64, base32 and hexadecimal, at every bit offset, because anything may precede the
+//! * [`visit_decoded`] decodes base64, base32 and hexadecimal, at every bit offset, because anything may precede the
 //!   encoded secret or its beginning may be cut off. [`decimal`] decodes lists of decimal bytes.
 //! * [`letters`] keeps only letters and digits, whatever is between them.
 //!
-//! [`each`] visits the text itself, up to [`LAYERS`] layers of escapes below it, and bases below these, up to [`BASES`]
-//! deep. A repeated escape of one kind, like `%252541`, is one layer. Each layer is also read as if the original text
-//! contained escapes itself. If a secret is found in a reading, the ranges of its bytes say what to remove.
+//! [`visit_readings`] visits the text itself, up to [`MAX_LAYERS`] layers of escapes below it, and what the last layer's
+//! text contains in these encodings, up to [`MAX_NESTED_ENCODINGS`] deep. Decimal bytes are decoded from the text itself,
+//! too: line ends between them separate numbers, and no layer has them any more. A repeated escape of one kind, like
+//! `%252541`, is one layer. Each layer is also read as if the original text contained escapes itself. If a secret is
+//! found in a reading, the ranges of its bytes say what to remove.
 //!
 //! Not found: an escaped secret that has several backslashes in a row, or a backslash beside `%` or `&`; and a secret
 //! that contains an escape itself, where several layers of escapes were applied. In these cases it is ambiguous which
-//! characters belong to the secret. Such secrets are still found unescaped and in a base.
+//! characters belong to the secret. Such secrets are still found unescaped and in base64 and the like.
 //!
-//! Time and memory are linear in the text: it is read in pieces of [`PIECE`] bytes, each a bounded number of times.
+//! Time and memory are linear in the text: it is read in chunks of [`CHUNK`] bytes, each a bounded number of times.
 
-use std::borrow::Cow;
+mod encodings;
+
+use encodings::{decimal, visit_decoded};
 
 /// How many layers of escapes are undone. Each is of another kind than the layer around it.
-const LAYERS: usize = 4;
+const MAX_LAYERS: usize = 4;
 
-/// How many nested bases are decoded.
-const BASES: usize = 2;
+/// How many nested encodings are decoded.
+const MAX_NESTED_ENCODINGS: usize = 2;
 
 /// How many bytes of a text are read at a time.
-const PIECE: usize = 16 << 10;
+const CHUNK: usize = 16 << 10;
 
-/// How many bytes consecutive pieces overlap, so that a secret across the boundary is found.
+/// How many bytes consecutive chunks overlap, so that a secret across the boundary is found.
 const OVERLAP: usize = 2 << 10;
 
 /// Shortest part of a secret that is looked for. Shorter ones reveal nothing and occur in too many words.
-pub(super) const SHORTEST: usize = 6;
+pub(super) const MIN_LENGTH: usize = 6;
 
 /// A decoded byte and the range of the text that it was decoded from.
 #[derive(Clone, Copy, Debug)]
@@ -44,13 +48,13 @@ pub(super) struct Byte {
 }
 
 /// Visits every reading of a text. With `spread`, also the readings with only letters and digits.
-pub(super) fn each(text: &[u8], spread: bool, visit: &mut dyn FnMut(&[Byte])) {
+pub(super) fn visit_readings(text: &[u8], spread: bool, visit: &mut dyn FnMut(&[Byte])) {
     let mut start = 0;
     loop {
-        let end = text.len().min(start + PIECE);
+        let end = text.len().min(start + CHUNK);
         let plain = text[start..end].iter().zip(start..);
         let plain = plain.map(|(value, at)| Byte { value: *value, from: at, to: at + 1 }).collect();
-        read(plain, spread, BASES, visit);
+        visit_chunk(plain, spread, MAX_NESTED_ENCODINGS, visit);
         if end == text.len() {
             return;
         }
@@ -58,8 +62,8 @@ pub(super) fn each(text: &[u8], spread: bool, visit: &mut dyn FnMut(&[Byte])) {
     }
 }
 
-/// Visits every reading of one piece, with up to `bases` nested bases.
-fn read(mut text: Vec<Byte>, spread: bool, bases: usize, visit: &mut dyn FnMut(&[Byte])) {
+/// Visits every reading of one chunk, with up to `nested` nested encodings.
+fn visit_chunk(mut text: Vec<Byte>, spread: bool, nested: usize, visit: &mut dyn FnMut(&[Byte])) {
     let mut visit_layer = |layer: &[Byte]| {
         visit(layer);
         if layer.iter().any(|byte| matches!(byte.value, b'\\' | b'%' | b'&')) {
@@ -71,7 +75,9 @@ fn read(mut text: Vec<Byte>, spread: bool, bases: usize, visit: &mut dyn FnMut(&
         }
     };
     visit_layer(&text);
-    for _ in 0..LAYERS {
+    let length = text.len();
+    let mut numbers = if nested > 0 { vec![decimal(&text)] } else { Vec::new() };
+    for _ in 0..MAX_LAYERS {
         let below = unescaped(&text, escape);
         if below.len() == text.len() {
             break; // nothing was undone: an escape is longer than what it stands for
@@ -79,19 +85,13 @@ fn read(mut text: Vec<Byte>, spread: bool, bases: usize, visit: &mut dyn FnMut(&
         text = below;
         visit_layer(&text);
     }
-    if bases > 0 {
-        for base in Base::ALL {
-            let text = if base.bits == 4 { unprefixed(&text) } else { Cow::Borrowed(&text[..]) };
-            let runs = base.runs(&text);
-            // The bits to skip: the first whole byte may begin at any bit of a run.
-            for skipped in (0..if runs.is_empty() { 0 } else { 8 }).step_by(base.step) {
-                let inside = runs.iter().flat_map(|run| base.read(run, skipped)).collect();
-                read(inside, false, bases - 1, visit);
-            }
+    if nested > 0 {
+        visit_decoded(&text, &mut |decoded| visit_chunk(decoded, false, nested - 1, visit));
+        if text.len() < length {
+            numbers.push(decimal(&text));
         }
-        let numbers = decimal(&text);
-        if numbers.len() >= SHORTEST {
-            read(numbers, false, bases - 1, visit);
+        for numbers in numbers.into_iter().filter(|numbers| numbers.len() >= MIN_LENGTH) {
+            visit_chunk(numbers, false, nested - 1, visit);
         }
     }
 }
@@ -100,7 +100,7 @@ fn read(mut text: Vec<Byte>, spread: bool, bases: usize, visit: &mut dyn FnMut(&
 pub(super) fn layers(text: &[u8]) -> Vec<Vec<u8>> {
     let mut all = Vec::new();
     let plain = text.iter().map(|value| Byte { value: *value, from: 0, to: 0 }).collect();
-    read(plain, false, 0, &mut |view| all.push(view.iter().map(|byte| byte.value).collect()));
+    visit_chunk(plain, false, 0, &mut |view| all.push(view.iter().map(|byte| byte.value).collect()));
     all
 }
 
@@ -363,129 +363,4 @@ fn number(text: &[Byte], at: usize, radix: u32, digits: usize) -> Option<u32> {
     digits.iter().try_fold(0u32, |sum, digit| {
         sum.checked_mul(radix)?.checked_add(char::from(digit.value).to_digit(radix)?)
     })
-}
-
-/// The text without any `0x` before two hexadecimal digits.
-fn unprefixed(text: &[Byte]) -> Cow<'_, [Byte]> {
-    let is_prefix = |at: usize| starts(text, at, b"0x") && number(text, at + 2, 16, 2).is_some();
-    if !(0..text.len()).any(is_prefix) {
-        return Cow::Borrowed(text);
-    }
-    let kept = (0..text.len()).filter(|at| !(is_prefix(*at) || *at > 0 && is_prefix(*at - 1)));
-    kept.map(|at| text[at]).collect()
-}
-
-/// A base whose digits have a whole number of bits.
-struct Base {
-    /// Bits per digit.
-    bits: u32,
-    /// The greatest common divisor of `bits` and 8.
-    step: usize,
-    /// The value of a digit.
-    digit: fn(u8) -> Option<u32>,
-    /// Characters that may be between two digits.
-    between: &'static [u8],
-}
-
-impl Base {
-    const ALL: [Self; 3] = [
-        Self { bits: 4, step: 4, digit: digit16, between: b" :-,._=%[]" },
-        Self { bits: 5, step: 1, digit: digit32, between: b"" },
-        Self { bits: 6, step: 2, digit: digit64, between: b"" },
-    ];
-
-    /// The runs of consecutive digits that are long enough for [`SHORTEST`] bytes.
-    fn runs<'t>(&self, text: &'t [Byte]) -> Vec<&'t [Byte]> {
-        let mut runs = Vec::new();
-        let mut start = 0;
-        let mut digits = 0;
-        for (at, byte) in text.iter().enumerate() {
-            if (self.digit)(byte.value).is_some() {
-                digits += 1;
-            } else if !self.between.contains(&byte.value) {
-                if digits * self.bits as usize >= SHORTEST * 8 {
-                    runs.push(&text[start..at]);
-                }
-                (start, digits) = (at + 1, 0);
-            }
-        }
-        if digits * self.bits as usize >= SHORTEST * 8 {
-            runs.push(&text[start..]);
-        }
-        runs
-    }
-
-    /// Decodes a run of digits after skipping `skipped` bits at its beginning.
-    fn read(&self, run: &[Byte], mut skipped: u32) -> Vec<Byte> {
-        let mut bytes = Vec::with_capacity(run.len());
-        let mut held = 0;
-        let mut bits = 0;
-        let mut from = 0;
-        for byte in run {
-            let Some(digit) = (self.digit)(byte.value) else { continue };
-            if bits == 0 {
-                from = byte.from;
-            }
-            held = held << self.bits | digit;
-            bits += self.bits;
-            let unwanted = skipped.min(bits);
-            (bits, skipped) = (bits - unwanted, skipped - unwanted);
-            if bits >= 8 {
-                bits -= 8;
-                bytes.push(Byte { value: (held >> bits & 0xff) as u8, from, to: byte.to });
-                from = byte.from;
-            }
-            held &= (1 << bits) - 1;
-        }
-        bytes
-    }
-}
-
-fn digit16(byte: u8) -> Option<u32> {
-    char::from(byte).to_digit(16)
-}
-
-fn digit32(byte: u8) -> Option<u32> {
-    match byte {
-        b'A'..=b'Z' | b'a'..=b'z' => Some(u32::from(byte.to_ascii_lowercase() - b'a')),
-        b'2'..=b'7' => Some(u32::from(byte - b'2') + 26),
-        _ => None,
-    }
-}
-
-/// Accepts the standard and the URL-safe alphabet.
-fn digit64(byte: u8) -> Option<u32> {
-    match byte {
-        b'A'..=b'Z' => Some(u32::from(byte - b'A')),
-        b'a'..=b'z' => Some(u32::from(byte - b'a') + 26),
-        b'0'..=b'9' => Some(u32::from(byte - b'0') + 52),
-        b'+' | b'-' => Some(62),
-        b'/' | b'_' => Some(63),
-        _ => None,
-    }
-}
-
-/// Decodes lists of at least [`SHORTEST`] bytes as decimal numbers, for example `[65, 66]` or `[65 66]`.
-fn decimal(text: &[Byte]) -> Vec<Byte> {
-    let mut bytes = Vec::new();
-    let mut at = 0;
-    let mut run = 0;
-    while at < text.len() {
-        let count = text[at..].iter().take(4).take_while(|byte| byte.value.is_ascii_digit()).count();
-        match number(text, at, 10, count).and_then(|number| u8::try_from(number).ok()) {
-            Some(value) => bytes.push(Byte { value, from: text[at].from, to: text[at + count - 1].to }),
-            None if b" ,;".contains(&text[at].value) => {}
-            None => {
-                if bytes.len() - run < SHORTEST {
-                    bytes.truncate(run);
-                }
-                run = bytes.len();
-            }
-        }
-        at += count.max(1);
-    }
-    if bytes.len() - run < SHORTEST {
-        bytes.truncate(run);
-    }
-    bytes
 }

@@ -6,7 +6,7 @@
 //! * [`redacted`], for all output of the process: removes whole secrets, and parts of [`LONG`] bytes or more of long
 //!   ones.
 //! * [`quoted`], for text of others that we quote: a server, a proxy or a program may have cut a secret anywhere and
-//!   put anything between its letters, so this removes all parts of [`SHORTEST`] bytes or more.
+//!   put anything between its letters, so this removes all parts of [`MIN_LENGTH`] bytes or more.
 //!
 //! The first is less strict because it also processes our own messages, and passwords often contain ordinary words.
 
@@ -19,7 +19,7 @@ use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 
 use secrecy::{ExposeSecret, SecretString};
 
-use super::readings::{self, Byte, SHORTEST};
+use super::readings::{self, Byte, MIN_LENGTH};
 
 #[cfg(any(test, fuzzing))]
 #[path = "../../tests/fuzz/targets/redaction.rs"]
@@ -31,7 +31,7 @@ pub const REDACTED: &str = "[redacted]";
 /// Parts of this many bytes of a longer secret are as confidential as the whole.
 const LONG: usize = 12;
 
-/// Shortest secret that is redacted. One shorter than [`SHORTEST`] is only removed from quoted text.
+/// Shortest secret that is redacted. One shorter than [`MIN_LENGTH`] is only removed from quoted text.
 const TINY: usize = 4;
 
 /// How many secrets are remembered after they were dropped, because a server may still repeat them: at least this many,
@@ -215,13 +215,13 @@ struct Parts {
     keys: (u64, u64),
     /// A bloom filter for `short`: rules out most positions of a text without a lookup.
     filter: Box<[u64; 1024]>,
-    /// All parts of [`SHORTEST`] bytes.
+    /// All parts of [`MIN_LENGTH`] bytes.
     short: HashSet<u64, BuildHasherDefault<IdentityHasher>>,
     /// All parts of [`LONG`] bytes, and whole secrets that are shorter.
     long: HashSet<u64, BuildHasherDefault<IdentityHasher>>,
     /// The lengths of the parts in `long`.
     lengths: BTreeSet<usize>,
-    /// Whole secrets of less than [`SHORTEST`] bytes.
+    /// Whole secrets of less than [`MIN_LENGTH`] bytes.
     tiny: HashSet<u64, BuildHasherDefault<IdentityHasher>>,
 }
 
@@ -255,7 +255,7 @@ impl Parts {
     }
 
     fn add_form(&mut self, form: &[u8]) {
-        if form.len() < SHORTEST {
+        if form.len() < MIN_LENGTH {
             if form.len() >= TINY {
                 self.tiny.insert(self.hash_state.hash_one(form));
             }
@@ -268,7 +268,7 @@ impl Parts {
     }
 
     fn add_short(&mut self, form: &[u8]) {
-        for part in form.windows(SHORTEST) {
+        for part in form.windows(MIN_LENGTH) {
             let hash = self.window_hash(part.iter().fold(0, |window, byte| window << 8 | u64::from(*byte)));
             self.short.insert(hash);
             let (word, bit) = filter_bit(hash);
@@ -276,7 +276,7 @@ impl Parts {
         }
     }
 
-    /// The hash of [`SHORTEST`] bytes. It is computed at every byte of every reading of a text, so it has to be cheap.
+    /// The hash of [`MIN_LENGTH`] bytes. It is computed at every byte of every reading of a text, so it has to be cheap.
     fn window_hash(&self, window: u64) -> u64 {
         let hash = (window ^ self.keys.0).wrapping_mul(self.keys.1);
         (hash ^ hash >> 32).wrapping_mul(self.keys.1)
@@ -288,7 +288,9 @@ impl Parts {
         if self.short.is_empty() && self.tiny.is_empty() {
             return found;
         }
-        readings::each(text, cut == Cut::Anywhere, &mut |reading| self.find_in(reading, cut, &mut found));
+        readings::visit_readings(text, cut == Cut::Anywhere, &mut |reading| {
+            self.find_in(reading, cut, &mut found);
+        });
         joined(found)
     }
 
@@ -308,15 +310,15 @@ impl Parts {
             window = (window << 8 | u64::from(*byte)) & WINDOW;
             let hash = self.window_hash(window);
             let (word, bit) = filter_bit(hash);
-            if self.filter[word] & bit != 0 && end + 1 >= SHORTEST {
-                let at = end + 1 - SHORTEST;
+            if self.filter[word] & bit != 0 && end + 1 >= MIN_LENGTH {
+                let at = end + 1 - MIN_LENGTH;
                 if let Some(length) = self.part_length(&text[at..], hash, cut) {
                     add(at, length);
                 }
             }
         }
         if cut == Cut::Anywhere && !self.tiny.is_empty() {
-            for length in TINY..SHORTEST {
+            for length in TINY..MIN_LENGTH {
                 let parts = text.windows(length).enumerate();
                 let tiny = parts.filter(|(_, part)| self.tiny.contains(&self.hash_state.hash_one(part)));
                 tiny.for_each(|(at, _)| add(at, length));
@@ -325,13 +327,13 @@ impl Parts {
     }
 
     /// The length of the part of a secret that a text begins with; `None` if there is none. `hash` is the hash of the
-    /// text's first [`SHORTEST`] bytes.
+    /// text's first [`MIN_LENGTH`] bytes.
     fn part_length(&self, text: &[u8], hash: u64, cut: Cut) -> Option<usize> {
         if !self.short.contains(&hash) {
             return None;
         }
-        if cut == Cut::Anywhere && !is_in_public_text(&text[..SHORTEST]) {
-            return Some(SHORTEST);
+        if cut == Cut::Anywhere && !is_in_public_text(&text[..MIN_LENGTH]) {
+            return Some(MIN_LENGTH);
         }
         let is_long = |length: &&usize| {
             text.get(..**length).is_some_and(|part| self.long.contains(&self.hash_state.hash_one(part)))
@@ -340,8 +342,8 @@ impl Parts {
     }
 }
 
-/// Masks the last [`SHORTEST`] of eight bytes.
-const WINDOW: u64 = (1 << (8 * SHORTEST)) - 1;
+/// Masks the last [`MIN_LENGTH`] of eight bytes.
+const WINDOW: u64 = (1 << (8 * MIN_LENGTH)) - 1;
 
 /// The index of a word in [`Parts::filter`] and the bit of it that stands for a hash.
 fn filter_bit(hash: u64) -> (usize, u64) {
@@ -366,13 +368,13 @@ fn joined(mut found: Vec<Range<usize>>) -> Vec<Range<usize>> {
     found
 }
 
-/// Returns true if [`SHORTEST`] bytes are a part of a text that is not confidential.
+/// Returns true if [`MIN_LENGTH`] bytes are a part of a text that is not confidential.
 fn is_in_public_text(part: &[u8]) -> bool {
     static PARTS: LazyLock<HashSet<Vec<u8>>> = LazyLock::new(|| {
         let letters = |text: &str| text.chars().filter(|c| c.is_alphanumeric()).collect();
         let forms = PUBLIC.iter().flat_map(|public| [(*public).to_owned(), letters(public)]);
         let parts = |form: String| {
-            form.as_bytes().windows(SHORTEST).map(<[u8]>::to_ascii_lowercase).collect::<Vec<_>>()
+            form.as_bytes().windows(MIN_LENGTH).map(<[u8]>::to_ascii_lowercase).collect::<Vec<_>>()
         };
         forms.flat_map(parts).collect()
     });

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-use super::readings::SHORTEST;
+use super::readings::MIN_LENGTH;
 use super::registry::{REDACTED, is_public, percent_decoded};
 use super::{PREFIXES, in_variable, register, register_user};
 
@@ -64,7 +64,7 @@ fn redact_plain(text: &str) -> String {
 
 /// A user name for display; redacted if it may be a token.
 pub fn shown_user(name: &str) -> &str {
-    if name.len() < SHORTEST || is_public(name) { name } else { REDACTED }
+    if name.len() < MIN_LENGTH || is_public(name) { name } else { REDACTED }
 }
 
 /// Redacts a URL whose path may be secret as well, like the webhook URLs of chat services.
@@ -135,7 +135,7 @@ pub fn register_url(url: &str) {
     register_urls(url);
     register_mistyped(url);
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
-    if let Some(at) = rest.find(['/', '?', '#', ';']).filter(|at| rest.len() > at + SHORTEST) {
+    if let Some(at) = rest.find(['/', '?', '#', ';']).filter(|at| rest.len() > at + MIN_LENGTH) {
         let path = &rest[at..];
         if !path.split(['/', '?', '&', '=', '#', ';']).all(is_word) {
             register(path);
@@ -146,7 +146,7 @@ pub fn register_url(url: &str) {
 /// Returns true if a component of a path is an ordinary word and no secret. A hook's URL is often like
 /// `http://localhost:9090/-/reload`, and messages about reloading must stay readable.
 fn is_word(piece: &str) -> bool {
-    piece.len() < SHORTEST
+    piece.len() < MIN_LENGTH
         || (piece.len() <= 16
             && piece.bytes().all(|byte| byte.is_ascii_lowercase() || b"-_.".contains(&byte)))
 }

@@ -24,6 +24,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::retry_on_intr;
 use rustix::process::{Pid, Signal, kill_process};
 use treeswap::clock;
 use treeswap::generation::Name;
@@ -165,7 +166,8 @@ impl Talker {
         if self.output.buffer().is_empty() {
             let limit = Timespec { tv_sec: 120, tv_nsec: 0 };
             let mut said = [PollFd::new(self.output.get_ref(), PollFlags::IN)];
-            assert_eq!(poll(&mut said, Some(&limit)), Ok(1), "it neither says anything nor ends");
+            let polled = retry_on_intr(|| poll(&mut said, Some(&limit)));
+            assert_eq!(polled, Ok(1), "it neither says anything nor ends");
         }
         self.output.fill_buf().unwrap()
     }
@@ -174,7 +176,7 @@ impl Talker {
     fn has_said(&self) -> bool {
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         let mut said = [PollFd::new(self.output.get_ref(), PollFlags::IN)];
-        !self.output.buffer().is_empty() || poll(&mut said, Some(&now)) == Ok(1)
+        !self.output.buffer().is_empty() || retry_on_intr(|| poll(&mut said, Some(&now))) == Ok(1)
     }
 
     /// The next line it says.

@@ -17,7 +17,7 @@ use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use attempts::{ATTEMPTS, Attempt, Plan};
+use attempts::{ESCAPES, Escape, Scene};
 use common::{Files, World, noise};
 use treeswap::mirror::{self, Gc, Mirror, Options, wire};
 use treeswap::sandbox::Sandbox;
@@ -30,9 +30,9 @@ static SECRET: [u8; 16] = *b"only in a memory";
 
 fn main() {
     let args: Vec<OsString> = std::env::args_os().skip(1).collect();
-    if let Some(plan) = attempts::plan(&args) {
+    if let Some(scene) = attempts::scene(&args) {
         let limited = mirror::child_limits(args).expect("it is a child");
-        attempts::run(&plan, limited);
+        attempts::run(&scene, limited);
     }
     if args.iter().any(|arg| arg == "--list") {
         return println!("0 tests, 0 benchmarks");
@@ -44,14 +44,14 @@ fn main() {
     kernels::a_kernel_without_a_part_is_named_where_it_is_required();
     kernels::a_kernel_without_a_part_is_no_trouble_otherwise();
     layers::what_the_kernel_has_and_cannot_be_entered_is_an_error();
-    println!("contained: {} attempts, each refused in the sandbox and done without", ATTEMPTS.len());
+    println!("contained: {} escapes, each refused in the sandbox and done without", ESCAPES.len());
 }
 
 /// A mirror, and things outside of it that are worth having.
 struct Bench {
     world: World,
     options: Options,
-    plan: Plan,
+    scene: Scene,
     _listeners: (std::net::TcpListener, UnixListener, UnixListener),
 }
 
@@ -68,8 +68,8 @@ impl Bench {
         let name = outside.display().to_string();
         let name = <SocketAddr as std::os::linux::net::SocketAddrExt>::from_abstract_name(&name).unwrap();
         let unnamed = UnixListener::bind_addr(&name).unwrap();
-        let plan = Plan {
-            attempt: String::new(),
+        let scene = Scene {
+            escape: String::new(),
             tcp: tcp.local_addr().unwrap(),
             secret,
             outside,
@@ -79,30 +79,30 @@ impl Bench {
             mirror: world.dir().join("mirror"),
         };
         let remote = wire::Options::new(world.remote.path.to_str().unwrap());
-        let mut options = Options::new(&plan.mirror, "main".parse().unwrap(), remote);
+        let mut options = Options::new(&scene.mirror, "main".parse().unwrap(), remote);
         options.indexer = common::binary();
         options.sandbox = sandbox;
-        Self { world, options, plan, _listeners: (tcp, unix, unnamed) }
+        Self { world, options, scene, _listeners: (tcp, unix, unnamed) }
     }
 
     /// The mirror, its packs read by this program.
     fn open_in_strange_hands(&self) -> Mirror {
         let indexer = std::env::current_exe().unwrap();
         let mirror = Mirror::open(Options { indexer, ..self.options.clone() }).unwrap();
-        let planted = self.plan.packs().join("planted");
+        let planted = self.scene.packs().join("planted");
         let _ = std::fs::remove_file(&planted);
-        std::os::unix::fs::symlink(&self.plan.secret, &planted).unwrap();
+        std::os::unix::fs::symlink(&self.scene.secret, &planted).unwrap();
         mirror
     }
 
-    /// What became of an attempt that `start` makes the mirror's process do.
-    fn outcome(&self, attempt: &Attempt, start: impl FnOnce() -> String) -> Result<(), i32> {
-        let plan = Plan { attempt: attempt.name.to_owned(), ..self.plan.clone() };
-        plan.write();
+    /// What became of an escape that `start` makes the mirror's process try.
+    fn outcome(&self, escape: &Escape, start: impl FnOnce() -> String) -> Result<(), i32> {
+        let scene = Scene { escape: escape.name.to_owned(), ..self.scene.clone() };
+        scene.write();
         let said = start();
-        let outcome = std::fs::read_to_string(plan.outcome());
-        let outcome = outcome.unwrap_or_else(|error| panic!("{}: {error}; it said: {said}", attempt.name));
-        std::fs::remove_file(plan.outcome()).unwrap();
+        let outcome = std::fs::read_to_string(scene.outcome());
+        let outcome = outcome.unwrap_or_else(|error| panic!("{}: {error}; it said: {said}", escape.name));
+        std::fs::remove_file(scene.outcome()).unwrap();
         match outcome.strip_prefix("refused: ") {
             Some(errno) => Err(errno.parse().unwrap()),
             None => Ok(()), // done, or it did not come back from it
@@ -131,18 +131,18 @@ fn everything_is_refused_in_the_sandbox_and_nothing_without() {
     unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY) };
     let mut wrong = Vec::new();
     for sandbox in [Sandbox::Require, Sandbox::Off] {
-        for attempt in ATTEMPTS {
+        for escape in ESCAPES {
             let bench = Bench::new(sandbox);
             let mut mirror = bench.open_in_strange_hands();
-            let outcome = bench.outcome(attempt, || fetch(&mut mirror));
-            let refused = outcome.is_err_and(|errno| attempt.refusals.contains(&errno));
+            let outcome = bench.outcome(escape, || fetch(&mut mirror));
+            let refused = outcome.is_err_and(|errno| escape.refusals.contains(&errno));
             match sandbox {
                 Sandbox::Off if refused => wrong.push(format!(
                     "{}: this machine refuses it without a sandbox, too, so that nothing is proven: {outcome:?}",
-                    attempt.name
+                    escape.name
                 )),
                 Sandbox::Require if !refused => {
-                    wrong.push(format!("{}: is not refused in the sandbox: {outcome:?}", attempt.name));
+                    wrong.push(format!("{}: is not refused in the sandbox: {outcome:?}", escape.name));
                 }
                 _ => {}
             }
@@ -161,23 +161,19 @@ fn garbage_collection_can_write_nothing_but_objects_and_reflogs() {
     });
     drop(mirror);
     let mut mirror = bench.open_in_strange_hands();
-    for attempt in ATTEMPTS {
+    for escape in ESCAPES {
         let collect = || mirror.make_room(&[held]).expect_err("it collected nothing").to_string();
-        let outcome = bench.outcome(attempt, collect);
-        assert!(
-            outcome.is_err_and(|errno| attempt.refusals.contains(&errno)),
-            "{}: {outcome:?}",
-            attempt.name
-        );
+        let outcome = bench.outcome(escape, collect);
+        assert!(outcome.is_err_and(|errno| escape.refusals.contains(&errno)), "{}: {outcome:?}", escape.name);
     }
 }
 
 fn what_is_needed_works() {
     for sandbox in [Sandbox::Require, Sandbox::Off] {
         let bench = Bench::new(sandbox);
-        for attempt in [&attempts::THREADS, &attempts::OWN_SIGNALS] {
+        for escape in [&attempts::THREADS, &attempts::OWN_SIGNALS] {
             let mut mirror = bench.open_in_strange_hands();
-            assert_eq!(bench.outcome(attempt, || fetch(&mut mirror)), Ok(()), "{}", attempt.name);
+            assert_eq!(bench.outcome(escape, || fetch(&mut mirror)), Ok(()), "{}", escape.name);
         }
         let mut mirror = bench.open_in_strange_hands();
         let mut said = String::new();
@@ -202,7 +198,7 @@ fn what_is_needed_works() {
         });
         mirror.housekeep(&[treeswap::revision::Revision(tip.parse().unwrap())]).unwrap();
     }
-    let packs = std::fs::read_dir(bench.plan.packs()).unwrap();
+    let packs = std::fs::read_dir(bench.scene.packs()).unwrap();
     let packs = packs.filter(|entry| entry.as_ref().unwrap().path().extension().is_some_and(|e| e == "pack"));
     assert_eq!(packs.count(), 1, "garbage is collected");
 }

@@ -24,8 +24,8 @@ fn cleaned(parts: &Parts, text: &[u8], cut: Cut) -> Vec<u8> {
 /// Whether six bytes of the secret in a row are left. Placeholders are no part of what is left.
 fn leaks(secret: &[u8], text: &[u8]) -> bool {
     let text = String::from_utf8_lossy(text).replace(REDACTED, "\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}");
-    let known: HashSet<&[u8]> = secret.windows(SHORTEST).collect();
-    text.as_bytes().windows(SHORTEST).any(|part| known.contains(part) && !is_in_public_text(part))
+    let known: HashSet<&[u8]> = secret.windows(MIN_LENGTH).collect();
+    text.as_bytes().windows(MIN_LENGTH).any(|part| known.contains(part) && !is_in_public_text(part))
 }
 
 /// What is left of a secret in any encoding.

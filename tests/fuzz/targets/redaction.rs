@@ -42,7 +42,7 @@ fn redaction(data: &[u8]) {
     let is_spread = name.starts_with("signs") || name.starts_with("blanks");
     let length = 6 + input.below(35);
     let secret = of_alphabet(input.bytes(length), if is_spread { &words } else { &plain });
-    if secret.len() < SHORTEST || is_public(&secret) || secret.starts_with("-----") {
+    if secret.len() < MIN_LENGTH || is_public(&secret) || secret.starts_with("-----") {
         return;
     }
     let before = of_alphabet(input.bytes(9), &beside);
@@ -79,13 +79,13 @@ fn cleaning(data: &[u8]) {
         );
         assert!(secrets.iter().any(|secret| secret.len() >= TINY) || clean == text, "nothing is secret");
         for secret in
-            secrets.iter().filter(|secret| secret.len() >= SHORTEST && secret.trim().len() == secret.len())
+            secrets.iter().filter(|secret| secret.len() >= MIN_LENGTH && secret.trim().len() == secret.len())
         {
             let is_there = text.windows(secret.len()).any(|part| part == secret.as_bytes());
             let is_left = clean.windows(secret.len()).any(|part| part == secret.as_bytes());
             let is_plain = secret.bytes().all(|byte| byte.is_ascii_alphanumeric()) && secret.len() < 256;
             assert!(
-                !is_there || !is_left || !is_plain || is_in_public_text(&secret.as_bytes()[..SHORTEST]),
+                !is_there || !is_left || !is_plain || is_in_public_text(&secret.as_bytes()[..MIN_LENGTH]),
                 "{secret:?} is left"
             );
         }

@@ -1,0 +1,142 @@
+//! Base64, base32, hexadecimal and lists of decimal bytes.
+
+use std::borrow::Cow;
+
+use super::{Byte, MIN_LENGTH, number, starts};
+
+/// Visits what a text contains in base64, base32 and hexadecimal, decoded at every bit offset.
+pub(super) fn visit_decoded(text: &[Byte], visit: &mut dyn FnMut(Vec<Byte>)) {
+    for encoding in Encoding::ALL {
+        let text = if encoding.bits == 4 { unprefixed(text) } else { Cow::Borrowed(text) };
+        let runs = encoding.runs(&text);
+        // The bits to skip: the first whole byte may begin at any bit of a run.
+        for skipped in (0..if runs.is_empty() { 0 } else { 8 }).step_by(encoding.step) {
+            visit(runs.iter().flat_map(|run| encoding.decode(run, skipped)).collect());
+        }
+    }
+}
+
+/// Decodes lists of at least [`MIN_LENGTH`] bytes as decimal numbers, for example `[65, 66]`, `[65 66]` or one a line.
+pub(super) fn decimal(text: &[Byte]) -> Vec<Byte> {
+    let mut bytes = Vec::new();
+    let mut at = 0;
+    let mut run = 0;
+    while at < text.len() {
+        let count = text[at..].iter().take(4).take_while(|byte| byte.value.is_ascii_digit()).count();
+        match number(text, at, 10, count).and_then(|number| u8::try_from(number).ok()) {
+            Some(value) => bytes.push(Byte { value, from: text[at].from, to: text[at + count - 1].to }),
+            None if b" ,;\t\r\n".contains(&text[at].value) => {}
+            None => {
+                if bytes.len() - run < MIN_LENGTH {
+                    bytes.truncate(run);
+                }
+                run = bytes.len();
+            }
+        }
+        at += count.max(1);
+    }
+    if bytes.len() - run < MIN_LENGTH {
+        bytes.truncate(run);
+    }
+    bytes
+}
+
+/// An encoding whose digits have a whole number of bits.
+struct Encoding {
+    /// Bits per digit.
+    bits: u32,
+    /// The greatest common divisor of `bits` and 8.
+    step: usize,
+    /// The value of a digit.
+    digit: fn(u8) -> Option<u32>,
+    /// Characters that may be between two digits.
+    between: &'static [u8],
+}
+
+impl Encoding {
+    const ALL: [Self; 3] = [
+        Self { bits: 4, step: 4, digit: digit16, between: b" :-,._=%[]" },
+        Self { bits: 5, step: 1, digit: digit32, between: b"" },
+        Self { bits: 6, step: 2, digit: digit64, between: b"" },
+    ];
+
+    /// The runs of consecutive digits that are long enough for [`MIN_LENGTH`] bytes.
+    fn runs<'t>(&self, text: &'t [Byte]) -> Vec<&'t [Byte]> {
+        let mut runs = Vec::new();
+        let mut start = 0;
+        let mut digits = 0;
+        for (at, byte) in text.iter().enumerate() {
+            if (self.digit)(byte.value).is_some() {
+                digits += 1;
+            } else if !self.between.contains(&byte.value) {
+                if digits * self.bits as usize >= MIN_LENGTH * 8 {
+                    runs.push(&text[start..at]);
+                }
+                (start, digits) = (at + 1, 0);
+            }
+        }
+        if digits * self.bits as usize >= MIN_LENGTH * 8 {
+            runs.push(&text[start..]);
+        }
+        runs
+    }
+
+    /// Decodes a run of digits after skipping `skipped` bits at its beginning.
+    fn decode(&self, run: &[Byte], mut skipped: u32) -> Vec<Byte> {
+        let mut bytes = Vec::with_capacity(run.len());
+        let mut held = 0;
+        let mut bits = 0;
+        let mut from = 0;
+        for byte in run {
+            let Some(digit) = (self.digit)(byte.value) else { continue };
+            if bits == 0 {
+                from = byte.from;
+            }
+            held = held << self.bits | digit;
+            bits += self.bits;
+            let unwanted = skipped.min(bits);
+            (bits, skipped) = (bits - unwanted, skipped - unwanted);
+            if bits >= 8 {
+                bits -= 8;
+                bytes.push(Byte { value: (held >> bits & 0xff) as u8, from, to: byte.to });
+                from = byte.from;
+            }
+            held &= (1 << bits) - 1;
+        }
+        bytes
+    }
+}
+
+fn digit16(byte: u8) -> Option<u32> {
+    char::from(byte).to_digit(16)
+}
+
+fn digit32(byte: u8) -> Option<u32> {
+    match byte {
+        b'A'..=b'Z' | b'a'..=b'z' => Some(u32::from(byte.to_ascii_lowercase() - b'a')),
+        b'2'..=b'7' => Some(u32::from(byte - b'2') + 26),
+        _ => None,
+    }
+}
+
+/// Accepts the standard and the URL-safe alphabet.
+fn digit64(byte: u8) -> Option<u32> {
+    match byte {
+        b'A'..=b'Z' => Some(u32::from(byte - b'A')),
+        b'a'..=b'z' => Some(u32::from(byte - b'a') + 26),
+        b'0'..=b'9' => Some(u32::from(byte - b'0') + 52),
+        b'+' | b'-' => Some(62),
+        b'/' | b'_' => Some(63),
+        _ => None,
+    }
+}
+
+/// The text without any `0x` before two hexadecimal digits.
+fn unprefixed(text: &[Byte]) -> Cow<'_, [Byte]> {
+    let is_prefix = |at: usize| starts(text, at, b"0x") && number(text, at + 2, 16, 2).is_some();
+    if !(0..text.len()).any(is_prefix) {
+        return Cow::Borrowed(text);
+    }
+    let kept = (0..text.len()).filter(|at| !(is_prefix(*at) || *at > 0 && is_prefix(*at - 1)));
+    kept.map(|at| text[at]).collect()
+}
