@@ -12,6 +12,9 @@ use crate::retry::{jittered, random_fraction};
 /// How long the answer to a write is awaited after shutdown began.
 pub(super) const LAST_ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// How long the errors of failed reads are awaited after shutdown began.
+pub(super) const LAST_ERROR_TIMEOUT: Duration = Duration::from_millis(100);
+
 /// Completes `after` the shutdown began; never if it does not begin.
 pub(super) async fn after_shutdown(cancel: &CancellationToken, after: Duration) {
     cancel.cancelled().await;

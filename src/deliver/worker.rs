@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::aliases::Aliases;
 use super::orphaned;
-use super::pauses::{after_shutdown, pause};
+use super::pauses::{LAST_ERROR_TIMEOUT, after_shutdown, pause};
 use super::pool::Pool;
 use super::record::{self, Recording};
 use super::report::{ClusterOutcome, Notes, Outcome, Target, all_failed};
@@ -175,7 +175,8 @@ impl<S: Source> Worker<S> {
         let found = tokio::select! {
             biased;
             found = self.survey(desired, reader) => Some(found),
-            () = cancel.cancelled() => None, // reads can be dropped at any point
+            // Reads can be dropped at any point. Those that wait for their next try end at once, with their last error.
+            () = after_shutdown(&cancel, LAST_ERROR_TIMEOUT) => None,
         };
         let Some(ClusterSurvey { surveys, mut refused, failures: unread }) = found else {
             let all = all_failed(desired, &self.name, &StopReason::Cancelled.to_string(), &[]).into_iter();

@@ -151,12 +151,12 @@ fn an_apply_that_runs_out_of_time_says_what_held_it_up() {
     fs_err::write(&kubeconfig, text.to_string()).unwrap();
     let revision = flag("revision", std::path::Path::new(&"1".repeat(40)));
     let mut command =
-        world.treeswap(&["apply", "--owner=test", "--timeout=6s", &rules(&world, RULES), &tree, &revision]);
+        world.treeswap(&["apply", "--owner=test", "--timeout=2s", &rules(&world, RULES), &tree, &revision]);
     let ran = run::to_end(command.args([flag("kubeconfig", &kubeconfig), "-o=lines".to_owned()]));
     let said = format!("{}{}", ran.stdout, ran.stderr);
     assert_eq!(ran.status.code(), Some(3), "{said}");
     assert!(said.contains("Connection refused"), "{said}");
-    assert!(said.contains("--timeout=6s was over before everything was done"), "{said}");
+    assert!(said.contains("--timeout=2s was over before everything was done"), "{said}");
 }
 
 #[test]

@@ -396,9 +396,10 @@ fn connected(pid: u32, port: u16) -> bool {
 fn an_attempt_ends_at_its_deadline_and_the_next_one_follows() {
     let world = World::new();
     let remote = format!("git://127.0.0.1:{}/x", silent());
-    let mut sync = start(&world, &["--repo", &remote, "--sync-timeout=300ms", "--period=10ms"]);
-    eventually(20, "three attempts", || (sync.log().matches("--sync-timeout").count() >= 3).then_some(()));
-    drains(&mut sync);
+    let flags = ["--repo", &remote, "--sync-timeout=300ms", "--period=10ms", "--max-failures=3"];
+    let mut sync = start(&world, &flags);
+    assert_eq!(sync.ended().code(), Some(1), "three attempts failed: {}", sync.log());
+    assert!(sync.log().contains("--sync-timeout=300ms"), "{}", sync.log());
 }
 
 /// A `git` on the search path that stops in the middle of a pack.
