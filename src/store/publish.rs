@@ -11,17 +11,17 @@
 //!    *Crash:* a record without a directory. Dropped.
 //! 3. Rename the staged directory to its name in the root.
 //!    *Crash:* a complete generation that `..data` does not name. Discarded, unless there is nothing else to serve.
-//! 4. Create root links for new top-level names, pointing into the new generation itself. From here on readers of a new
-//!    name see the new content.
-//!    *Crash:* root links created too early. Removed.
+//! 4. Create root links for new top-level names, pointing into the new generation itself, and remove those of names
+//!    that the tree no longer has. From here on readers of a removed name see `ENOENT`, and readers of a new name see
+//!    the new content.
+//!    *Crash:* root links created or removed too early. Brought in line with the generation that `..data` names.
 //! 5. Create the symlink `..data_tmp`.
 //!    *Crash:* a left-over that would make every later step 5 fail. Removed.
 //! 6. Rename `..data_tmp` over `..data`: the swap. This is the one event that readers wait for; when it arrives,
-//!    everything that the new tree has is in place, and readers of a name that it no longer has see `ENOENT`.
+//!    everything a reader can list or open is in place.
 //!    *Crash before:* the old generation is current. *Crash after:* the new one is, and steps 7 to 9 are done at start.
-//! 7. Point the root links of step 4 to `..data/<name>`, by renames over them. Remove those of names that the tree no
-//!    longer has. Not earlier: as long as the old generation is current, its names have to be there.
-//!    *Crash:* root links that name the generation directly, or dangle. Pointed to `..data`, or removed, at start.
+//! 7. Point the root links of step 4 to `..data/<name>`, by renames over them.
+//!    *Crash:* root links that name the generation directly. Pointed to `..data` at start.
 //! 8. Sync the root directory.
 //!    *Power cut before:* either generation is current, and both are complete: their content was synced before step 1.
 //! 9. Write the records: the new generation is current, the old one retired now. Its grace period starts.
@@ -75,9 +75,9 @@ impl Store {
         let previous = self.state.current.replace(name.clone());
         self.stamps.put(&name, stamps);
         self.trim_journal();
-        // 7, 8, 9
-        let warnings = self.finish_publication_steps(Some((&added, &names)), previous.as_ref(), now);
         self.top_names = Some((name, Arc::new(names)));
+        // 7, 8, 9
+        let warnings = self.finish_publication_steps(&added, previous.as_ref(), now);
         Ok(Published { current: record, previous, warnings })
     }
 
@@ -110,6 +110,7 @@ impl Store {
         staged.mark_moved();
         // 4
         let added = layout.add_links(names, name)?;
+        layout.remove_links(names)?;
         ready(record, &place)?;
         // 5, 6
         self.swap(name)?;
@@ -137,21 +138,17 @@ impl Store {
         }
     }
 
-    /// Steps 7 to 9, with the root links of step 4 and all top-level names; git-sync's layout has neither. Failures are
-    /// returned as warnings: the generation is published already.
+    /// Steps 7 to 9. Their failures are returned as warnings: the generation is published already.
     pub(super) fn finish_publication_steps(
         &mut self,
-        links: Option<(&Names, &TopNames)>,
+        added: &Names,
         previous: Option<&Name>,
         now: &Now,
     ) -> Vec<String> {
         let mut warnings = Vec::new();
         let mut warn = |done: Result<(), Error>| warnings.extend(done.err().map(|error| one_line(&error)));
         // 7
-        if let Some((added, names)) = links {
-            warn(self.layout.finish_links(added));
-            warn(self.layout.remove_links(names).map(drop));
-        }
+        warn(self.layout.finish_links(added));
         // 8
         warn(self.sync_link());
         // 9

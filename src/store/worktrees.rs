@@ -38,6 +38,7 @@ use crate::clock::Now;
 use crate::fsx;
 use crate::generation::{GenerationRecord, Name};
 use crate::human::one_line;
+use crate::store::links::Names;
 use crate::store::publish::Ready;
 use crate::store::state::State;
 use crate::store::{Durability, Error, Published, Staged, Store};
@@ -104,7 +105,7 @@ impl Store {
             if names.exchanges() && names.replaces_current { Some(names.initial.clone()) } else { previous };
         // 8, 9
         warnings.extend(self.clear_name(&names).err().map(|error| one_line(&error)));
-        warnings.extend(self.finish_publication_steps(None, previous.as_ref(), now));
+        warnings.extend(self.finish_publication_steps(&Names::default(), previous.as_ref(), now));
         Ok(Published { current: record, previous, warnings })
     }
 

@@ -55,7 +55,7 @@ fn an_update_of_the_same_names_causes_four_events() {
 }
 
 #[test]
-fn names_are_added_before_the_link_moves_and_removed_after_it() {
+fn names_added_and_removed_are_in_place_when_the_link_moves() {
     let world = World::new();
     let mut store = world.with(&files("ab", "1"));
     let watch = Watch::on(&world.root());
@@ -65,11 +65,11 @@ fn names_are_added_before_the_link_moves_and_removed_after_it() {
         [
             "MOVED_TO|ISDIR ..G",
             "CREATE c",
+            "DELETE a",
             "CREATE ..data_tmp",
             "MOVED_FROM ..data_tmp",
             "MOVED_TO ..data",
-            "MOVED_TO c",
-            "DELETE a"
+            "MOVED_TO c"
         ]
     );
     world.assert_serves(&files("bc", "2"));
