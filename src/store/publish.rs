@@ -27,7 +27,7 @@
 //! 9. Write the records: the new generation is current, the old one retired now. Its grace period starts.
 //!    *Crash before:* the old one counts as retired from the next start on.
 //!
-//! A failure before step 6 changes nothing that is published. A failure after step 6 does not fail the publication:
+//! A failure before step 6 changes nothing below `..data`. A failure after step 6 does not fail the publication:
 //! it is reported, and repaired in the next cycle.
 
 use std::path::Path;
