@@ -71,16 +71,16 @@ impl ServerCertVerifier for Verifier {
         }
         let Roots { store, configured } =
             read_roots(self.ca_file.clone()).map_err(|problem| OtherError(Arc::new(problem)))?;
-        let verdict = WebPkiServerVerifier::builder_with_provider(Arc::new(store), self.provider.clone())
+        let result = WebPkiServerVerifier::builder_with_provider(Arc::new(store), self.provider.clone())
             .build()
             .map_err(|error| OtherError(Arc::new(error)))?
             .verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
-        match verdict {
+        match result {
             Err(error) if is_ca_certificate_error(&error) && configured.contains(end_entity) => {
                 verify_server_name(&ParsedCertificate::try_from(end_entity)?, server_name)?;
                 Ok(ServerCertVerified::assertion())
             }
-            verdict => verdict,
+            result => result,
         }
     }
 

@@ -222,6 +222,10 @@ mod tests {
         assert!(ObjectTable::decode("p".into(), &raw[..raw.len() - 1]).is_none(), "it is truncated");
         raw[ROW_BYTES - 1] = 5;
         assert!(ObjectTable::decode("p".into(), &raw).is_none(), "no object has that type");
+        raw[ROW_BYTES - 1] = 3;
+        assert!(ObjectTable::decode("p".into(), &raw).is_some());
+        raw[20..28].fill(0xff);
+        assert!(ObjectTable::decode("p".into(), &raw).is_none(), "an entry ends beyond 2^64");
     }
 
     #[test]
