@@ -10,8 +10,8 @@ use super::SECOND;
 use super::common::run::Ran;
 use super::common::{Files, World, allowed};
 
-/// What no attempt may need.
-pub const MEMORY: u64 = 96 << 10;
+/// What no attempt may need, KiB.
+pub const MEMORY: u64 = 48 << 10;
 
 /// A password that must appear nowhere; as it is, and as bob's in a header.
 pub const CANARY: [&str; 2] = ["canary-4711", "Ym9iOmNhbmFyeS00NzEx"];
@@ -21,7 +21,7 @@ pub const CANARY: [&str; 2] = ["canary-4711", "Ym9iOmNhbmFyeS00NzEx"];
 pub struct Attempt {
     pub ran: Ran,
     pub took: Duration,
-    /// The largest sum of the peaks of all processes that it had at one time, KiB. Children that followed each other
+    /// The largest sum of the peaks of all processes that it had at one time, KiB, without files. Children that followed each other
     /// are not added up.
     pub memory: u64,
 }
@@ -50,17 +50,21 @@ pub fn watch(command: &mut Command, world: &World, served: Option<(&Path, &[u8])
     Attempt { ran: Ran { status, stdout, stderr }, took, memory }
 }
 
-/// The peaks of this process and of those below it, added up (proc(5): VmHWM never shrinks while a program runs).
+/// The peaks of this process and of those below it, added up (proc(5): VmHWM never shrinks while a program runs). Pages of
+/// files are not counted: how many of the program's own are mapped depends on what the page cache has, and differs by
+/// dozens of MiB.
 fn tree(pid: u32) -> u64 {
     let Ok(status) = std::fs::read_to_string(format!("/proc/{pid}/status")) else { return 0 };
-    let peak: Option<u64> =
-        status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().split(' ').next()?.parse().ok());
-    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return peak.unwrap_or(0) };
+    let value = |name: &str| -> Option<u64> {
+        status.lines().find_map(|line| line.strip_prefix(name)?.trim().split(' ').next()?.parse().ok())
+    };
+    let peak = value("VmHWM:").unwrap_or(0).saturating_sub(value("RssFile:").unwrap_or(0));
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return peak };
     let children = threads.flatten().flat_map(|thread| {
         let children = std::fs::read_to_string(thread.path().join("children")).unwrap_or_default();
         children.split_ascii_whitespace().map(|child| tree(child.parse().unwrap())).collect::<Vec<_>>()
     });
-    peak.unwrap_or(0) + children.sum::<u64>()
+    peak + children.sum::<u64>()
 }
 
 /// What a server does to an attempt, and what must come of it.
