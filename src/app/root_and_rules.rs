@@ -40,7 +40,7 @@ impl RootDelivery {
     ) -> Self {
         let newest = sync.newest();
         let loop_timing = loop_timing(&rules, pace);
-        let source = Published::new(newest.clone(), sync.history(), objects, rules.planner.clone());
+        let source = Published::new(newest.clone(), sync.comparer(), objects, rules.planner.clone());
         let source = Arc::new(source);
         Self { rules, source, newest, loop_timing, reporter }
     }

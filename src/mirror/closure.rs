@@ -126,7 +126,7 @@ fn path(dirs: &[(usize, Vec<u8>)]) -> String {
 
 /// The part of a tip's history that is in the mirror.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(super) struct History {
+pub(super) struct LocalHistory {
     /// The shallow boundary: commits whose parents are not kept.
     pub(super) boundary: Vec<ObjectId>,
     /// True if the history is as deep as configured.
@@ -139,12 +139,12 @@ pub(super) fn history(
     tip: ObjectId,
     depth: Depth,
     ends: &HashSet<ObjectId>,
-) -> Result<History, ObjectError> {
+) -> Result<LocalHistory, ObjectError> {
     let limit = match depth {
         Depth::Commits(n) => n.max(1),
         Depth::Full => u32::MAX,
     };
-    let mut found = History { boundary: Vec::new(), complete: true };
+    let mut found = LocalHistory { boundary: Vec::new(), complete: true };
     let mut seen = HashSet::from([tip]);
     let mut queue = VecDeque::from([(tip, 1)]);
     // Breadth first, so that a commit's distance is that of its shortest path, as on the server.

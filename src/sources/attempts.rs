@@ -138,12 +138,12 @@ impl Drop for WaitingDelivery {
 
 /// Compares revisions of the ref, to tell an advance from a rewind. It holds the mirror's lock while it asks, at most
 /// for the time limit of an attempt; attempts wait meanwhile. The time to get the lock is not limited.
-pub struct History {
+pub struct RevisionComparer {
     mirror: Arc<Mutex<Upstream>>,
     limit: Duration,
 }
 
-impl History {
+impl RevisionComparer {
     /// Uses the given mirror, with the time limit of an attempt.
     pub fn new(mirror: Arc<Mutex<Upstream>>, limit: Duration) -> Self {
         Self { mirror, limit }

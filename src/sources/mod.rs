@@ -27,7 +27,7 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
 
-pub use attempts::{AttemptReporter, History, RevisionQuery};
+pub use attempts::{AttemptReporter, RevisionComparer, RevisionQuery};
 pub use file::{BadFile, Credentials, List, SourceSpec};
 pub use published::Published;
 pub use remote::Remote;

@@ -6,7 +6,7 @@ use tokio::sync::Mutex;
 
 use super::plans::Plans;
 use super::relations::Relations;
-use super::{History, Named, Recorded, RevisionQuery, Source, SourceError};
+use super::{Named, Recorded, RevisionComparer, RevisionQuery, Source, SourceError};
 use crate::configmap::apply::Desired;
 use crate::desired::Planner;
 use crate::mirror::Objects;
@@ -15,15 +15,20 @@ use crate::revision::{Relation, Revision};
 /// The revisions of a root: deliveries ask the root's sync instead of the remote.
 pub struct Published {
     newest: RevisionQuery,
-    history: History,
+    comparer: RevisionComparer,
     plans: Plans,
     relations: Mutex<Relations>,
 }
 
 impl Published {
     /// Uses the root's sync through its two handles, and the objects of its mirror.
-    pub fn new(newest: RevisionQuery, history: History, objects: Objects, planner: Planner) -> Self {
-        Self { newest, history, plans: Plans::new(objects, planner), relations: Mutex::default() }
+    pub fn new(
+        newest: RevisionQuery,
+        comparer: RevisionComparer,
+        objects: Objects,
+        planner: Planner,
+    ) -> Self {
+        Self { newest, comparer, plans: Plans::new(objects, planner), relations: Mutex::default() }
     }
 }
 
@@ -39,6 +44,6 @@ impl Source for Published {
     async fn relation(&self, recorded: Recorded, named: Revision) -> Result<Relation, SourceError> {
         // Deliveries to other clusters that ask meanwhile wait for this answer, which is often theirs as well.
         let mut relations = self.relations.lock().await;
-        relations.of(&recorded.clone(), named, self.history.relation(recorded, named)).await
+        relations.of(&recorded.clone(), named, self.comparer.relation(recorded, named)).await
     }
 }

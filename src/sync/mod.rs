@@ -56,7 +56,7 @@ use crate::mirror::{Selection, Subdirectory, Submodules};
 use crate::payload::{Limits, Rules, Symlinks};
 use crate::phase::machine::{FailureLimits, Machine, Timing};
 use crate::phase::{Status, Trigger};
-use crate::sources::{AttemptReporter, History, RevisionQuery, Upstream};
+use crate::sources::{AttemptReporter, RevisionComparer, RevisionQuery, Upstream};
 use crate::store::{OperatorFile, Store};
 use crate::telemetry::metrics::{Metrics, SourceLabel};
 
@@ -232,8 +232,8 @@ impl Sync {
     }
 
     /// Returns a handle for deliveries that compares revisions, using this sync's mirror and remote.
-    pub fn history(&self) -> History {
-        History::new(self.worker.upstream(), self.options.sync_timeout)
+    pub fn comparer(&self) -> RevisionComparer {
+        RevisionComparer::new(self.worker.upstream(), self.options.sync_timeout)
     }
 
     /// Runs until the sync is done, gives up, or `draining` is cancelled.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashSet};
 
 use crate::mirror::Depth;
-use crate::mirror::closure::{History, history, tree_closure};
+use crate::mirror::closure::{LocalHistory, history, tree_closure};
 use crate::mirror::error::Error;
 use crate::mirror::layout::Layout;
 use crate::mirror::odb::ObjectReader;
@@ -93,7 +93,7 @@ pub(super) fn inspect(
 /// The content of the `shallow` file: the boundary of the tip, and those of the revisions that must stay readable.
 fn boundary(
     reader: &ObjectReader<'_>,
-    tip: History,
+    tip: LocalHistory,
     others: impl Iterator<Item = ObjectId>,
     depth: Depth,
     ends: &HashSet<ObjectId>,

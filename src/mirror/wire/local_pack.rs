@@ -47,7 +47,7 @@ pub(super) fn pack(
         blobs: filter.is_none(),
         pieces,
     };
-    let history = History::read(store, request)?;
+    let history = PeerHistory::read(store, request)?;
 
     for id in &request.haves {
         if let Ok(commit) = packer.reader.commit(id) {
@@ -68,7 +68,7 @@ pub(super) fn pack(
 }
 
 /// The commits that the receiver has, and where history ends on either side.
-struct History {
+struct PeerHistory {
     /// Commits reachable from `haves` down to the boundary.
     held: HashSet<Oid>,
     /// The boundary that the request names.
@@ -77,7 +77,7 @@ struct History {
     own_boundary: HashSet<Oid>,
 }
 
-impl History {
+impl PeerHistory {
     fn read(store: &Store, request: &Request) -> Result<Self, git2::Error> {
         let boundary: HashSet<Oid> = request.shallow.iter().map(to_oid).collect();
         let own = fs_err::read_to_string(store.repository().commondir().join("shallow")).unwrap_or_default();
