@@ -39,8 +39,8 @@ pub fn all(git_sync: Option<&Path>, home: &Path) -> Vec<Subject> {
         path: None,
     };
     let mut all = vec![
-        treeswap(OURS, &["sync", "--min-interval=0s"]),
-        treeswap(COPIES, &["sync", "--min-interval=0s", "--spare=recycle"]),
+        treeswap(OURS, &["sync", "--min-interval=0s", "--max-generations=12"]),
+        treeswap(COPIES, &["sync", "--min-interval=0s", "--max-generations=12", "--spare=recycle"]),
     ];
     all.extend(git_sync.map(|program| Subject {
         name: GIT_SYNC,
