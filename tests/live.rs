@@ -19,13 +19,19 @@ fn signal(sidecar: &Sidecar, signal: Signal) {
     kill_process(Pid::from_child(&sidecar.process.child), signal).unwrap();
 }
 
+/// Waits until `status` gets an answer from a running writer.
+#[track_caller]
+fn wait_until_running(world: &World) {
+    eventually(30, "the writer answers", || (json(world)["writer"] == "running").then_some(()));
+}
+
 #[test]
-fn status_shows_whether_the_writer_runs_hangs_was_killed_or_was_stopped() {
+fn a_running_writer_answers_and_a_stopped_process_is_silent() {
     let world = World::new();
     let commit = world.remote.commit(&Files::new().file("a", "1"));
-    let mut sidecar = Sidecar::start(&world, &["--max-backoff=20ms"]);
+    let mut sidecar = Sidecar::start(&world, &[]);
     sidecar.publishes(&world, &commit);
-    eventually(30, "it answers", || (json(&world)["writer"] == "running").then_some(()));
+    wait_until_running(&world);
     assert_eq!(status(&world, &["--max-age=1h"]).status.code(), Some(0));
     let table = status(&world, &[]).stdout;
     for shown in ["writer        running", "commit        x (Committer, 2023-11-14)"] {
@@ -33,17 +39,24 @@ fn status_shows_whether_the_writer_runs_hangs_was_killed_or_was_stopped() {
     }
     let log = sidecar.process.log();
     assert!(log.contains(": x") && log.contains("2023-11-14T"), "{log}");
-    // Not every failure is written to disk, so `status` has this count from the running writer.
-    let away = world.remote.away();
-    eventually(30, "more failures than are written to disk", || {
-        (json(&world)["sync"]["consecutive_failures"].as_u64()? >= 5).then_some(())
-    });
-    let last_success = json(&world)["sync"]["last_success"].as_str().unwrap().to_owned();
     signal(&sidecar, Signal::STOP);
     let stopped = json(&world);
     assert_eq!(stopped["writer"], "silent", "{stopped}");
     signal(&sidecar, Signal::CONT);
-    eventually(30, "it runs again", || (json(&world)["writer"] == "running").then_some(()));
+    wait_until_running(&world);
+    sidecar.process.terminate();
+    let ended = status(&world, &[]).stdout;
+    assert!(ended.contains("no writer is running since 2"), "{ended}"); // a year begins with 2
+}
+
+#[test]
+fn a_killed_writer_is_told_from_a_clean_shutdown_and_max_age_fails_once_its_last_success_is_old() {
+    let world = World::new();
+    let commit = world.remote.commit(&Files::new().file("a", "1"));
+    let mut sidecar = Sidecar::start(&world, &[]);
+    sidecar.publishes(&world, &commit);
+    wait_until_running(&world);
+    let _away = world.remote.away();
     signal(&sidecar, Signal::KILL);
     sidecar.process.ended();
     let killed = status(&world, &[]).expect_ok("without --max-age what is published is enough").stdout;
@@ -56,17 +69,29 @@ fn status_shows_whether_the_writer_runs_hangs_was_killed_or_was_stopped() {
             assert!(old.stderr.contains("no success within --max-age=1s"), "{}", old.stderr);
         })
     });
-    // The next writer knows the last success of the killed one; the remote is still unreachable.
-    let mut next = Sidecar::start(&world, &[]);
+}
+
+#[test]
+fn a_restarted_writer_knows_the_last_success_of_the_one_before() {
+    let world = World::new();
+    let commit = world.remote.commit(&Files::new().file("a", "1"));
+    let mut sidecar = Sidecar::start(&world, &["--max-backoff=20ms"]);
+    sidecar.publishes(&world, &commit);
+    wait_until_running(&world);
+    let _away = world.remote.away();
+    // Not every failure is written to disk, so `status` has this count from the running writer.
+    eventually(30, "more failures than are written to disk", || {
+        (json(&world)["sync"]["consecutive_failures"].as_u64()? >= 5).then_some(())
+    });
+    let last_success = json(&world)["sync"]["last_success"].as_str().unwrap().to_owned();
+    signal(&sidecar, Signal::KILL);
+    sidecar.process.ended();
+    let next = Sidecar::start(&world, &[]);
     eventually(30, "a failure", || (next.metric("treeswap_sync_consecutive_failures")? > 0.0).then_some(()));
-    let known = last_success.parse::<jiff::Timestamp>().unwrap().as_duration().as_secs_f64();
+    let expected = last_success.parse::<jiff::Timestamp>().unwrap().as_duration().as_secs_f64();
     let last = next.metric("treeswap_last_success_timestamp_seconds").unwrap();
-    assert!((last - known).abs() < 0.001, "{last}, and the last one said {last_success}");
+    assert!((last - expected).abs() < 0.001, "{last}, and the last one said {last_success}");
     assert_eq!(next.metric("treeswap_never_succeeded"), Some(0.0));
-    next.process.terminate();
-    let ended = status(&world, &[]).stdout;
-    assert!(ended.contains("no writer is running since 2"), "{ended}"); // a year begins with 2
-    drop(away);
 }
 
 #[test]
@@ -74,12 +99,12 @@ fn a_writer_without_its_socket_is_not_absent() {
     let world = World::new();
     world.remote.commit(&Files::new().file("a", "1"));
     let mut sidecar = Sidecar::start(&world, &[]);
-    eventually(30, "it answers", || (json(&world)["writer"] == "running").then_some(()));
+    wait_until_running(&world);
     signal(&sidecar, Signal::STOP);
     std::fs::remove_file(world.root.join("..treeswap/status.sock")).unwrap();
     assert_eq!(json(&world)["writer"], "silent", "it holds the lock");
     signal(&sidecar, Signal::CONT);
-    eventually(30, "it makes another one", || (json(&world)["writer"] == "running").then_some(()));
+    wait_until_running(&world); // at a new socket
     // The root is made again as well, by somebody else.
     std::fs::remove_dir_all(&world.root).unwrap();
     std::thread::sleep(std::time::Duration::from_millis(500));
