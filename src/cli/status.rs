@@ -41,7 +41,8 @@ pub struct Args {
     #[arg(long)]
     pub json: bool,
 
-    /// Fail if the last success is older than this: the writer was killed, hangs or cannot reach its remote
+    /// Fail if the last success is older than this: the writer was killed or hangs, the remote does not answer, or its
+    /// newest commit is refused
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub max_age: Option<Duration>,
 

@@ -519,7 +519,8 @@ fn a_sidecars_ceilings_follow_from_its_volume() {
     {
         let made = template(&dir.path().join("chart"), &[&format!("treeswap.sidecar.sizeLimit={size}")]);
         let args = list(ours(&made)[0].container, "args").to_vec();
-        for arg in [format!("--max-bytes={bytes}"), format!("--max-mirror-bytes={mirror}")] {
+        let quarters = ["mirror", "fetch"].map(|what| format!("--max-{what}-bytes={mirror}"));
+        for arg in [format!("--max-bytes={bytes}")].into_iter().chain(quarters) {
             assert!(args.iter().any(|one| one.as_str() == Some(&arg)), "{size}: {args:?}");
         }
     }

@@ -472,6 +472,7 @@ fn a_sidecars_ceilings_fit_its_volume() {
     let limit = mebibytes(volume.unwrap());
     assert_eq!(value("TREESWAP_MAX_BYTES"), limit / 4 * 3);
     assert_eq!(value("TREESWAP_MAX_MIRROR_BYTES"), limit / 4);
+    assert_eq!(value("TREESWAP_MAX_FETCH_BYTES"), limit / 4);
 }
 
 #[test]

@@ -118,8 +118,8 @@ pub(super) struct Rights {
     /// Most of our ConfigMaps in a cluster that a run may delete or empty
     ///
     /// A run that would delete or empty more changes nothing, so that a wrong ref or directory does not delete
-    /// everything. 100 turns the limit off, and also the protection of what another rule set with the same owner wrote
-    /// in namespaces that no rule here names: --prune then deletes that, too.
+    /// everything. 100 turns the limit off. It also lets --prune delete what another rule set with the same owner wrote
+    /// in namespaces that no rule here names.
     #[arg(long, value_name = "PERCENT", default_value = "50", value_parser = config::percent)]
     max_prune: u8,
 

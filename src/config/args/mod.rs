@@ -454,7 +454,10 @@ pub struct Limits {
     #[arg(long, value_name = "BYTES", default_value = "64Mi", value_parser = bytes, hide_short_help = true)]
     pub max_refs_bytes: u64,
 
-    /// Size in bytes above which the mirror is deleted and fetched again
+    /// Size in bytes above which garbage in the mirror is removed early
+    ///
+    /// The mirror is then repacked, or fetched again. A repository that is larger by itself is not refused: that does
+    /// --max-fetch-bytes. With submodules, their mirrors may not have more than this together.
     #[arg(long, value_name = "BYTES", default_value = of::MAX_MIRROR_BYTES.treeswap, value_parser = bytes, hide_short_help = true)]
     pub max_mirror_bytes: u64,
 

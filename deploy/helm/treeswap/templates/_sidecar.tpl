@@ -1,7 +1,9 @@
 {{- /* For other charts: an entry of initContainers. The application starts once the startup probe succeeds. */}}
 {{- define "treeswap.sidecar" -}}
 {{- $limits := dict "max-bytes" (include "treeswap.part" (list .Values.sidecar.sizeLimit 768)) }}
-{{- $_ := set $limits "max-mirror-bytes" (include "treeswap.part" (list .Values.sidecar.sizeLimit 256)) }}
+{{- range list "max-mirror-bytes" "max-fetch-bytes" }}
+{{- $_ := set $limits . (include "treeswap.part" (list $.Values.sidecar.sizeLimit 256)) }}
+{{- end }}
 {{- if eq .Values.sidecar.medium "Memory" }}
 {{- include "treeswap.fits" . }}
 {{- $_ := set $limits "durability" "none" }}
