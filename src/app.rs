@@ -406,8 +406,8 @@ fn failing_sources(status: &watch::Receiver<Status>) -> Vec<String> {
 fn listen_for_signals(runtime: &Runtime, settings: &Settings) -> Result<(CancellationToken, Signals), Error> {
     let _inside = runtime.enter();
     let signals = Signals::listen(settings.signal).map_err(system("listen for signals"))?;
-    let late = u8::from(settings.sync.one_time);
-    let draining = shutdown::listen(late).map_err(system("listen for signals"))?;
+    let deadline_exit_code = u8::from(settings.sync.one_time);
+    let draining = shutdown::listen(deadline_exit_code).map_err(system("listen for signals"))?;
     Ok((draining, signals))
 }
 

@@ -90,6 +90,23 @@ pub fn register_header(value: &str) {
     }
 }
 
+/// Registers the password in a command that runs ssh through another program: `sshpass -p PASSWORD ssh`, or
+/// `env SSHPASS=PASSWORD sshpass -e ssh`. A git program that runs it may repeat it.
+pub fn register_ssh_command(command: &str) {
+    let words: Vec<&str> =
+        command.split([' ', '\t', '\n', '"', '\'']).filter(|word| !word.is_empty()).collect();
+    let ssh = words.iter().position(|word| *word == "ssh" || word.ends_with("/bin/ssh")).unwrap_or(0);
+    let mut before = "";
+    for &word in &words[..ssh] {
+        match word.split_once('=') {
+            Some((name, value)) if name.to_ascii_lowercase().contains("pass") => register(value),
+            _ if before == "-p" => register(word),
+            _ => register(word.strip_prefix("-p").unwrap_or_default()),
+        }
+        before = word;
+    }
+}
+
 /// Registers the name of a header or of a setting unless it [looks like a name](is_name): it may be a misplaced secret.
 pub fn register_name(name: &str) {
     if !is_name(name) {
@@ -246,6 +263,23 @@ mod tests {
     fn a_secret_does_not_print() {
         let source = Source::Value(Secret::new("hunter2"));
         assert_eq!(format!("{source:?}"), "Value([secret])");
+    }
+
+    #[test]
+    fn the_password_in_a_command_for_ssh_is_registered_and_nothing_else_of_it() {
+        for command in [
+            "sshpass -p canary-kA8x-1 ssh -i /etc/keys/kept-as-it-is",
+            "sshpass -pcanary-kA8x-2 /usr/bin/ssh",
+            "sshpass -p 'canary-kA8x-3' ssh",
+            "env TERM=kept-as-it-is SSHPASS=canary-kA8x-4 sshpass -e ssh",
+        ] {
+            register_ssh_command(command);
+        }
+        register_ssh_command("ssh -p kept-as-it-is");
+        let shown = quoted("canary-kA8x-1 canary-kA8x-2 canary-kA8x-3 canary-kA8x-4");
+        assert!(!shown.contains("canary"), "{shown}");
+        let other = "sshpass: /etc/keys/kept-as-it-is: not found";
+        assert_eq!(quoted(other), other);
     }
 
     #[tokio::test]

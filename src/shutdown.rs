@@ -26,20 +26,20 @@ const FORWARDED_WITHIN: Duration = Duration::from_millis(200);
 /// Listens for SIGTERM and SIGINT from now on. The first of them cancels the returned token, a second one exits with
 /// 128 and its number, unless it is the first again within [`FORWARDED_WITHIN`].
 ///
-/// `late` is the exit code if the drain exceeds its deadline. Needs a tokio runtime with a worker thread that is never
-/// blocked.
-pub fn listen(late: u8) -> io::Result<CancellationToken> {
+/// `deadline_exit_code` is the exit code if the drain exceeds its deadline. Needs a tokio runtime with a worker thread
+/// that is never blocked.
+pub fn listen(deadline_exit_code: u8) -> io::Result<CancellationToken> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let draining = CancellationToken::new();
     let token = draining.clone();
     tokio::spawn(async move {
-        let first = next(&mut terminate, &mut interrupt).await;
+        let first = next_signal(&mut terminate, &mut interrupt).await;
         let start = Instant::now();
         token.cancel();
         let second = async {
             loop {
-                let signal = next(&mut terminate, &mut interrupt).await;
+                let signal = next_signal(&mut terminate, &mut interrupt).await;
                 if signal != first || start.elapsed() >= FORWARDED_WITHIN {
                     return signal;
                 }
@@ -47,7 +47,7 @@ pub fn listen(late: u8) -> io::Result<CancellationToken> {
         };
         tokio::select! {
             second = second => process::exit(128 + second),
-            () = tokio::time::sleep_until(start + DRAIN) => process::exit(i32::from(late)),
+            () = tokio::time::sleep_until(start + DRAIN) => process::exit(i32::from(deadline_exit_code)),
         }
     });
     Ok(draining)
@@ -64,7 +64,7 @@ pub fn ignore_hangup() -> io::Result<()> {
 }
 
 /// Waits for SIGTERM or SIGINT and returns its number.
-async fn next(
+async fn next_signal(
     terminate: &mut tokio::signal::unix::Signal,
     interrupt: &mut tokio::signal::unix::Signal,
 ) -> i32 {

@@ -310,7 +310,7 @@ fn flags_that_exclude_or_need_each_other_are_named() {
         (&["--github-app-application-id=-1", installation, key], &["invalid value \"-1\""]),
         (&[id, "--github-app-installation-id=-1", key], &["invalid value \"-1\""]),
         (&[id, installation, key, "--github-base-url=ftp://h/s3cret"], &["--github-base-url", "http"]),
-        (&["--askpass-url=s3cret"], &["--askpass-url", "it must begin with http:// or https://"]),
+        (&["--askpass-url=s3cret"], &["--askpass-url", "must begin with http:// or https://"]),
         (&["--askpass-url=http://h", id, installation, key], &["--askpass-url and a GitHub App exclude"]),
     ];
     for (flags, words) in cases {

@@ -720,3 +720,37 @@ fn old_names_work_and_are_said_to_be_old() {
         assert!(done.stderr.lines().any(|found| found == line), "{line} is not in\n{}", done.stderr);
     }
 }
+
+#[test]
+fn what_has_no_effect_is_named_without_the_passwords_in_it() {
+    const ONLY: &str =
+        "(only -i and -o IdentityFile, UserKnownHostsFile and StrictHostKeyChecking have an effect)";
+    let key = "remove it, and give a key by --ssh-key-file";
+    let cases: &[(&[&str], &str, &[String])] = &[
+        (
+            &[],
+            "sshpass -p hunter2hunter2 ssh -o StrictHostKeyChecking=no -p 22 -o ConnectTimeout=5",
+            &[
+                format!("ignored in $GIT_SSH_COMMAND: the words before ssh, -p, -o ConnectTimeout {ONLY}"),
+                "ssh host keys go unchecked ($GIT_SSH_COMMAND's StrictHostKeyChecking)".to_owned(),
+            ],
+        ),
+        (&["--repo=ssh://git:hunter2hunter2@127.0.0.1:1/x"], "ssh", &[format!("ssh does not use it: {key}")]),
+        (&["--repo=git://git:hunter2hunter2@127.0.0.1:1/x"], "ssh", &["is not used: remove it".to_owned()]),
+        (
+            &["--repo=http://git:hunter2hunter2@127.0.0.1:1/x"],
+            "ssh",
+            &["give it by --password-file, or in $GITSYNC_PASSWORD".to_owned()],
+        ),
+    ];
+    for (args, command, warnings) in cases {
+        let world = World::new();
+        world.remote.commit(&Files::new().file("a", "1"));
+        let ran = run::to_end(sync(&world, args).arg("--one-time").env("GIT_SSH_COMMAND", command));
+        for warning in *warnings {
+            assert!(ran.stderr.contains(warning), "{warning} is not in\n{}", ran.stderr);
+        }
+        assert!(!format!("{}{}", ran.stdout, ran.stderr).contains("hunter2"), "{}", ran.stderr);
+        assert!(!ran.stderr.contains("GIT_SSH_COMMAND: -o "), "{}", ran.stderr);
+    }
+}

@@ -80,7 +80,7 @@ pub(super) fn explain(error: &Error, arguments: &[OsString]) -> (String, Vec<Str
             if let Some(ContextValue::Strings(valid)) = error.get(ContextKind::ValidValue)
                 && !valid.is_empty()
             {
-                hints.insert(0, format!("it is one of {}", valid.join(", ")));
+                hints.insert(0, format!("must be one of {}", valid.join(", ")));
             }
             match value.as_str() {
                 "" if source.starts_with('-') => format!("{source} needs a value{why}"),

@@ -1,5 +1,6 @@
 //! Common checks of flag values. Errors name the flag or the variable by which the value was given.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use url::Url;
@@ -37,26 +38,32 @@ impl Check<'_> {
         let found = choices.iter().find(|(choice, _)| *choice == text);
         found.map(|(_, value)| *value).ok_or_else(|| {
             let names: Vec<&str> = choices.iter().map(|(choice, _)| *choice).collect();
-            self.invalid(flag, text, format!("it is one of {}", names.join(", ")))
+            self.invalid(flag, text, format!("must be one of {}", names.join(", ")))
         })
     }
 
     /// A number of at least `least`.
     pub(super) fn count(&self, flag: &str, value: i64, least: u32) -> Result<u32, Error> {
-        u32::try_from(value).ok().filter(|&value| value >= least).ok_or_else(|| {
-            self.invalid(flag, value, format!("it is at least {least} and at most {}", u32::MAX))
+        self.within(flag, value, least..=u32::MAX)
+    }
+
+    /// A number in a range.
+    pub(super) fn within(&self, flag: &str, value: i64, range: RangeInclusive<u32>) -> Result<u32, Error> {
+        u32::try_from(value).ok().filter(|value| range.contains(value)).ok_or_else(|| {
+            let (least, most) = (range.start(), range.end());
+            self.invalid(flag, value, format!("must be at least {least} and at most {most}"))
         })
     }
 
     /// A number of bytes of at least 1.
     pub(super) fn ceiling(&self, flag: &str, bytes: u64) -> Result<u64, Error> {
-        if bytes == 0 { Err(self.invalid(flag, bytes, "it is at least 1")) } else { Ok(bytes) }
+        if bytes == 0 { Err(self.invalid(flag, bytes, "must be at least 1")) } else { Ok(bytes) }
     }
 
     /// A duration of at least `least`.
     pub(super) fn at_least(&self, flag: &str, value: Duration, least: Duration) -> Result<Duration, Error> {
         if value < least {
-            let why = format!("it is at least {}", values::print_duration(least));
+            let why = format!("must be at least {}", values::print_duration(least));
             return Err(self.invalid(flag, values::print_duration(value), why));
         }
         Ok(value)
@@ -68,16 +75,34 @@ impl Check<'_> {
         let url = Url::parse(text).ok();
         url.filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host()).ok_or_else(|| {
             let shown = redact_path(text);
-            self.invalid(flag, shown, "it must begin with http:// or https://, and name a host")
+            self.invalid(flag, shown, "must begin with http:// or https://, and name a host")
         })
     }
 }
 
-/// Whether a URL contains a password or, for http(s), a user name that looks like a token.
-pub(super) fn holds_password(repo: &str) -> bool {
-    let Ok(url) = Url::parse(repo) else { return false };
-    let is_http = matches!(url.scheme(), "http" | "https");
-    url.password().is_some() || (is_http && secret::shown_user(url.username()) == secret::REDACTED)
+/// What becomes of a password in the URL of a remote.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum UrlPassword {
+    /// It is sent to the server, over http(s).
+    Sent,
+    /// ssh does not use it.
+    OfSsh,
+    /// The transport has no passwords.
+    Unused,
+}
+
+impl UrlPassword {
+    /// The password of a URL, if it contains one or, for http(s), a user name that looks like a token.
+    pub(super) fn of(repo: &str) -> Option<Self> {
+        let url = Url::parse(repo).ok()?;
+        let kind = match url.scheme() {
+            "http" | "https" => Self::Sent,
+            "ssh" | "git+ssh" | "ssh+git" => Self::OfSsh,
+            _ => Self::Unused,
+        };
+        let is_token = || kind == Self::Sent && secret::shown_user(url.username()) == secret::REDACTED;
+        (url.password().is_some() || is_token()).then_some(kind)
+    }
 }
 
 #[cfg(test)]
@@ -86,13 +111,17 @@ mod tests {
 
     #[test]
     fn a_password_in_a_url_is_recognized() {
-        for with in
-            ["https://me:pw@h/x", "ssh://git:pw@h/x", "https://ghp_16C7e42F292c6912E7710c838347Ae178B4a@h/x"]
-        {
-            assert!(holds_password(with), "{with}");
+        for (with, kind) in [
+            ("https://me:pw@h/x", UrlPassword::Sent),
+            ("https://ghp_16C7e42F292c6912E7710c838347Ae178B4a@h/x", UrlPassword::Sent),
+            ("ssh://git:pw@h/x", UrlPassword::OfSsh),
+            ("GIT+SSH://git:pw@h/x", UrlPassword::OfSsh),
+            ("git://git:pw@h/x", UrlPassword::Unused),
+        ] {
+            assert_eq!(UrlPassword::of(with), Some(kind), "{with}");
         }
         for without in ["https://h/x", "https://git@h/x", "ssh://git@h/x", "git@h:x", "/srv/a@b:c", ""] {
-            assert!(!holds_password(without), "{without}");
+            assert_eq!(UrlPassword::of(without), None, "{without}");
         }
     }
 }

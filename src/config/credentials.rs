@@ -142,7 +142,7 @@ impl Check<'_> {
             }
             (0, id) => (client, id.to_owned()),
             (..0, _) => {
-                return Err(self.invalid(application, given.github_app_application_id, "it is at least 1"));
+                return Err(self.invalid(application, given.github_app_application_id, "must be at least 1"));
             }
             (id, "") => (application, id.to_string()),
             _ => return Err(Error::Conflict { one: name(application), other: name(client) }),
@@ -150,7 +150,7 @@ impl Check<'_> {
         let number = match given.github_app_installation_id {
             0 => return Err(Error::Needs { one: name(id), other: format!("--{installation}") }),
             number => {
-                u64::try_from(number).map_err(|_| self.invalid(installation, number, "it is at least 1"))?
+                u64::try_from(number).map_err(|_| self.invalid(installation, number, "must be at least 1"))?
             }
         };
         let source = match (given.github_app_private_key_file.as_str(), &hidden.private_key) {

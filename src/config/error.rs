@@ -139,9 +139,7 @@ mod tests {
         ];
         for error in each {
             match error {
-                Error::Value { .. } | Error::HiddenValue { .. } => {
-                    assert!(one_line(&error).contains(": it is "), "{error}");
-                }
+                Error::Value { .. } | Error::HiddenValue { .. } => {} // their messages are in tests/cli.rs
                 Error::Needs { .. } => assert!(one_line(&error).contains(" needs "), "{error}"),
                 Error::Remote { .. }
                 | Error::Sources { .. }

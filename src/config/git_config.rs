@@ -2,6 +2,7 @@
 //! lists the settings that have an effect. For each other setting the log has a line that names it and what to give
 //! instead, without its value: the value of `http.extraHeader`, for example, is often a password. Pure.
 
+mod ssh_command;
 mod table;
 
 use std::collections::BTreeMap;
@@ -10,6 +11,7 @@ use std::path::PathBuf;
 use url::Url;
 
 use super::error::Error;
+pub(super) use ssh_command::ssh_command;
 use table::{Setting, Use};
 
 use crate::mirror::wire::{Closeness, ExtraHeader, Proxy, Scope};
@@ -203,8 +205,8 @@ pub(super) fn apply(entries: &[Entry], remote: &str) -> Result<Effect, Error> {
     Ok(effect)
 }
 
-/// Registers what may be secret in a setting, so that no output shows it: credentials in URLs, header values, and the
-/// words of a `credential.helper` shell command.
+/// Registers what may be secret in a setting, so that no output shows it: credentials in URLs, header values, the words
+/// of a `credential.helper` shell command, and the password in a `core.sshCommand`.
 fn register_secrets(key: &str, value: &str) {
     secret::register_urls(key);
     secret::register_urls(value);
@@ -216,6 +218,8 @@ fn register_secrets(key: &str, value: &str) {
         secret::register_header(value.split_once(':').map_or(value, |(_, value)| value.trim()));
     } else if key.starts_with("credential.") && value.starts_with('!') {
         value.split(['=', ' ', '"', '\'', ';', '\n']).for_each(secret::register);
+    } else if key == "core.sshcommand" {
+        secret::register_ssh_command(value);
     }
 }
 
@@ -237,7 +241,7 @@ fn truth(key: &str, value: &str) -> Result<bool, Error> {
     match value.to_ascii_lowercase().as_str() {
         "true" | "yes" | "on" | "1" => Ok(true),
         "false" | "no" | "off" | "0" | "" => Ok(false),
-        _ => Err(invalid(key, "it is either true or false")),
+        _ => Err(invalid(key, "must be true or false")),
     }
 }
 
@@ -282,60 +286,6 @@ fn rewritten(entries: &[Entry], remote: &str) -> String {
         Some((_, base, rest)) => format!("{base}{rest}"),
         None => remote.to_owned(),
     }
-}
-
-/// The options in `GIT_SSH_COMMAND` that are understood.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(super) struct SshCommand {
-    /// Private keys: `-i`, `-o IdentityFile`.
-    pub(super) keys: Vec<PathBuf>,
-    /// `-o UserKnownHostsFile`.
-    pub(super) known_hosts: Option<PathBuf>,
-    /// `-o StrictHostKeyChecking=no`: host keys are not checked.
-    pub(super) trusting: bool,
-    /// Words that have no effect here.
-    pub(super) unused: Vec<String>,
-}
-
-/// Parses the variable, split at white space; shell quoting is not supported. As in ssh_config(5), the first value of
-/// an option counts.
-pub(super) fn ssh_command(text: &str) -> SshCommand {
-    let mut found = SshCommand::default();
-    let mut hosts = None;
-    let mut checking = None;
-    let mut words = text.split_whitespace().skip(1);
-    while let Some(word) = words.next() {
-        let (flag, value) = match (word.get(..2), word.get(2..)) {
-            (Some(flag @ ("-i" | "-o")), Some("")) => (flag, words.next().unwrap_or_default()),
-            (Some(flag @ ("-i" | "-o")), Some(value)) => (flag, value),
-            _ => {
-                found.unused.push(word.to_owned());
-                continue;
-            }
-        };
-        let (name, setting) = match flag {
-            "-i" => ("identityfile".to_owned(), value),
-            _ => value
-                .split_once('=')
-                .map_or((value.to_owned(), ""), |(name, setting)| (name.to_ascii_lowercase(), setting)),
-        };
-        match name.as_str() {
-            "identityfile" => found.keys.push(setting.into()),
-            "userknownhostsfile" => drop(hosts.get_or_insert(setting)),
-            "identitiesonly" | "batchmode" | "loglevel" => {}
-            // Keys of unknown hosts are never added to a file, so only known hosts are accepted.
-            "stricthostkeychecking" if setting.eq_ignore_ascii_case("accept-new") => {
-                checking.get_or_insert(setting);
-                found.unused.push(value.to_owned());
-            }
-            "stricthostkeychecking" => drop(checking.get_or_insert(setting)),
-            _ => found.unused.push(word.to_owned()),
-        }
-    }
-    found.known_hosts = hosts.filter(|file| *file != "/dev/null").map(PathBuf::from);
-    found.trusting =
-        checking.is_some_and(|value| ["no", "off"].iter().any(|off| value.eq_ignore_ascii_case(off)));
-    found
 }
 
 #[cfg(test)]

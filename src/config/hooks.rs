@@ -69,7 +69,11 @@ impl Check<'_> {
             success: match status {
                 -1 | 0 => None,
                 _ => Some(u16::try_from(status).ok().filter(|status| *status <= 999).ok_or_else(|| {
-                    self.invalid("webhook-success-status", status, "it is a status such as 200, or 0 for any")
+                    self.invalid(
+                        "webhook-success-status",
+                        status,
+                        "must be a status such as 200, or 0 for any",
+                    )
                 })?),
             },
             timeout: self.at_least("webhook-timeout", given.webhook_timeout, SHORTEST)?,

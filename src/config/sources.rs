@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::args::Args;
-use super::check::{Check, holds_password};
+use super::check::{Check, UrlPassword};
 use super::credentials;
 use super::env::Origins;
 use super::error::Error;
@@ -116,11 +116,17 @@ pub fn warnings_about(list: &List) -> Vec<String> {
     let mut remarks = Vec::new();
     for SourceSpec { name, repo, credentials, .. } in &list.sources {
         let mut remark = |text: &str| remarks.push(format!("source {name}: {text}"));
-        if holds_password(repo) {
-            remark(
-                "the password in the URL of `repo` can be read by everybody who can read the file: give it by \
-                 `credentials`, in a file of its own",
-            );
+        if let Some(password) = UrlPassword::of(repo) {
+            let instead = match password {
+                UrlPassword::Sent => ": give it by `credentials`, in a file of its own",
+                UrlPassword::OfSsh => {
+                    ", and ssh does not use it: remove it, and give a key by `ssh-key-file`"
+                }
+                UrlPassword::Unused => ", and is not used: remove it",
+            };
+            remark(&format!(
+                "the password in the URL of `repo` can be read by everybody who can read the file{instead}"
+            ));
         }
         let is_http = repo.starts_with("https://") || repo.starts_with("http://");
         let is_ssh = repo.starts_with("ssh://") || (!repo.contains("://") && repo.contains('@'));

@@ -91,19 +91,19 @@ pub fn print_duration(duration: Duration) -> String {
 /// Parses a boolean in the syntax of Go's `strconv.ParseBool`.
 pub fn boolean(text: &str) -> Result<bool, String> {
     let [truths, lies] = BOOLEANS.map(|words| words.contains(&text));
-    if truths || lies { Ok(truths) } else { Err("it is either true or false".into()) }
+    if truths || lies { Ok(truths) } else { Err("must be true or false".into()) }
 }
 
 /// Parses a percentage from 0 to 100, written without a percent sign.
 pub fn percent(text: &str) -> Result<u8, String> {
     let number = text.parse().ok().filter(|number| *number <= 100);
-    number.ok_or_else(|| "it is a whole number from 0 to 100, without a percent sign".into())
+    number.ok_or_else(|| "must be a whole number from 0 to 100, without a percent sign".into())
 }
 
 /// Parses a count of at least 1.
 pub fn at_least_one(text: &str) -> Result<u16, String> {
     let number = text.parse().ok().filter(|number| *number > 0);
-    number.ok_or_else(|| format!("it is a whole number from 1 to {}", u16::MAX))
+    number.ok_or_else(|| format!("must be a whole number from 1 to {}", u16::MAX))
 }
 
 /// Parses a Go integer literal: `12`, `0x10`, `0o7`, `0b1`, `1_000`, `-1`.
@@ -144,7 +144,7 @@ pub(super) fn bytes(text: &str) -> Result<u64, String> {
 pub(super) fn fraction(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(fraction) if (0.0..=1.0).contains(&fraction) => Ok(fraction),
-        _ => Err("it is a fraction between 0 and 1, such as 0.1".into()),
+        _ => Err("must be a fraction between 0 and 1, such as 0.1".into()),
     }
 }
 
@@ -171,7 +171,7 @@ pub(super) fn signal(text: &str) -> Result<Option<i32>, String> {
     let found = SIGNALS.iter().find(|(known, number)| *known == name || number.to_string() == name);
     found.map(|(_, number)| Some(*number)).ok_or_else(|| {
         let names: Vec<_> = SIGNALS.iter().map(|(name, _)| format!("SIG{name}")).collect();
-        format!("the signal is one of {}, or empty for none", names.join(", "))
+        format!("must be one of {}, or empty for none", names.join(", "))
     })
 }
 

@@ -89,7 +89,7 @@ macro_rules! words {
             fn from_str(word: &str) -> Result<Self, String> {
                 match word {
                     $($word => Ok(Self::$value),)*
-                    _ => Err(format!("it is one of {}", Self::WORDS.join(", "))),
+                    _ => Err(format!("must be one of {}", Self::WORDS.join(", "))),
                 }
             }
         })*

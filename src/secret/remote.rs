@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 
 use super::readings::MIN_LENGTH;
 use super::registry::{REDACTED, is_public, percent_decoded};
-use super::{PREFIXES, in_variable, register, register_user};
+use super::{PREFIXES, in_variable, register, register_ssh_command, register_user};
 
 /// Redacts a remote for display. Returns only a placeholder if it is uncertain which part is a credential.
 ///
@@ -182,6 +182,7 @@ pub fn register_arguments_and_environment(
             Some("PASSWORD" | "GITHUB_APP_PRIVATE_KEY") => register(&text),
             Some("WEBHOOK_URL" | "ASKPASS_URL") => register_url(&text),
             Some("REPO") => register_mistyped(&text),
+            None if name == "GIT_SSH_COMMAND" => register_ssh_command(&text),
             _ => {}
         }
         let may_hold_urls = is_secret || flag.is_some() || name.starts_with("GIT_");

@@ -129,16 +129,16 @@ fn a_receiver_that_is_silent_absent_or_untrusted_is_named_without_its_path() {
 fn what_is_wrong_with_a_hooks_flags_is_said_before_anything_is_touched() {
     let world = World::new();
     for (flags, words) in [
-        (&["--webhook-url=ftp://h/s3cret"][..], "--webhook-url: it must begin with http:// or https://"),
+        (&["--webhook-url=ftp://h/s3cret"][..], "--webhook-url: must begin with http:// or https://"),
         (&["--webhook-url=http://h", "--webhook-method=A B"], "--webhook-method"),
         (&["--webhook-url=http://h", "--webhook-success-status=-2"], "--webhook-success-status"),
-        (&["--webhook-url=http://h", "--webhook-timeout=999ms"], "--webhook-timeout: it is at least 1s"),
-        (&["--webhook-url=http://h", "--webhook-backoff=0s"], "--webhook-backoff: it is at least 1s"),
-        (&["--exechook-command=x", "--exechook-timeout=999ms"], "--exechook-timeout: it is at least 1s"),
-        (&["--exechook-command=x", "--exechook-backoff=0s"], "--exechook-backoff: it is at least 1s"),
+        (&["--webhook-url=http://h", "--webhook-timeout=999ms"], "--webhook-timeout: must be at least 1s"),
+        (&["--webhook-url=http://h", "--webhook-backoff=0s"], "--webhook-backoff: must be at least 1s"),
+        (&["--exechook-command=x", "--exechook-timeout=999ms"], "--exechook-timeout: must be at least 1s"),
+        (&["--exechook-command=x", "--exechook-backoff=0s"], "--exechook-backoff: must be at least 1s"),
         (
             &["--pre-publish-exechook-command=x", "--pre-publish-exechook-timeout=1ms"],
-            "--pre-publish-exechook-timeout: it is at least 1s",
+            "--pre-publish-exechook-timeout: must be at least 1s",
         ),
     ] {
         let ran = world.sync_once(flags);

@@ -39,6 +39,7 @@ fn check_shows_the_sources_and_warns_of_what_they_will_miss() {
         &[
             "name: one, repo: 'https://me:hunter2@git.example.com/x.git', path: a/b, to: jobs".to_owned(),
             "name: second, repo: 'git@git.example.com:y', ref: main, to: y, credentials: {ssh-key-file: /none}".to_owned(),
+            "name: third, repo: 'ssh://git:hunter2@git.example.com/z', to: z".to_owned(),
         ],
     );
     let mut command = many.world.treeswap(&["check", "--sources"]);
@@ -55,16 +56,20 @@ fn check_shows_the_sources_and_warns_of_what_they_will_miss() {
             ["source", "repo", "ref", "path", "to"],
             ["one", "https://me:[redacted]@git.example.com/x.git", "HEAD", "a/b", "jobs"],
             ["second", "git@git.example.com:y", "main", "/", "y"],
+            ["third", "ssh://git:[redacted]@git.example.com/z", "HEAD", "/", "z"],
         ]
     );
     for words in [
-        "warning: source one: the password in the URL of `repo` can be read by everybody who can read the file",
+        "warning: source one: the password in the URL of `repo` can be read by everybody who can read the file: \
+         give it by `credentials`",
+        "warning: source third: the password in the URL of `repo` can be read by everybody who can read the file, and \
+         ssh does not use it: remove it, and give a key by `ssh-key-file`",
         "warning: source second: ssh-key-file: /none cannot be read: No such file",
         "warning: unique-base-names: \"job/**\" matches no path below the `to` of any source",
     ] {
         assert!(ran.stderr.contains(words), "{words}: {}", ran.stderr);
     }
-    assert!(!ran.stderr.contains("hunter2") && ran.stderr.matches("warning").count() == 3, "{}", ran.stderr);
+    assert!(!ran.stderr.contains("hunter2") && ran.stderr.matches("warning").count() == 4, "{}", ran.stderr);
 }
 
 /// Flags that are refused beside `--sources` are of no help.

@@ -123,6 +123,25 @@ async fn a_pack_beyond_its_budget_ends_there() {
 }
 
 #[tokio::test]
+async fn what_arrives_together_is_charged_to_its_own_budget() {
+    let world = World::new();
+    let noise: Vec<u8> = (0u32..1_300).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
+    let commit = world.remote.commit(&Files::new().file("a", noise));
+    let two = HttpBackend::start(world.dir(), Kind::default());
+    let zero = HttpBackend::start(world.dir(), Kind { only_v0: true, ..Kind::default() });
+    let daemon = Daemon::start(world.dir());
+    for url in [two.url("remote"), zero.url("remote"), daemon.url("remote")] {
+        let request = Request { wants: vec![id(&commit)], depth: Deepen::To(1), ..Request::default() };
+        // The pack of 5 KB comes in one read with what precedes it.
+        let mut client = with(&url, |options| options.max_refs_bytes = 2_000);
+        client.fetch(&request, &mut Vec::new()).await.unwrap();
+        let mut client = with(&url, |options| options.max_fetch_bytes = 1_000);
+        let error = client.fetch(&request, &mut Vec::new()).await.unwrap_err();
+        names(&error, &["--max-fetch-bytes", "1000 B"]);
+    }
+}
+
+#[tokio::test]
 async fn an_answer_cut_anywhere_is_an_error_that_may_pass() {
     let world = World::new();
     let commit = world.remote.commit(&Files::new().file("a", "1"));

@@ -198,21 +198,6 @@ fn headers_are_taken_back_only_where_the_url_matches() {
 }
 
 #[test]
-fn of_two_options_of_ssh_the_first_counts_and_accept_new_still_checks() {
-    let found = ssh_command(
-        "ssh -o StrictHostKeyChecking=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile=/a -o UserKnownHostsFile=/b",
-    );
-    assert_eq!((found.trusting, found.known_hosts), (false, Some("/a".into())));
-    let found = ssh_command("ssh -oStrictHostKeyChecking=accept-new -o StrictHostKeyChecking=no");
-    assert!(!found.trusting);
-    assert_eq!(found.unused, ["StrictHostKeyChecking=accept-new"]);
-    let found = ssh_command(
-        "ssh -o UserKnownHostsFile=/dev/null -o UserKnownHostsFile=/b -o stricthostkeychecking=NO",
-    );
-    assert_eq!((found.trusting, found.known_hosts), (true, None));
-}
-
-#[test]
 fn the_longest_instead_of_wins() {
     let rules = [
         ("url.https://mirror/.insteadOf", "https://git.example.com/"),
@@ -237,15 +222,4 @@ fn what_is_no_setting_is_named_without_its_value() {
         let error = apply(&[entry], "https://h/x").unwrap_err().to_string();
         assert!(error.contains(key) && !error.contains("s3cret"), "{error}");
     }
-}
-
-#[test]
-fn the_ssh_command_is_understood_as_far_as_keys_and_hosts_go() {
-    let found = ssh_command(
-        "ssh -i /a -o IdentityFile=/b -oStrictHostKeyChecking=no -o UserKnownHostsFile=/k -v -p 22",
-    );
-    let keys = vec![PathBuf::from("/a"), "/b".into()];
-    let unused = vec!["-v".to_owned(), "-p".to_owned(), "22".to_owned()];
-    assert_eq!(found, SshCommand { keys, known_hosts: Some("/k".into()), trusting: true, unused });
-    assert_eq!(ssh_command("ssh"), SshCommand::default());
 }

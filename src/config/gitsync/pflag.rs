@@ -31,6 +31,11 @@ pub(super) enum Malformed {
     NoValue { name: String },
 }
 
+/// An argument without what is behind `=`, which may be a password.
+fn without_value(argument: &str) -> String {
+    argument.split_inclusive('=').next().unwrap_or_default().to_owned()
+}
+
 fn hint(words: &str, flag: Option<&str>) -> String {
     flag.map(|flag| format!("; {words} --{flag}")).unwrap_or_default()
 }
@@ -61,7 +66,7 @@ fn long_flag(
     rest: &mut std::slice::Iter<'_, String>,
 ) -> Result<(String, String), Malformed> {
     if text.starts_with(['-', '=']) {
-        return Err(Malformed::Syntax { argument: argument.to_owned() });
+        return Err(Malformed::Syntax { argument: without_value(argument) });
     }
     let (name, value) = match text.split_once('=') {
         Some((name, value)) => (name, Some(value)),
@@ -92,7 +97,7 @@ fn short_flags(
         let Some(flag) = stands_for.and_then(|name| known.iter().find(|flag| flag.name == name)) else {
             let name = text.split('=').next().unwrap_or_default();
             let long = known.iter().find(|flag| flag.name == name).map(|flag| flag.name.clone());
-            return Err(Malformed::UnknownShort { short, argument: argument.to_owned(), long });
+            return Err(Malformed::UnknownShort { short, argument: without_value(argument), long });
         };
         let value = match tail.strip_prefix('=').filter(|value| !value.is_empty()) {
             Some(value) => value.to_owned(),
@@ -171,7 +176,9 @@ mod tests {
             (&["-one-time"], "unknown flag -o in -one-time; long flags have two dashes: --one-time"),
             (&["-x"], "unknown flag -x in -x"),
             (&["---ref"], "---ref is not how a flag is written: --name or --name=value"),
-            (&["--=x"], "--=x is not how a flag is written: --name or --name=value"),
+            (&["-password=s3cret"], "unknown flag -p in -password="),
+            (&["---password=s3cret"], "---password= is not how a flag is written: --name or --name=value"),
+            (&["--=x"], "--= is not how a flag is written: --name or --name=value"),
             (&["--repo"], "--repo needs a value"),
             (&["-v"], "--verbose needs a value"),
         ] {

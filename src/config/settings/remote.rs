@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{GIT_GC, SHORTEST, SUBMODULES};
 use crate::config::args::Args;
-use crate::config::check::{Check, holds_password};
+use crate::config::check::{Check, UrlPassword};
 use crate::config::credentials;
 use crate::config::error::Error;
 use crate::config::git_config;
@@ -14,6 +14,9 @@ use crate::config::values::path;
 use crate::mirror::{self, wire};
 use crate::payload::Limits;
 use crate::revision::Ref;
+
+/// The largest number of commits to fetch: a git server refuses more than an `int` can hold.
+const DEPTH_MAX: u32 = i32::MAX.unsigned_abs();
 
 /// Returns true if the text has one of the forms of git-rev-list(1)'s `--filter`.
 fn is_filter(text: &str) -> bool {
@@ -35,15 +38,11 @@ fn is_filter(text: &str) -> bool {
 }
 
 impl Check<'_> {
-    /// The number of commits to fetch. A git server refuses more than an `int` can hold.
+    /// The number of commits to fetch.
     pub(super) fn depth(&self) -> Result<mirror::Depth, Error> {
-        Ok(match self.count("depth", self.args.source.depth, 0)? {
+        Ok(match self.within("depth", self.args.source.depth, 0..=DEPTH_MAX)? {
             0 => mirror::Depth::Full,
-            commits if i32::try_from(commits).is_ok() => mirror::Depth::Commits(commits),
-            commits => {
-                let why = format!("it is at least 0 and at most {}", i32::MAX);
-                return Err(self.invalid("depth", commits, why));
-            }
+            commits => mirror::Depth::Commits(commits),
         })
     }
 
@@ -110,7 +109,8 @@ impl Check<'_> {
 
     /// Warnings about settings that have no effect or are unsafe. They never contain a value, which may be a secret.
     pub(super) fn warnings(&self, git: &git_config::Effect, hidden: &Hidden) -> Vec<String> {
-        let settings = git.warnings(!self.args.git.git.is_empty());
+        let by_git = !self.args.git.git.is_empty();
+        let settings = git.warnings(by_git);
         let ssh = hidden.ssh_command.as_deref().map(git_config::ssh_command).unwrap_or_default();
         let trusting = match (self.args.credentials.ssh_known_hosts, ssh.trusting) {
             (true, false) => None,
@@ -118,19 +118,35 @@ impl Check<'_> {
             (false, _) => Some(self.origins.name("ssh-known-hosts")),
         };
         let trusting = trusting.map(|why| format!("ssh host keys go unchecked ({why})"));
-        let ssh = (!ssh.unused.is_empty()).then(|| {
-            format!("of $GIT_SSH_COMMAND only -i and -o are understood, not {}", ssh.unused.join(" "))
-        });
-        let unchecked = git.unverified.then(|| "TLS certificates go unchecked (http.sslVerify)".to_owned());
-        let visible = *self.origins.get("repo") == Origin::Flag && holds_password(&self.args.source.repo);
-        let visible = visible.then(|| {
+        // The program of --git runs the command as it is.
+        let ssh = (!by_git && !ssh.ignored.is_empty()).then(|| {
             format!(
-                "the password in --repo's URL can be read by every process of the machine: give it by --password-file, \
-                 or in {}",
-                credentials::password_variable(self.origins.personality())
+                "ignored in $GIT_SSH_COMMAND: {} (only -i and -o IdentityFile, UserKnownHostsFile and \
+                 StrictHostKeyChecking have an effect)",
+                ssh.ignored.join(", ")
             )
         });
+        let unchecked = git.unverified.then(|| "TLS certificates go unchecked (http.sslVerify)".to_owned());
+        let visible = self.visible_password();
         settings.chain(ssh).chain(unchecked).chain(trusting).chain(visible).collect()
+    }
+
+    /// The warning about a password in the URL of `--repo`.
+    fn visible_password(&self) -> Option<String> {
+        if *self.origins.get("repo") != Origin::Flag {
+            return None;
+        }
+        let instead = match UrlPassword::of(&self.args.source.repo)? {
+            UrlPassword::Sent => format!(
+                ": give it by --password-file, or in {}",
+                credentials::password_variable(self.origins.personality())
+            ),
+            UrlPassword::OfSsh => {
+                ", and ssh does not use it: remove it, and give a key by --ssh-key-file".to_owned()
+            }
+            UrlPassword::Unused => ", and is not used: remove it".to_owned(),
+        };
+        Some(format!("the password in --repo's URL can be read by every process of the machine{instead}"))
     }
 
     /// How the remote is reached.
@@ -179,15 +195,12 @@ impl Check<'_> {
     /// The private keys for ssh. As in git-sync, the variable holds a list separated by `:`; the flag is repeated
     /// instead.
     pub(super) fn keys(&self) -> Vec<PathBuf> {
-        let given = self.args.credentials.ssh_key_file.iter();
-        let separator = match self.origins.get("ssh-key-file") {
-            Origin::Variable(_) => ':',
-            Origin::Flag | Origin::Default => '\0',
+        let given = &self.args.credentials.ssh_key_file;
+        let texts: Vec<&str> = if matches!(self.origins.get("ssh-key-file"), Origin::Variable(_)) {
+            given.iter().flat_map(|list| list.split(':')).collect()
+        } else {
+            given.iter().map(String::as_str).collect()
         };
-        given
-            .flat_map(|text| text.split(separator))
-            .filter(|text| !text.is_empty())
-            .map(PathBuf::from)
-            .collect()
+        texts.into_iter().filter(|text| !text.is_empty()).map(PathBuf::from).collect()
     }
 }

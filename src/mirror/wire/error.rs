@@ -12,6 +12,11 @@ use crate::tls;
 
 use super::ssh;
 
+/// The capability to leave objects out of a pack. git offers it only with `uploadpack.allowFilter`.
+pub(super) const FILTER: &str = "filter";
+/// The capability, in protocol version 0, to send objects that no ref names. Version 2 implies it.
+pub(super) const ANY_WANT: &str = "allow-any-sha1-in-want";
+
 /// The kind of wait that timed out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wait {
@@ -481,9 +486,15 @@ impl Error {
             Self::Program { .. } => {
                 hint("run the same command by hand as this user; without --git no program is needed")
             }
-            Self::Unsupported { .. } => {
-                hint("the server needs git 2.26 or newer, with protocol version 2 allowed")
-            }
+            Self::Unsupported { feature, .. } => hint(match *feature {
+                FILTER => {
+                    "set uploadpack.allowFilter=true on the server (with --git no filter can be relied on)"
+                }
+                ANY_WANT => {
+                    "set uploadpack.allowAnySHA1InWant=true on the server, or let it speak protocol version 2"
+                }
+                _ => "the server needs git 2.26 or newer, with protocol version 2 allowed",
+            }),
             Self::Sink { .. } => {
                 hint("the process that indexes the pack ended: check memory and the mirror's volume")
             }

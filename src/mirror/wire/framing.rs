@@ -1,4 +1,5 @@
-//! Packet lines (gitprotocol-common(5)) over any stream. Every read has a timeout, and every message a byte budget.
+//! Packet lines (gitprotocol-common(5)) over any stream. Every read has a timeout, and every message a byte budget. A
+//! budget is charged with what was parsed, because the beginning of the next message may arrive in the same read.
 
 use std::time::Duration;
 
@@ -52,6 +53,16 @@ pub(super) enum Line {
     Delimiter,
 }
 
+impl Line {
+    /// Its size on the wire, with the length before it.
+    fn size(&self) -> usize {
+        match self {
+            Self::Data(content) => 4 + content.len(),
+            Self::Flush | Self::Delimiter => 4,
+        }
+    }
+}
+
 /// A packet of a side-band.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Band {
@@ -83,7 +94,8 @@ pub(super) struct PacketReader {
     stderr: Stderr,
     /// True once a line was read, so that the other side has proved to speak git's protocol.
     read_any: bool,
-    put_back: Option<Line>,
+    /// The next line, if it was parsed already; it is not charged yet.
+    peeked: Option<Line>,
 }
 
 impl PacketReader {
@@ -99,7 +111,7 @@ impl PacketReader {
             doing: "",
             stderr,
             read_any: false,
-            put_back: None,
+            peeked: None,
         }
     }
 
@@ -132,7 +144,18 @@ impl PacketReader {
         Ok(())
     }
 
-    /// Reads more bytes into the buffer. Returns false at the end of the stream.
+    /// Charges bytes to the current message.
+    fn charge(&mut self, bytes: usize) -> Result<(), Error> {
+        self.left = self.left.checked_sub(bytes as u64).ok_or_else(|| Error::TooMuch {
+            remote: self.remote.clone(),
+            budget: self.budget,
+            limit: self.limit,
+        })?;
+        Ok(())
+    }
+
+    /// Reads more bytes into the buffer. Returns false at the end of the stream. The bytes are charged when they are
+    /// parsed; until then there are at most those of one read and of an incomplete line.
     async fn read_more(&mut self) -> Result<bool, Error> {
         let broken = |source: Box<dyn std::error::Error + Send + Sync>| Error::Broken {
             remote: self.remote.clone(),
@@ -166,19 +189,11 @@ impl PacketReader {
                 doing: self.doing,
             });
         };
-        self.left = self.left.checked_sub(taken as u64).ok_or_else(|| Error::TooMuch {
-            remote: self.remote.clone(),
-            budget: self.budget,
-            limit: self.limit,
-        })?;
         Ok(taken > 0)
     }
 
-    /// Reads the next line. Returns `None` if the stream ends between two lines.
+    /// Parses the next line. Returns `None` if the stream ends between two lines.
     async fn line_or_end(&mut self) -> Result<Option<Line>, Error> {
-        if let Some(line) = self.put_back.take() {
-            return Ok(Some(line));
-        }
         loop {
             match decode::streaming(&self.buffer) {
                 Ok(decode::Stream::Complete { line, bytes_consumed }) => {
@@ -215,6 +230,24 @@ impl PacketReader {
 
     /// Reads the next line. The end of the stream is an error, and so is an `ERR` packet.
     pub(super) async fn line(&mut self) -> Result<Line, Error> {
+        let line = match self.peeked.take() {
+            Some(line) => line,
+            None => self.parse_line().await?,
+        };
+        self.charge(line.size())?;
+        Ok(line)
+    }
+
+    /// The line that [`Self::line`] returns next. It is charged to the message that is current then.
+    pub(super) async fn peek(&mut self) -> Result<&Line, Error> {
+        let line = match self.peeked.take() {
+            Some(line) => line,
+            None => self.parse_line().await?,
+        };
+        Ok(self.peeked.insert(line))
+    }
+
+    async fn parse_line(&mut self) -> Result<Line, Error> {
         let Some(line) = self.line_or_end().await? else { return Err(self.cut().await) };
         if let Line::Data(data) = &line
             && let Some(message) = PacketLineRef::Data(data).check_error()
@@ -222,11 +255,6 @@ impl PacketReader {
             return Err(self.remote_said(message.0));
         }
         Ok(line)
-    }
-
-    /// Puts a line back; the next read returns it again.
-    pub(super) fn put_back(&mut self, line: Line) {
-        self.put_back = Some(line);
     }
 
     /// Reads the next packet of a side-band. A message on the error band becomes [`Error::Remote`].
@@ -240,11 +268,13 @@ impl PacketReader {
         }
     }
 
-    /// Reads bytes without framing. Returns `None` at the end.
+    /// Reads bytes without framing. Returns `None` at the end. A line that was peeked at must have been read before.
     pub(super) async fn raw(&mut self) -> Result<Option<Bytes>, Error> {
+        debug_assert!(self.peeked.is_none(), "a line would be lost");
         if self.buffer.is_empty() && !self.read_more().await? {
             return Ok(None);
         }
+        self.charge(self.buffer.len())?;
         Ok(Some(self.buffer.split().freeze()))
     }
 

@@ -185,8 +185,8 @@ impl Http {
         sink: &mut (dyn AsyncWrite + Unpin + Send),
     ) -> Result<PackResponse, Error> {
         let mut reader = self.post(encoded.message.clone(), "asking for the pack").await?;
-        let budgets = (self.options.max_refs_bytes, self.options.max_fetch_bytes);
-        let response = encoded.read_response(&mut reader, budgets, sink, &self.name).await?;
+        let limits = pack::ResponseLimits::from(&self.options);
+        let response = encoded.read_response(&mut reader, limits, sink, &self.name).await?;
         reader.drain().await;
         Ok(response)
     }

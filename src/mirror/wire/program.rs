@@ -26,7 +26,7 @@ use crate::fsx;
 use crate::revision::{ObjectId, Ref};
 use crate::secret::Secret;
 
-use super::error::Budget;
+use super::error::{Budget, FILTER};
 use super::issuer::Issuer;
 use super::refs::{self, FoundRefs};
 use super::remote::{self, Remote};
@@ -114,7 +114,7 @@ impl Fetcher {
     ) -> Result<PackResponse, Error> {
         if request.only_filtered {
             // If the remote does not support filters, git fetches everything, and only reports that afterwards.
-            return Err(Error::Unsupported { remote: self.name.clone(), feature: "filter" });
+            return Err(Error::Unsupported { remote: self.name.clone(), feature: FILTER });
         }
         let scratch = ScratchRepo::make(&self.program.mirror, request)
             .map_err(|source| self.failed("make a repository for it", source))?;

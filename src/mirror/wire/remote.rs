@@ -46,10 +46,10 @@ pub(super) fn parse(text: &str) -> Result<(Remote, Userinfo), Error> {
         return Err(bad("it contains control characters"));
     }
     if names_helper(text) {
-        return Err(bad("programs that fetch (`name::address`) are not run"));
+        return Err(bad("remote helpers (`name::address`) are not run"));
     }
     let Some((scheme, rest)) = text.split_once("://") else {
-        return match scp_form(text) {
+        return match scp_form(text).map_err(bad)? {
             Some((target, path)) => Ok((ssh(target, path).map_err(bad)?, None)),
             None => Ok((Remote::Local(absolute(text).map_err(bad)?), None)),
         };
@@ -97,24 +97,37 @@ fn http(text: &str) -> Result<(Remote, Userinfo), &'static str> {
 }
 
 /// Parses `[user@]host:path`, where the colon comes before the first slash. As in git's connect.c, brackets protect the
-/// colons of an IPv6 address, and `[host:port]` has a port. Returns `None` for a path.
-fn scp_form(text: &str) -> Option<(Target, String)> {
-    let (user, rest) = match text.split_once('@') {
-        Some((user, rest)) if !user.contains(['/', ':', '[']) => (user, rest),
-        _ => (DEFAULT_USER, text),
+/// colons of an IPv6 address, `[host:port]` has a port, and `/~user/x` becomes `~user/x`. As in ssh(1), the user ends at
+/// the last `@` before the path. Returns `None` for a path.
+fn scp_form(text: &str) -> Result<Option<(Target, String)>, &'static str> {
+    let Some((before, after)) = text.split_once(':').filter(|(before, _)| !before.contains('/')) else {
+        return Ok(None);
     };
-    let found = |user: &str, host: &str, port, path: &str| {
-        Some((Target { host: host.to_owned(), port, user: user.to_owned() }, path.to_owned()))
+    let bracket = if before.starts_with('[') { Some(0) } else { before.find("@[").map(|at| at + 1) };
+    let bracketed = bracket.and_then(|at| {
+        let (inside, path) = text[at + 1..].split_once("]:")?;
+        Some((format!("{}{inside}", &text[..at]), path))
+    });
+    let has_port = bracketed.is_some();
+    let (login, path) = bracketed.unwrap_or_else(|| (before.to_owned(), after));
+    let (user, host) = login.rsplit_once('@').unwrap_or(("", &login));
+    let (host, port) = match host.rsplit_once(':') {
+        Some((host, port)) if has_port && !host.contains(':') => (host, port_number(port)?),
+        _ => (host, None),
     };
-    if let Some((inside, path)) = rest.strip_prefix('[').and_then(|rest| rest.split_once("]:")) {
-        let (user, inside) = inside.split_once('@').unwrap_or((user, inside));
-        return match inside.rsplit_once(':') {
-            Some((host, port)) if !host.contains(':') => found(user, host, port.parse().ok()?, path),
-            _ => found(user, inside, 22, path),
-        };
-    }
-    let (host, path) = rest.split_once(':')?;
-    if host.contains('/') { None } else { found(user, host, 22, path) }
+    let user = if user.is_empty() { DEFAULT_USER } else { user };
+    let target = Target { host: host.to_owned(), port: port.unwrap_or(22), user: user.to_owned() };
+    Ok(Some((target, home_relative(path.to_owned()))))
+}
+
+/// Parses a port; `None` for an empty one.
+fn port_number(text: &str) -> Result<Option<u16>, &'static str> {
+    if text.is_empty() { Ok(None) } else { text.parse().map(Some).map_err(|_| "its port is not a number") }
+}
+
+/// `~user/x` for `/~user/x`, which is below a home directory of the server; other paths stay.
+fn home_relative(path: String) -> String {
+    if path.starts_with("/~") { path[1..].to_owned() } else { path }
 }
 
 /// Rejects empty parts, and parts that could be taken for an option. We pass none of them on a command line, but the
@@ -149,18 +162,14 @@ fn authority(rest: &str) -> Result<Authority, &'static str> {
         Some((address, port)) => (address, Some(port.strip_prefix(':').ok_or("its port is not a number")?)),
         None => host.split_once(':').map_or((host, None), |(host, port)| (host, Some(port))),
     };
-    let port = port
-        .filter(|port| !port.is_empty())
-        .map(|port| port.parse::<u16>().map_err(|_| "its port is not a number"))
-        .transpose()?;
+    let port = port.map_or(Ok(None), port_number)?;
     if host.is_empty() {
         return Err("it names no host");
     }
     if path == "/" {
         return Err("it names no path");
     }
-    let path = decode(path);
-    let path = if path.starts_with("/~") { path[1..].to_owned() } else { path };
+    let path = home_relative(decode(path));
     let user = user.map(decode);
     let host = decode(host);
     // NUL separates the parts of a git daemon's request: `%00host=other` would select another virtual host.
@@ -218,6 +227,18 @@ mod tests {
         assert_eq!(parsed("ssh://[::1]:2222/a"), of(DEFAULT_USER, "::1", 2222, "/a"));
         assert_eq!(parsed("ssh://git:pw@example.com/~bob/a"), of("git", "example.com", 22, "~bob/a"));
         assert_eq!(parsed("git+ssh://example.com/a"), of(DEFAULT_USER, "example.com", 22, "/a"));
+        assert_eq!(parsed("me@corp.example@git.host:a"), of("me@corp.example", "git.host", 22, "a"));
+        assert_eq!(parsed("me@corp.example@[git.host:2222]:a"), of("me@corp.example", "git.host", 2222, "a"));
+        assert_eq!(parsed("[me@corp.example@git.host:2222]:a"), of("me@corp.example", "git.host", 2222, "a"));
+        assert_eq!(parsed("me@h:team@corp/a@[b]:c"), of("me", "h", 22, "team@corp/a@[b]:c"));
+        assert_eq!(parsed("h:team@corp/a"), of(DEFAULT_USER, "h", 22, "team@corp/a"));
+        assert_eq!(parsed("@example.com:a"), of(DEFAULT_USER, "example.com", 22, "a"));
+        assert_eq!(parsed("[@example.com:2222]:a"), of(DEFAULT_USER, "example.com", 2222, "a"));
+        assert_eq!(parsed("[h:]:a"), of(DEFAULT_USER, "h", 22, "a"));
+        assert_eq!(parsed("h:/~bob/a.git"), of(DEFAULT_USER, "h", 22, "~bob/a.git"));
+        assert_eq!(parsed("[h:2222]:/~/a"), of(DEFAULT_USER, "h", 2222, "~/a"));
+        assert_eq!(parsed("h:/a/~b"), of(DEFAULT_USER, "h", 22, "/a/~b"));
+        assert_eq!(parsed("a/b@[h]:c"), Remote::Local(std::env::current_dir().unwrap().join("a/b@[h]:c")));
         assert_eq!(parsed("/srv/a:b"), Remote::Local("/srv/a:b".into()));
         assert_eq!(parsed("/srv/a::b"), Remote::Local("/srv/a::b".into()));
         assert_eq!(parsed("git@h::b"), of("git", "h", 22, ":b"));
@@ -246,31 +267,43 @@ mod tests {
 
     #[test]
     fn what_is_no_remote_is_refused_with_the_reason_and_without_the_secret() {
-        for text in [
-            "",
-            "https://",
-            "ftp://h/a",
-            "ext::sh -c x://",
-            "ext::sh -c x",
-            "foo+bar::x",
-            "a-b.c::/srv/a",
-            "::x",
-            "ssh://-oProxyCommand=x/a",
-            "-oProxyCommand=x:a",
-            "h:-x",
-            "ssh://h",
-            "git://h/",
-            "ssh://h:x/a",
-            "ssh://h/a%0ab",
-            "ssh://git?@h/a",
-            "git://h#@other/a",
-            "ssh://a%0a@h/b",
-            "git://h/a%00host=other",
-            "https://bob:s3cret@/a",
-            "foo://bob:s3cret@h/a",
-            "a\nb",
+        const SCHEMES: &str = "only https, http, ssh, git and file remotes";
+        const HELPERS: &str = "remote helpers";
+        const DASH: &str = "begins with `-`";
+        const ESCAPED: &str = "an escaped control character";
+        for (text, reason) in [
+            ("", "it is empty"),
+            ("https://", "it is not a URL"),
+            ("ftp://h/a", SCHEMES),
+            ("foo://bob:s3cret@h/a", SCHEMES),
+            ("ext::sh -c x://", HELPERS),
+            ("ext::sh -c x", HELPERS),
+            ("foo+bar::x", HELPERS),
+            ("a-b.c::/srv/a", HELPERS),
+            ("::x", HELPERS),
+            ("ssh://-oProxyCommand=x/a", DASH),
+            ("-oProxyCommand=x:a", DASH),
+            ("a@-oProxyCommand=x:a", DASH),
+            ("h:-x", DASH),
+            ("ssh://h", "it names no path"),
+            ("git://h/", "it names no path"),
+            ("h:", "it names no path"),
+            (":a", "it names no host"),
+            ("git@:a", "it names no host"),
+            ("https://bob:s3cret@/a", "it is not a URL"),
+            ("ssh://h:x/a", "its port is not a number"),
+            ("ssh://h:65536/a", "its port is not a number"),
+            ("[h:abc]:x", "its port is not a number"),
+            ("git@[h:65536]:x", "its port is not a number"),
+            ("ssh://git?@h/a", "contains `?`, `#` or"),
+            ("git://h#@other/a", "contains `?`, `#` or"),
+            ("ssh://h/a%0ab", ESCAPED),
+            ("ssh://a%0a@h/b", ESCAPED),
+            ("git://h/a%00host=other", ESCAPED),
+            ("a\nb", "control characters"),
         ] {
             let error = parse(text).expect_err(text).to_string();
+            assert!(error.contains(reason), "{text:?}: {error}");
             assert!(!error.contains("s3cret"), "{error}");
         }
     }

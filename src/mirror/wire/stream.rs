@@ -284,8 +284,7 @@ impl Opened {
     ) -> Result<PackResponse, Error> {
         let encoded = pack::encode(request, &self.advertisement.capabilities, remote)?;
         self.reader.send(&encoded.message, "asking for the pack").await?;
-        let budgets = (options.max_refs_bytes, options.max_fetch_bytes);
-        encoded.read_response(&mut self.reader, budgets, sink, remote).await
+        encoded.read_response(&mut self.reader, pack::ResponseLimits::from(options), sink, remote).await
     }
 }
 

@@ -124,6 +124,20 @@ fn hints_about_redirects_and_credentials_are_true_of_them() {
 }
 
 #[test]
+fn what_a_server_lacks_is_hinted_at_by_the_setting_that_allows_it() {
+    for (feature, words) in [
+        ("fetch", "git 2.26"),
+        ("shallow", "git 2.26"),
+        (FILTER, "uploadpack.allowFilter=true"),
+        (ANY_WANT, "uploadpack.allowAnySHA1InWant=true"),
+    ] {
+        let error = Error::Unsupported { remote: "https://git.example.com/x".to_owned(), feature };
+        assert_message_style(&error, &error.hints());
+        assert!(error.hints()[0].contains(words), "{feature}: {:?}", error.hints());
+    }
+}
+
+#[test]
 fn errors_that_need_an_operator_are_not_transient() {
     let transient = |error: &Error| error.is_transient();
     let lasting: Vec<_> =

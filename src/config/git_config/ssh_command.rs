@@ -1,0 +1,178 @@
+//! `GIT_SSH_COMMAND`: which of its options have an effect, and the names of the others for a warning. Its other words
+//! are never kept for a message: one of them may be a password (`sshpass -p PASSWORD ssh`).
+
+use std::path::PathBuf;
+
+/// The options of ssh(1) that take a value.
+const WITH_VALUE: &str = "BDEFIJLOPQRSWbceilmopw";
+/// The options of ssh(1) that do not.
+const WITHOUT_VALUE: &str = "1246ACGKMNTVXYafgknqstvxy";
+
+/// The options in `GIT_SSH_COMMAND` that are understood.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(in crate::config) struct SshCommand {
+    /// Private keys: `-i`, `-o IdentityFile`.
+    pub(in crate::config) keys: Vec<PathBuf>,
+    /// `-o UserKnownHostsFile`.
+    pub(in crate::config) known_hosts: Option<PathBuf>,
+    /// `-o StrictHostKeyChecking=no`: host keys are not checked.
+    pub(in crate::config) trusting: bool,
+    /// What has no effect: options by their names, other words by where they are.
+    pub(in crate::config) ignored: Vec<String>,
+}
+
+impl SshCommand {
+    fn ignore(&mut self, what: &str) {
+        if !self.ignored.iter().any(|known| known == what) {
+            self.ignored.push(what.to_owned());
+        }
+    }
+}
+
+/// Parses the variable, split at white space; shell quoting is not supported. As in ssh_config(5), the first value of
+/// an option counts.
+pub(in crate::config) fn ssh_command(text: &str) -> SshCommand {
+    let mut found = SshCommand::default();
+    let mut hosts = None;
+    let mut checking = None;
+    let words: Vec<&str> = text.split_whitespace().collect();
+    // Programs such as env(1), nice(1) and sshpass(1) come before the ssh that they run.
+    let program = words.iter().position(|word| *word == "ssh" || word.ends_with("/bin/ssh")).unwrap_or(0);
+    if program > 0 {
+        found.ignore("the words before ssh");
+    }
+    for (letter, value) in options(words.get(program + 1..).unwrap_or_default()) {
+        let (name, setting) = match letter {
+            Some('i') => ("identityfile".to_owned(), value),
+            Some('o') => {
+                let (name, setting) = value.split_once('=').unwrap_or_default();
+                (name.to_ascii_lowercase(), setting)
+            }
+            Some(letter) => {
+                found.ignore(&format!("-{letter}"));
+                continue;
+            }
+            None => {
+                found.ignore("words that are not options");
+                continue;
+            }
+        };
+        match name.as_str() {
+            "identityfile" => found.keys.push(setting.into()),
+            "userknownhostsfile" => drop(hosts.get_or_insert(setting)),
+            "identitiesonly" | "batchmode" | "loglevel" => {}
+            // Keys of unknown hosts are never added to a file, so only known hosts are accepted.
+            "stricthostkeychecking" if setting.eq_ignore_ascii_case("accept-new") => {
+                checking.get_or_insert(setting);
+                found.ignore("-o StrictHostKeyChecking=accept-new");
+            }
+            "stricthostkeychecking" => drop(checking.get_or_insert(setting)),
+            _ => found.ignore(&shown(value)),
+        }
+    }
+    found.known_hosts = hosts.filter(|file| *file != "/dev/null").map(PathBuf::from);
+    found.trusting =
+        checking.is_some_and(|value| ["no", "off"].iter().any(|off| value.eq_ignore_ascii_case(off)));
+    found
+}
+
+/// Splits words into options as getopt(3) does for ssh: the letter, and the value of one that takes a value. `None`
+/// stands for a word, or the rest of one, that is not an option.
+fn options<'a>(words: &[&'a str]) -> Vec<(Option<char>, &'a str)> {
+    let mut found = Vec::new();
+    let mut words = words.iter().copied();
+    while let Some(word) = words.next() {
+        let mut rest = word.strip_prefix('-').unwrap_or_default();
+        if rest.is_empty() {
+            found.push((None, word));
+        }
+        while let Some(letter) = rest.chars().next() {
+            rest = &rest[letter.len_utf8()..];
+            if WITH_VALUE.contains(letter) {
+                let value = if rest.is_empty() { words.next().unwrap_or_default() } else { rest };
+                found.push((Some(letter), value));
+                break;
+            }
+            if !WITHOUT_VALUE.contains(letter) {
+                found.push((None, rest));
+                break;
+            }
+            found.push((Some(letter), ""));
+        }
+    }
+    found
+}
+
+/// An option of `-o` by its name, without its value. What does not look like a name may be a value, and is left out.
+fn shown(option: &str) -> String {
+    let is_name =
+        |name: &str| (1..=32).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_alphabetic());
+    match option.split_once('=') {
+        Some((name, _)) if is_name(name) => format!("-o {name}"),
+        _ => "-o".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_and_known_hosts_are_understood() {
+        let found = ssh_command(
+            "ssh -i /a -o IdentityFile=/b -oStrictHostKeyChecking=no -o UserKnownHostsFile=/k -qi/c -v -p 22",
+        );
+        let keys = ["/a", "/b", "/c"].map(PathBuf::from).to_vec();
+        let ignored = ["-q", "-v", "-p"].map(str::to_owned).to_vec();
+        assert_eq!(found, SshCommand { keys, known_hosts: Some("/k".into()), trusting: true, ignored });
+        for nothing in ["", "ssh", "/usr/bin/ssh -o BatchMode=yes"] {
+            assert_eq!(ssh_command(nothing), SshCommand::default(), "{nothing}");
+        }
+        let wrapped = ssh_command("wrapper -i /etc/git-secret/ssh");
+        assert_eq!(wrapped.keys, [PathBuf::from("/etc/git-secret/ssh")]);
+    }
+
+    #[test]
+    fn of_two_options_the_first_counts_and_accept_new_still_checks() {
+        let found = ssh_command(
+            "ssh -o StrictHostKeyChecking=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile=/a -o UserKnownHostsFile=/b",
+        );
+        assert_eq!((found.trusting, found.known_hosts), (false, Some("/a".into())));
+        let found = ssh_command("ssh -oStrictHostKeyChecking=accept-new -o StrictHostKeyChecking=no");
+        assert!(!found.trusting);
+        assert_eq!(found.ignored, ["-o StrictHostKeyChecking=accept-new"]);
+        let found = ssh_command(
+            "ssh -o UserKnownHostsFile=/dev/null -o UserKnownHostsFile=/b -o stricthostkeychecking=NO",
+        );
+        assert_eq!((found.trusting, found.known_hosts), (true, None));
+    }
+
+    #[test]
+    fn what_is_ignored_is_named_without_a_value() {
+        const BEFORE: &str = "the words before ssh";
+        const WORDS: &str = "words that are not options";
+        let cases: &[(&str, &[&str])] = &[
+            ("sshpass -p s3cret ssh -o StrictHostKeyChecking=no", &[BEFORE]),
+            (
+                "env SSHPASS=s3cret sshpass -e /usr/bin/ssh -o ConnectTimeout=5",
+                &[BEFORE, "-o ConnectTimeout"],
+            ),
+            ("sshpass -p s3cret ssh-wrapper -i /key", &["-p", WORDS]),
+            ("sshpass -ps3cret my-ssh", &["-p", WORDS]),
+            ("plink -pw s3cret", &["-p", WORDS]),
+            ("tool --password=s3cret --token s3cret", &[WORDS]),
+            (
+                "ssh -o ConnectTimeout=5 -o ServerAliveInterval=5 -oConnectTimeout=6",
+                &["-o ConnectTimeout", "-o ServerAliveInterval"],
+            ),
+            ("ssh -o ProxyCommand=sshpass -p s3cret ssh", &["-o ProxyCommand", "-p", WORDS]),
+            ("ssh -o 'ProxyCommand=s3cret x'", &["-o", WORDS]),
+            ("ssh -o s3cret -o s3cret=x -o", &["-o"]),
+            ("ssh -4Cp s3cret -l s3cret -J s3cret@h", &["-4", "-C", "-p", "-l", "-J"]),
+            ("ssh - é -é -vs3cret", &[WORDS, "-v", "-s"]),
+        ];
+        for (text, ignored) in cases {
+            assert_eq!(ssh_command(text).ignored, *ignored, "{text}");
+        }
+    }
+}
