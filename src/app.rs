@@ -390,7 +390,9 @@ fn run(runtime: &Runtime, mut settings: Settings, rules: Option<Rules>) -> Resul
         }
     });
     ended.cancel();
-    let _ = runtime.block_on(live); // it removes its socket; the task is never aborted
+    if let Err(error) = runtime.block_on(live) {
+        std::panic::resume_unwind(error.into_panic()); // the task, which removes its socket, is never aborted
+    }
     result
 }
 

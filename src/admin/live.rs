@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tokio::io::AsyncWriteExt;
-use tokio::net::UnixListener;
-use tokio::sync::{Semaphore, watch};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::clock;
@@ -26,7 +26,8 @@ use crate::secret;
 /// How long a client may take to read an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The most answers in flight; further connections wait, for at most [`ANSWER_TIMEOUT`].
+/// The most answers in flight. Further connections wait in the socket's backlog until one of these ends, which takes at
+/// most [`ANSWER_TIMEOUT`].
 const MAX_ANSWERS: usize = 16;
 
 /// How many bytes of an answer a client reads.
@@ -96,14 +97,28 @@ fn remove(path: &Path, identity: (u64, u64)) {
     }
 }
 
+/// Waits until fewer than [`MAX_ANSWERS`] answers are in flight, then for a connection. If it is dropped, no connection
+/// is lost.
+async fn accept(
+    listener: &UnixListener,
+    slots: &Arc<Semaphore>,
+) -> std::io::Result<(UnixStream, OwnedSemaphorePermit)> {
+    let slot = Arc::clone(slots).acquire_owned().await.map_err(std::io::Error::other)?; // it is never closed
+    let (stream, _) = listener.accept().await?;
+    Ok((stream, slot))
+}
+
 /// Answers until `shutdown` is cancelled. Only the holder of the root's lock may call it. On a file system without
 /// sockets only `treeswap status` is affected: it cannot ask the writer.
 pub async fn serve(path: PathBuf, mut status: watch::Receiver<Status>, shutdown: CancellationToken) {
     let slots = Arc::new(Semaphore::new(MAX_ANSWERS));
-    let mut is_reported = false;
+    let mut is_reported = false; // in this outage
     loop {
         let (listener, identity) = match bind(&path) {
-            Ok(bound) => bound,
+            Ok(bound) => {
+                is_reported = false;
+                bound
+            }
             Err(error) => {
                 let is_root_missing = path.parent().is_none_or(|dir| !dir.exists());
                 if !is_root_missing && !std::mem::replace(&mut is_reported, true) {
@@ -119,12 +134,11 @@ pub async fn serve(path: PathBuf, mut status: watch::Receiver<Status>, shutdown:
         loop {
             tokio::select! {
                 () = shutdown.cancelled() => return remove(&path, identity),
-                accepted = listener.accept() => {
-                    let Ok((mut stream, _)) = accepted else {
+                accepted = accept(&listener, &slots) => {
+                    let Ok((mut stream, slot)) = accepted else {
                         tokio::time::sleep(Duration::from_millis(100)).await; // out of descriptors, probably
                         continue;
                     };
-                    let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
                     let text = answer(&status.borrow());
                     tokio::spawn(async move {
                         let _ = tokio::time::timeout(ANSWER_TIMEOUT, stream.write_all(&text)).await;
@@ -191,6 +205,8 @@ fn connect(path: &Path, timeout: Duration) -> std::io::Result<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::AsyncReadExt as _;
+
     use super::*;
 
     const LONG: Duration = Duration::from_secs(30);
@@ -230,6 +246,64 @@ mod tests {
         shutdown.cancel();
         serving.await.unwrap();
         assert_eq!(query_writer().await.unwrap(), Writer::Absent);
+    }
+
+    /// With as many slow clients as there may be answers, and one more that waits.
+    #[tokio::test(start_paused = true)]
+    async fn shutdown_does_not_wait_for_clients_that_read_nothing() {
+        // While a blocking task runs, tokio's paused clock stands still: no answer times out. If the server waits for
+        // that, the clock goes on after this.
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let stopped_clock = tokio::task::spawn_blocking(move || ended.recv_timeout(LONG));
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("status.sock");
+        let remote = "! ".repeat(200 << 10); // more than the buffers of a socket
+        let (_status, shown) = watch::channel(Status { remote, ..Status::default() });
+        let shutdown = CancellationToken::new();
+        let serving = tokio::spawn(serve(path.clone(), shown, shutdown.clone()));
+        while !path.exists() {
+            tokio::task::yield_now().await;
+        }
+        let mut clients = Vec::new();
+        for _ in 0..MAX_ANSWERS {
+            let mut client = UnixStream::connect(&path).await.unwrap();
+            client.read_u8().await.unwrap();
+            clients.push(client);
+        }
+        clients.push(UnixStream::connect(&path).await.unwrap());
+        for _ in 0..100 {
+            tokio::task::yield_now().await; // the server may accept it now
+        }
+        let began = tokio::time::Instant::now();
+        shutdown.cancel();
+        serving.await.unwrap();
+        assert_eq!(began.elapsed(), Duration::ZERO);
+        drop(end);
+        let _ = stopped_clock.await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_outage_of_the_socket_is_logged_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = dir.path().join("log");
+        let subscriber = tracing_subscriber::fmt().with_writer(std::fs::File::create(&log).unwrap()).finish();
+        let _logging = tracing::subscriber::set_default(subscriber);
+        let private = dir.path().join("private");
+        let path = private.join("status.sock");
+        let (status, shown) = watch::channel(Status::default());
+        let _serving = tokio::spawn(serve(path.clone(), shown, CancellationToken::new()));
+        for outages in 1..=2 {
+            std::fs::write(&private, "").unwrap(); // no socket can be in a file
+            status.send_modify(|status| status.consecutive_failures += 1);
+            tokio::time::sleep(3 * BIND_RETRY).await;
+            let text = std::fs::read_to_string(&log).unwrap();
+            assert_eq!(text.matches("no socket at").count(), outages, "{text}");
+            std::fs::remove_file(&private).unwrap();
+            std::fs::create_dir(&private).unwrap();
+            tokio::time::sleep(2 * BIND_RETRY).await;
+            assert!(path.exists());
+            std::fs::remove_dir_all(&private).unwrap();
+        }
     }
 
     #[test]

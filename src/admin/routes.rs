@@ -200,7 +200,13 @@ async fn with_holders(mut status: Status) -> Status {
         }
         status
     };
-    tokio::task::spawn_blocking(look).await.unwrap_or_default()
+    match tokio::task::spawn_blocking(look).await {
+        Ok(status) => status,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic), // an empty status would look like that of an empty root
+            Err(_) => std::future::pending().await, // only a runtime that shuts down refuses to start it
+        },
+    }
 }
 
 /// Marks a response as dependent on `Accept`, for caches.

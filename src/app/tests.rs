@@ -7,7 +7,7 @@ fn every_variant_is_one_line_and_says_what_to_do() {
     let hook = hooks::Error {
         kind: hooks::Kind::Exec,
         revision: crate::revision::Revision(crate::revision::ObjectId([0xab; 20])),
-        why: hooks::Failure::Drained,
+        why: hooks::Failure::ShutDown,
     };
     let listener = [
         admin::Error::Address("x".into()),

@@ -1,5 +1,6 @@
 //! The flags that `render` and `apply` share: the rules, and the tree that they are applied to.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
@@ -18,6 +19,7 @@ use crate::fsx;
 use crate::mirror::{self, Objects, Selection};
 use crate::retry::ErrorClass;
 use crate::revision::{ObjectId, Revision};
+use crate::secret;
 use crate::sources::{SetOptions, SourceError, Upstream};
 
 /// The largest file of `--rules`, in bytes; the parser accepts no more. The file may be in a published tree, so that the
@@ -28,7 +30,7 @@ const RULES_MAX: u64 = 1 << 20;
 const SOURCES: &str = "--sources";
 
 /// Rules and a tree.
-#[derive(Clone, Debug, clap::Args)]
+#[derive(Clone, clap::Args)]
 #[command(group = clap::ArgGroup::new("which").args(["rules", "rules_in_tree"]).required(true))]
 pub(super) struct Input {
     /// Directory with the tree; a `.git` in it is ignored
@@ -64,6 +66,18 @@ pub(super) struct Input {
 
     #[command(flatten)]
     credentials: config::Credentials,
+}
+
+impl fmt::Debug for Input {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let repo = self.repo.as_deref().map(secret::redact); // it may contain a password
+        f.debug_struct("Input")
+            .field("tree", &self.tree)
+            .field("repo", &repo)
+            .field("sources", &self.sources)
+            .field("rules", &self.rules)
+            .finish_non_exhaustive()
+    }
 }
 
 /// Rules, and how they are read.

@@ -83,6 +83,7 @@ async fn watch(args: &Args) -> anyhow::Result<ExitCode> {
     let mut stop = EndSignals::new()?;
     let mut swaps = swaps_of(&link, args.poll)?;
     let mut served: Option<Pin> = None; // the generation that the command ran for last
+    let mut was_pinned = false; // PATH is right, so an error may pass
     let mut skip = args.skip_first;
     let mut reported_gaps = Vec::new();
     let mut pin_failures = Repeats::default();
@@ -90,6 +91,7 @@ async fn watch(args: &Args) -> anyhow::Result<ExitCode> {
         let mut retry = false;
         let newest = Pin::take_link(&link, &Options::default());
         if newest.is_ok() {
+            was_pinned = true;
             pin_failures.forget();
         }
         let gaps = newest.as_ref().ok().and_then(|newest| set_gaps(args, &link, newest));
@@ -115,7 +117,7 @@ async fn watch(args: &Args) -> anyhow::Result<ExitCode> {
                     say!("treeswap: {warning}");
                 }
                 match run_for(args, &newest, &mut stop).await? {
-                    Next::Watch if args.set.is_some() && !set::names(&link, newest.dir()) => {
+                    Next::Watch if args.set.is_some() && !set::link_points_to(&link, newest.dir()) => {
                         let gone = newest.location().display();
                         say!(
                             "treeswap: {gone} was replaced while the command ran, so it may not have read all files"
@@ -144,7 +146,7 @@ async fn watch(args: &Args) -> anyhow::Result<ExitCode> {
                     continue;
                 }
             }
-            (Err(error), _) if error.is_transient() || served.is_some() => {
+            (Err(error), _) if error.is_transient() || was_pinned => {
                 report(&mut pin_failures, &format!("{:#}; trying again", anyhow::Error::new(error)));
                 retry = true;
             }
@@ -178,14 +180,14 @@ fn swaps_of(link: &Path, poll: Duration) -> anyhow::Result<Receiver<Option<Chang
 /// With `--set`: why the newest generation is no complete set, one line per gap; `None` if it is complete, or without
 /// the flag. The list is empty if a swap during the check made its result meaningless.
 fn set_gaps(args: &Args, link: &Path, newest: &Pin) -> Option<Vec<String>> {
-    let missing = set::missing(newest.dir(), args.set.as_ref()?);
-    if !set::names(link, newest.dir()) {
+    let read = set::read_gaps(newest.dir(), args.set.as_ref()?);
+    if !set::link_points_to(link, newest.dir()) {
         return Some(Vec::new()); // it was swapped meanwhile and may be half removed
     }
-    match missing {
+    match read {
         Ok(gaps) if gaps.is_empty() => None,
         Ok(gaps) => Some(gaps.iter().map(Gap::to_string).collect()),
-        Err(error) => Some(vec![format!("cannot read it: {error}")]),
+        Err(error) => Some(vec![error.to_string()]),
     }
 }
 

@@ -6,6 +6,7 @@ mod ssh_command;
 mod table;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::PathBuf;
 
 use url::Url;
@@ -18,10 +19,17 @@ use crate::mirror::wire::{Closeness, ExtraHeader, Proxy, Scope};
 use crate::secret::{self, Secret};
 
 /// One setting of git: a dotted key and its value.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) key: String,
     pub(super) value: String,
+}
+
+impl fmt::Debug for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The value may be a header with a token, or a URL with a password.
+        f.debug_struct("Entry").field("key", &secret::redact(&self.key)).finish_non_exhaustive()
+    }
 }
 
 /// Parses git-sync's list of `KEY:VALUE` pairs, separated by commas. A key is quoted, or ends at the first colon; a

@@ -7,7 +7,7 @@ use reqwest::Method;
 
 use super::check::Check;
 use super::error::Error;
-use crate::hooks::{Exec, Options, Web};
+use crate::hooks::{Exec, Options, Webhook};
 
 /// git-sync's lower bound for the timeout and the backoff of a hook.
 const SHORTEST: Duration = Duration::from_secs(1);
@@ -55,13 +55,13 @@ impl Check<'_> {
         }))
     }
 
-    fn web(&self) -> Result<Option<Web>, Error> {
+    fn web(&self) -> Result<Option<Webhook>, Error> {
         let given = &self.args.hooks;
         if given.webhook_url.is_empty() {
             return Ok(None);
         }
         let status = given.webhook_success_status;
-        Ok(Some(Web {
+        Ok(Some(Webhook {
             url: self.http_url("webhook-url", &given.webhook_url)?,
             method: Method::from_bytes(given.webhook_method.as_bytes()).map_err(|_| {
                 self.invalid("webhook-method", &given.webhook_method, "it is not the name of a method")

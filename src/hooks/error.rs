@@ -55,15 +55,15 @@ pub enum Failure {
         /// The end of its output.
         output: String,
     },
-    /// The receiver did not answer in time.
-    #[error("no answer from {url} within {after:?}")]
-    Silent {
+    /// The receiver did not respond in time.
+    #[error("no response from {url} within {after:?}")]
+    NoResponse {
         /// The receiver's URL, redacted.
         url: String,
         /// The timeout.
         after: Duration,
     },
-    /// There was no connection, or it broke.
+    /// There was no connection, or it broke before the response.
     #[error("cannot send to {url}: {why}")]
     Send {
         /// The receiver's URL, redacted.
@@ -82,8 +82,8 @@ pub enum Failure {
         wanted: u16,
     },
     /// The hook was stopped because the process shuts down.
-    #[error("it was killed, because treeswap is shutting down")]
-    Drained,
+    #[error("it was cut short because treeswap is shutting down")]
+    ShutDown,
     /// A system call failed: no pipe could be made, or the process not be waited for.
     #[error("cannot {act}")]
     System {
@@ -115,7 +115,7 @@ impl Error {
                 ]
             }
             Failure::Start { .. } => vec![format!("--{name}-command names a program that can be run here")],
-            Failure::Timeout { .. } | Failure::Silent { .. } => {
+            Failure::Timeout { .. } | Failure::NoResponse { .. } => {
                 vec![format!("raise --{name}-timeout if it may take that long")]
             }
             Failure::Status { .. } => {
@@ -131,7 +131,7 @@ impl Error {
             Failure::Send { .. } => {
                 vec![format!("check --{name}-url, and that what listens there can be reached from here")]
             }
-            Failure::Drained => {
+            Failure::ShutDown => {
                 vec!["nothing to do: the next start runs it for what is current then".to_owned()]
             }
             Failure::System { .. } => {
@@ -165,10 +165,10 @@ mod tests {
             started(std::io::ErrorKind::Other),
             Failure::Ended { program: program(), status, output: "no".into() },
             Failure::Timeout { program: program(), after, output: String::new() },
-            Failure::Silent { url: url(), after },
+            Failure::NoResponse { url: url(), after },
             Failure::Send { url: url(), why: "connection refused".into() },
             Failure::Status { url: url(), status: 500, wanted: 200 },
-            Failure::Drained,
+            Failure::ShutDown,
             Failure::System { act: "make a pipe", source: std::io::ErrorKind::Other.into() },
         ];
         for why in each {
@@ -176,10 +176,10 @@ mod tests {
                 Failure::Start { .. }
                 | Failure::Ended { .. }
                 | Failure::Timeout { .. }
-                | Failure::Silent { .. }
+                | Failure::NoResponse { .. }
                 | Failure::Send { .. }
                 | Failure::Status { .. }
-                | Failure::Drained
+                | Failure::ShutDown
                 | Failure::System { .. } => {}
             }
             let revision = Revision(crate::revision::ObjectId([0xab; 20]));

@@ -14,9 +14,9 @@ use tokio::net::unix::pipe;
 use tokio::process::Child;
 use tokio_util::sync::CancellationToken;
 
-use super::{Failure, Notice};
+use super::{Failure, HookEvent, take_pin};
 use crate::descendants::Descendants;
-use crate::{detached_io, fsx, secret};
+use crate::{detached_io, secret};
 
 /// How long a hook may go on after shutdown began. Then a program gets SIGTERM, and a request is dropped.
 pub const SHUTDOWN_GRACE: Duration = Duration::from_millis(1_500);
@@ -80,8 +80,8 @@ impl Exec {
     }
 
     /// Runs the program to its end and returns the end of its output, on one line.
-    pub(super) async fn run(&self, notice: &Notice, stop: &CancellationToken) -> Result<String, Failure> {
-        let (mut child, all, output) = self.spawn(notice)?;
+    pub(super) async fn run(&self, event: &HookEvent, stop: &CancellationToken) -> Result<String, Failure> {
+        let (mut child, all, output) = self.spawn(event)?;
         let ended = tokio::select! {
             biased;
             status = child.wait() => Ok(status),
@@ -92,7 +92,7 @@ impl Exec {
                     all.signal(Signal::TERM);
                     let _ = ended_within(LAST_WORDS, &mut child).await;
                     all.end(&mut child).await;
-                    return Err(Failure::Drained);
+                    return Err(Failure::ShutDown);
                 }
             },
         };
@@ -112,37 +112,37 @@ impl Exec {
     }
 
     /// Starts the program in a process group of its own. stdout and stderr are one pipe, which a task reads.
-    fn spawn(&self, notice: &Notice) -> Result<(Child, Descendants, CapturedOutput), Failure> {
+    fn spawn(&self, event: &HookEvent) -> Result<(Child, Descendants, CapturedOutput), Failure> {
         let (read, write) = io::pipe().map_err(system("make a pipe for the hook's output"))?;
         let also = write.try_clone().map_err(system("make a pipe for the hook's output"))?;
         let output = CapturedOutput::capture(read.into()).map_err(system("read the hook's output"))?;
-        let mut command = std::process::Command::new(self.program(&notice.dir));
+        let mut command = std::process::Command::new(self.program(&event.dir));
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
-        command.current_dir(&notice.dir).stdin(Stdio::null()).stdout(write).stderr(also);
+        command.current_dir(&event.dir).stdin(Stdio::null()).stdout(write).stderr(also);
         for (name, _) in std::env::vars_os().filter(|(name, value)| secret::in_variable_of_hook(name, value))
         {
             command.env_remove(name);
         }
-        let revision = notice.revision.to_string();
+        let revision = event.revision.to_string();
         command
-            .env("PWD", &notice.dir) // shells take their logical working directory from it
+            .env("PWD", &event.dir) // shells take their logical working directory from it
             .env("GITSYNC_HASH", &revision)
             .env("TREESWAP_REVISION", &revision)
-            .env("TREESWAP_DIR", &notice.dir)
+            .env("TREESWAP_DIR", &event.dir)
             .env_remove("TREESWAP_GENERATION")
             .env_remove("TREESWAP_REVISIONS");
-        if let Some(sources) = &notice.sources {
+        if let Some(sources) = &event.sources {
             command.env("TREESWAP_REVISIONS", sources);
         }
-        if let Some(generation) = &notice.generation {
+        if let Some(generation) = &event.generation {
             command.env("TREESWAP_GENERATION", generation.as_str());
         }
-        if let Some(pin) = pin(&notice.dir) {
+        if let Some(pin) = pin(&event.dir) {
             hand_over(pin, &mut command);
         }
         let (child, all) = Descendants::start(command.into()).map_err(|source| Failure::Start {
             program: self.command.clone(),
-            dir: notice.dir.clone(),
+            dir: event.dir.clone(),
             source,
         })?;
         // Our copies of the pipe's write end were closed with `command`, so a read ends when the program's are closed.
@@ -156,11 +156,9 @@ impl Exec {
 }
 
 /// A pin of the generation for the program itself, so that the generation stays while the program runs even if this
-/// process is killed. `None` where `flock` does not work.
+/// process is killed. `None` if it cannot be pinned.
 fn pin(dir: &Path) -> Option<OwnedFd> {
-    let dir = fsx::open_dir_at_path(dir).ok()?;
-    let is_locked = fsx::try_lock_shared(&dir).is_ok_and(|lock| lock == fsx::Lock::Taken);
-    is_locked.then(|| rustix::io::fcntl_dupfd_cloexec(&dir, INHERITED_FROM).ok()).flatten()
+    rustix::io::fcntl_dupfd_cloexec(take_pin(dir)?, INHERITED_FROM).ok()
 }
 
 /// Lets the program inherit the descriptor. Not by making it inheritable here: other programs that are started at the

@@ -22,9 +22,12 @@
 mod error;
 mod exec;
 mod runner;
+#[cfg(test)]
+mod tests;
 mod web;
 
-use std::path::PathBuf;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,14 +35,13 @@ use tokio_util::sync::CancellationToken;
 
 use crate::fsx;
 use crate::generation::Name;
-use crate::repeats::Repeats;
 use crate::revision::Revision;
 
 pub use error::{Error, Failure};
 pub use exec::{Exec, SHUTDOWN_GRACE, missing_program};
-pub use web::Web;
+pub use web::Webhook;
 
-use runner::{Job, Runner};
+use runner::{Attempts, Job, Runner};
 
 /// Which hook. The labels are git-sync's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -75,7 +77,7 @@ pub struct Options {
     /// Whether the gate runs again for a revision that it has refused.
     pub gate_retry: bool,
     /// The request that is sent after a publication.
-    pub web: Option<Web>,
+    pub web: Option<Webhook>,
     /// Run each hook once, without retries, and return its result from [`Hooks::completed`].
     pub once: bool,
 }
@@ -94,7 +96,7 @@ impl Options {
 
 /// The generation that a hook runs for.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Notice {
+pub struct HookEvent {
     /// The revision.
     pub revision: Revision,
     /// The sources that the revision is composed of, as JSON; `None` with a single repository.
@@ -143,24 +145,22 @@ impl Hooks {
         let exec = exec.map(|exec| run(Kind::Exec, Job::Exec(exec)));
         let web = web.map(|web| run(Kind::Web, Job::Web(web)));
         let (gate, before) = match pre_publish {
-            Some(exec) if gate => {
-                (Some(Gate { exec, retry_refused: gate_retry, observer: Arc::clone(observer) }), None)
-            }
+            Some(exec) if gate => (Some(Gate::new(exec, gate_retry, Arc::clone(observer))), None),
             other => (None, other.map(|exec| run(Kind::PrePublish, Job::Exec(exec)))),
         };
         Self { after: exec.into_iter().chain(web).collect(), before, gate, stop }
     }
 
     /// Runs the hooks for the generation that is current now. Returns at once.
-    pub fn published(&self, notice: &Notice) {
-        let held = Arc::new(PinnedGeneration::new(notice.clone()));
+    pub fn published(&self, event: &HookEvent) {
+        let held = Arc::new(PinnedGeneration::new(event.clone()));
         self.after.iter().for_each(|runner| runner.send(&held));
     }
 
     /// Runs the pre-publish hook, if it is no gate, for the generation that is about to be published. Returns at once.
-    pub fn publishing(&self, notice: &Notice) {
+    pub fn publishing(&self, event: &HookEvent) {
         if let Some(runner) = &self.before {
-            runner.send(&Arc::new(PinnedGeneration::new(notice.clone())));
+            runner.send(&Arc::new(PinnedGeneration::new(event.clone())));
         }
     }
 
@@ -190,12 +190,23 @@ impl Hooks {
 
 /// The pre-publish hook as a gate: a publication needs its success.
 pub struct Gate {
-    exec: Exec,
     retry_refused: bool,
-    observer: Observer,
+    state: tokio::sync::Mutex<GateState>,
+}
+
+struct GateState {
+    attempts: Attempts,
+    /// The revision that the gate ran for last.
+    revision: Option<Revision>,
 }
 
 impl Gate {
+    fn new(exec: Exec, retry_refused: bool, observer: Observer) -> Self {
+        // Without a pause: the next attempt to publish runs it again, if any does.
+        let attempts = Attempts::new(Kind::PrePublish, Job::Exec(exec), None, observer);
+        Self { retry_refused, state: GateState { attempts, revision: None }.into() }
+    }
+
     /// Returns true if the gate is to run again for a revision that it has refused.
     pub fn retries_refusals(&self) -> bool {
         self.retry_refused
@@ -205,26 +216,34 @@ impl Gate {
     ///
     /// # Errors
     /// If the hook fails: the generation must not be published.
-    pub async fn pass(&self, notice: &Notice, stop: &CancellationToken) -> Result<(), Error> {
-        let job = Job::Exec(self.exec.clone());
-        let mut failing = Repeats::default();
-        // The next attempt to publish runs it again, if any does.
-        runner::attempt(Kind::PrePublish, &job, notice, None, stop, &self.observer, &mut failing).await
+    pub async fn pass(&self, event: &HookEvent, stop: &CancellationToken) -> Result<(), Error> {
+        let mut state = self.state.lock().await; // free: publications are attempted one at a time
+        if state.revision.replace(event.revision) != Some(event.revision) {
+            state.attempts.forget_failure(); // another revision that is refused is another failure
+        }
+        state.attempts.run(event, stop).await
     }
 }
 
 /// A generation in a slot, pinned until it is dropped.
 #[derive(Debug)]
 struct PinnedGeneration {
-    notice: Notice,
-    /// The directory with the shared `flock` that is the pin. `None` where `flock` does not work; then only the grace
-    /// period keeps the generation.
-    _pin: Option<std::os::fd::OwnedFd>,
+    event: HookEvent,
+    /// See [`take_pin`].
+    _pin: Option<OwnedFd>,
 }
 
 impl PinnedGeneration {
-    fn new(notice: Notice) -> Self {
-        let pin = fsx::open_dir_at_path(&notice.dir).ok().filter(|dir| fsx::try_lock_shared(dir).is_ok());
-        Self { notice, _pin: pin }
+    fn new(event: HookEvent) -> Self {
+        let pin = take_pin(&event.dir);
+        Self { event, _pin: pin }
     }
+}
+
+/// Opens a generation's directory and takes the shared `flock` that is a pin. `None` if it is not taken, as where
+/// `flock` does not work; then only the grace period keeps the generation.
+fn take_pin(dir: &Path) -> Option<OwnedFd> {
+    let dir = fsx::open_dir_at_path(dir).ok()?;
+    let is_pinned = fsx::try_lock_shared(&dir).is_ok_and(|lock| lock == fsx::Lock::Taken);
+    is_pinned.then_some(dir)
 }

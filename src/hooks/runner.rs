@@ -1,7 +1,7 @@
 //! Runs one hook: a slot for the newest generation, and a task that runs the hook for what is in the slot, with
 //! retries.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
@@ -12,7 +12,7 @@ use tracing::{debug, info, warn};
 use crate::human::go_duration;
 use crate::repeats::{Repeats, suppressed};
 
-use super::{Error, Exec, Failure, FinishedRun, Kind, Notice, Observer, PinnedGeneration, Web};
+use super::{Error, Exec, Failure, FinishedRun, HookEvent, Kind, Observer, PinnedGeneration, Webhook};
 
 /// What a hook does.
 #[derive(Clone, Debug)]
@@ -20,7 +20,15 @@ pub(super) enum Job {
     /// Runs a program.
     Exec(Exec),
     /// Sends a request.
-    Web(Web),
+    Web(Webhook),
+}
+
+/// The result of a run that succeeded, for the log.
+enum Output {
+    /// The end of the program's output.
+    Program(String),
+    /// The response's status.
+    Status(u16),
 }
 
 impl Job {
@@ -32,9 +40,9 @@ impl Job {
     }
 
     /// Logs the start of a run in git-sync's words (target `git-sync`).
-    fn log_start(&self, kind: Kind, notice: &Notice) {
+    fn log_start(&self, kind: Kind, event: &HookEvent) {
         let hook = kind.label();
-        let revision = notice.revision;
+        let revision = event.revision;
         match self {
             Self::Exec(exec) => info!(
                 name: "exec_runs", target: "git-sync", hook, %revision, command = %exec.command.display(),
@@ -47,45 +55,138 @@ impl Job {
         }
     }
 
-    /// Logs the success of a run in git-sync's words.
-    fn log_success(&self, kind: Kind, notice: &Notice, output: &str) {
-        let hook = kind.label();
-        let revision = notice.revision;
-        let nothing = "";
+    /// Does the job.
+    async fn run(&self, event: &HookEvent, stop: &CancellationToken) -> Result<Output, Failure> {
         match self {
-            Self::Exec(_) => debug!(
-                name: "exec_done", target: "git-sync", hook, %revision, stdout = output, stderr = nothing, "done"
-            ),
-            Self::Web(_) => debug!(
-                name: "web_done", target: "git-sync", hook, %revision, status = output.parse::<u16>().ok(),
-                headers = nothing, body = nothing, "done"
-            ),
+            Self::Exec(exec) => exec.run(event, stop).await.map(Output::Program),
+            Self::Web(web) => web.send(event, stop).await.map(Output::Status),
+        }
+    }
+}
+
+/// The attempts to run one hook. Each result is reported to the observer, and logged.
+pub(super) struct Attempts {
+    kind: Kind,
+    job: Job,
+    /// The pause after which the caller runs the hook again if it fails; `None`: it does not.
+    retry: Option<Duration>,
+    observer: Observer,
+    failing: Repeats,
+}
+
+impl Attempts {
+    pub(super) fn new(kind: Kind, job: Job, retry: Option<Duration>, observer: Observer) -> Self {
+        Self { kind, job, retry, observer, failing: Repeats::default() }
+    }
+
+    /// The next failure is a new one, so it is logged even if it is like the last one.
+    pub(super) fn forget_failure(&mut self) {
+        self.failing.forget();
+    }
+
+    /// Runs the hook once.
+    pub(super) async fn run(&mut self, event: &HookEvent, stop: &CancellationToken) -> Result<(), Error> {
+        let (kind, revision) = (self.kind, event.revision);
+        self.job.log_start(kind, event);
+        let began = Instant::now();
+        let result = self.job.run(event, stop).await;
+        let took = began.elapsed();
+        match result {
+            Ok(output) => {
+                (self.observer)(&FinishedRun { kind, revision, took, error: None, hints: &[] });
+                self.failing.forget();
+                log_success(kind, event, took, &output);
+                Ok(())
+            }
+            Err(why) => {
+                let error = Error { kind, revision, why };
+                let cause = chain(&error);
+                let hints = error.hints();
+                (self.observer)(&FinishedRun { kind, revision, took, error: Some(&cause), hints: &hints });
+                let retry = self.retry.filter(|_| !stop.is_cancelled());
+                self.log_failure(event, took, retry, &cause, &hints);
+                Err(error)
+            }
         }
     }
 
-    /// Does the job. Returns the program's output or the response's status, for the log.
-    async fn run(&self, notice: &Notice, stop: &CancellationToken) -> Result<String, Failure> {
-        match self {
-            Self::Exec(exec) => exec.run(notice, stop).await,
-            Self::Web(web) => web.send(notice, stop).await,
+    /// Logs a failure, unless it is like the last one.
+    fn log_failure(
+        &mut self,
+        event: &HookEvent,
+        took: Duration,
+        retry: Option<Duration>,
+        cause: &str,
+        hints: &[String],
+    ) {
+        let hook = self.kind.label();
+        let revision = event.revision;
+        let duration_ms = millis(took);
+        let Some(times) = self.failing.should_log(cause) else {
+            debug!(hook, %revision, duration_ms, error = cause, "{hook} failed as before");
+            return;
+        };
+        let hints = Some(hints.join("; ")).filter(|hints| !hints.is_empty());
+        // git-sync's log has the key always.
+        let retry = retry.map_or_else(|| "none".to_owned(), go_duration);
+        warn!(
+            name: "hook_failed", hook, %revision, duration_ms, retry, hints, error = cause,
+            "{hook} failed{}", suppressed(times)
+        );
+    }
+}
+
+/// Logs the success of a run, in git-sync's words too (target `git-sync`).
+fn log_success(kind: Kind, event: &HookEvent, took: Duration, output: &Output) {
+    let hook = kind.label();
+    let revision = event.revision;
+    let duration_ms = millis(took);
+    let nothing = "";
+    match output {
+        Output::Program(output) => {
+            debug!(
+                name: "exec_done", target: "git-sync", hook, %revision, stdout = output, stderr = nothing, "done"
+            );
+            info!(hook, %revision, duration_ms, "{hook} done for {}", revision.short());
+            // Not in the line above, which is logged at the default level.
+            if !output.is_empty() {
+                debug!(name: "hook_output", hook, %revision, output, "output of {hook}");
+            }
+        }
+        Output::Status(status) => {
+            debug!(
+                name: "web_done", target: "git-sync", hook, %revision, status, headers = nothing, body = nothing,
+                "done"
+            );
+            info!(hook, %revision, duration_ms, status, "{hook} done for {}", revision.short());
         }
     }
+}
+
+fn millis(took: Duration) -> u64 {
+    u64::try_from(took.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// The slot between [`Runner`] and [`RunnerTask`].
 #[derive(Default)]
 struct Slot {
-    /// The generation that waits, and whether the slot is closed, so that no other will come.
-    newest: Mutex<(Option<Arc<PinnedGeneration>>, bool)>,
-    bell: Notify,
+    state: Mutex<SlotState>,
+    /// Wakes the task after a change of the state.
+    changed: Notify,
+}
+
+#[derive(Default)]
+struct SlotState {
+    /// The generation that waits.
+    waiting: Option<Arc<PinnedGeneration>>,
+    /// No other generation will come.
+    closed: bool,
 }
 
 impl Slot {
-    fn with<T>(&self, act: impl FnOnce(&mut Option<Arc<PinnedGeneration>>, &mut bool) -> T) -> T {
-        // Poisoning is harmless: no panic can leave the pair half written.
-        let mut slot = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
-        let (newest, closed) = &mut *slot;
-        act(newest, closed)
+    fn state(&self) -> MutexGuard<'_, SlotState> {
+        // Poisoning is harmless: no panic can leave the state half written.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -104,48 +205,51 @@ impl Runner {
         observer: Observer,
     ) -> Self {
         let slot = Arc::<Slot>::default();
-        let task = RunnerTask { kind, job, once, stop, observer, slot: Arc::clone(&slot) };
+        let backoff = job.backoff();
+        let attempts = Attempts::new(kind, job, (!once).then_some(backoff), observer);
+        let task = RunnerTask { attempts, backoff, once, stop, slot: Arc::clone(&slot) };
         Self { slot, task: tokio::sync::Mutex::new(Some(tokio::spawn(task.run()))) }
     }
 
     pub(super) fn send(&self, held: &Arc<PinnedGeneration>) {
-        self.slot.with(|newest, _| *newest = Some(Arc::clone(held)));
-        self.slot.bell.notify_one();
+        self.slot.state().waiting = Some(Arc::clone(held));
+        self.slot.changed.notify_one();
     }
 
-    /// Closes the slot and waits until the task ends: with `once` after its one run, else when the slot is empty or the
-    /// task is stopped.
+    /// Closes the slot and waits until the task ends: with `once` after its one run, else when the hook has succeeded
+    /// for the last generation that it was given, or the task is stopped. A panic of the task is resumed.
     pub(super) async fn ended(&self) -> Result<(), Error> {
-        self.slot.with(|_, closed| *closed = true);
-        self.slot.bell.notify_one();
-        match self.task.lock().await.take() {
-            // A panic was reported already, and the end of the runtime is no failure.
-            Some(task) => task.await.unwrap_or(Ok(())),
-            None => Ok(()),
-        }
+        self.slot.state().closed = true;
+        self.slot.changed.notify_one();
+        let Some(task) = self.task.lock().await.take() else { return Ok(()) };
+        task.await.unwrap_or_else(|error| match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            Err(_) => Ok(()), // the end of the runtime is no failure
+        })
     }
 }
 
 /// The task of a hook.
 struct RunnerTask {
-    kind: Kind,
-    job: Job,
+    attempts: Attempts,
+    backoff: Duration,
     once: bool,
     stop: CancellationToken,
-    observer: Observer,
     slot: Arc<Slot>,
 }
 
 impl RunnerTask {
-    async fn run(self) -> Result<(), Error> {
-        let mut reported: Option<Notice> = None;
+    async fn run(mut self) -> Result<(), Error> {
+        let mut reported: Option<HookEvent> = None;
         let mut failed: Option<Arc<PinnedGeneration>> = None;
-        let mut failing = Repeats::default();
         loop {
             // Taken out of the slot, so that nothing stays pinned while the hook has nothing to do.
-            let (newest, closed) = self.slot.with(|newest, closed| (newest.take(), *closed));
+            let (waiting, closed) = {
+                let mut state = self.slot.state();
+                (state.waiting.take(), state.closed)
+            };
             let older = failed.take(); // dropped if there is a newer one
-            let next = newest.or(older);
+            let next = waiting.or(older);
             if self.stop.is_cancelled() {
                 return self.cancelled(next);
             }
@@ -155,28 +259,24 @@ impl RunnerTask {
                 }
                 tokio::select! {
                     () = self.stop.cancelled() => {}
-                    () = self.slot.bell.notified() => {}
+                    () = self.slot.changed.notified() => {}
                 }
                 continue;
             };
-            if reported.as_ref().is_some_and(|last| same(last, &held.notice)) {
+            if reported.as_ref().is_some_and(|last| same(last, &held.event)) {
                 continue;
             }
-            let kind = self.kind;
-            let notice = &held.notice;
-            let retry = (!self.once).then(|| self.job.backoff());
-            let result =
-                attempt(kind, &self.job, notice, retry, &self.stop, &self.observer, &mut failing).await;
+            let result = self.attempts.run(&held.event, &self.stop).await;
             if self.once {
                 return result;
             }
             match result {
-                Ok(()) => reported = Some(held.notice.clone()),
+                Ok(()) => reported = Some(held.event.clone()),
                 Err(_) => {
                     failed = Some(held);
                     tokio::select! {
                         () = self.stop.cancelled() => {}
-                        () = tokio::time::sleep(self.job.backoff()) => {}
+                        () = tokio::time::sleep(self.backoff) => {}
                     }
                 }
             }
@@ -187,64 +287,15 @@ impl RunnerTask {
     fn cancelled(&self, next: Option<Arc<PinnedGeneration>>) -> Result<(), Error> {
         match next {
             Some(held) if self.once => {
-                Err(Error { kind: self.kind, revision: held.notice.revision, why: Failure::Drained })
+                Err(Error { kind: self.attempts.kind, revision: held.event.revision, why: Failure::ShutDown })
             }
             _ => Ok(()),
         }
     }
 }
 
-fn same(last: &Notice, now: &Notice) -> bool {
+fn same(last: &HookEvent, now: &HookEvent) -> bool {
     last.revision == now.revision && last.selection == now.selection
-}
-
-/// Runs a hook once, reports the result to the observer, and logs it. `retry` is the pause after which the caller runs
-/// it again if it fails.
-pub(super) async fn attempt(
-    kind: Kind,
-    job: &Job,
-    notice: &Notice,
-    retry: Option<Duration>,
-    stop: &CancellationToken,
-    observer: &Observer,
-    failing: &mut Repeats,
-) -> Result<(), Error> {
-    job.log_start(kind, notice);
-    let began = Instant::now();
-    let result = job.run(notice, stop).await;
-    let took = began.elapsed();
-    let duration_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
-    let hook = kind.label();
-    let revision = notice.revision;
-    match result {
-        Ok(output) => {
-            observer(&FinishedRun { kind, revision, took, error: None, hints: &[] });
-            failing.forget();
-            job.log_success(kind, notice, &output);
-            info!(hook, %revision, duration_ms, "{hook} done for {}", revision.short());
-            if !output.is_empty() {
-                debug!(name: "hook_output", hook, %revision, output, "output of {hook}");
-            }
-            Ok(())
-        }
-        Err(why) => {
-            let error = Error { kind, revision, why };
-            let cause = chain(&error);
-            let hints = error.hints();
-            observer(&FinishedRun { kind, revision, took, error: Some(&cause), hints: &hints });
-            let hints = Some(hints.join("; ")).filter(|hints| !hints.is_empty());
-            match failing.should_log(&cause) {
-                Some(times) => {
-                    // git-sync's log has the key always.
-                    let retry = retry.filter(|_| !stop.is_cancelled());
-                    let retry = retry.map_or_else(|| "none".to_owned(), go_duration);
-                    warn!(name: "hook_failed", hook, %revision, duration_ms, retry, hints, error = cause, "{hook} failed{}", suppressed(times));
-                }
-                None => debug!(hook, %revision, duration_ms, error = cause, "{hook} failed as before"),
-            }
-            Err(error)
-        }
-    }
 }
 
 /// Returns the failure and its cause, without the hook's name and revision, which the log line has.

@@ -3,6 +3,7 @@
 mod keys;
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::PathBuf;
 
@@ -52,7 +53,7 @@ pub struct List {
 }
 
 /// One source, as listed.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash)]
 pub struct SourceSpec {
     /// Its name in status, metrics and errors.
     pub name: String,
@@ -70,6 +71,22 @@ pub struct SourceSpec {
     pub optional: bool,
     /// Credentials for its repository, which replace those of the flags.
     pub credentials: Credentials,
+}
+
+impl fmt::Debug for SourceSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, repo, ref_name, path, to, sparse, optional, credentials } = self;
+        f.debug_struct("SourceSpec")
+            .field("name", name)
+            .field("repo", &secret::redact(repo))
+            .field("ref_name", ref_name)
+            .field("path", path)
+            .field("to", to)
+            .field("sparse", sparse)
+            .field("optional", optional)
+            .field("credentials", credentials)
+            .finish()
+    }
 }
 
 impl SourceSpec {
@@ -322,6 +339,13 @@ sources:
   - {name: team-a, repo: git@git.example.com:a.git, to: teams/a, optional: true, credentials: {ssh-key-file: /etc/a/key}}
 end: true
 "#;
+
+    #[test]
+    fn the_password_of_a_repository_is_not_in_the_debug_output() {
+        let text = EXAMPLE.replace("https://git", "https://bob:s3cret@git");
+        let shown = format!("{:?}", List::parse(&text).unwrap());
+        assert!(shown.contains("git.example.com/release.git") && !shown.contains("s3cret"), "{shown}");
+    }
 
     #[test]
     fn a_file_is_read_as_it_is_written() {

@@ -17,7 +17,7 @@ use tracing::{debug, info};
 use super::bounds::Bounds;
 use super::drive::Work;
 use super::error::{Error, Stage};
-use super::hook_notice;
+use super::hook_event;
 use super::scrub::Scrubs;
 use super::spare::SpareWork;
 use super::staging::Choice;
@@ -448,7 +448,7 @@ impl Work for Worker {
     fn notify_hooks(&self) {
         if let (Some(hooks), Some(record)) = (&self.hooks, self.view.current()) {
             let commit = self.view.commits.get(&record.revision).and_then(Option::as_ref);
-            hooks.published(&hook_notice::notice(record, commit, &self.root));
+            hooks.published(&hook_event::of_record(record, commit, &self.root));
         }
     }
 

@@ -278,7 +278,7 @@ mod tests {
                 path: "/sources.yaml".into(),
                 why: "it lists 0 sources; 1 to 64 make a root".into(),
             }))),
-            gate(hooks::Failure::Drained, false),
+            gate(hooks::Failure::ShutDown, false),
             gate(ended(), false),
             gate(ended(), true),
             Error::Timeout { stage: Stage::Resolve, limit },

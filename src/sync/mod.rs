@@ -28,13 +28,13 @@
 //!
 //! Files: `drive` the loop; `attempt` the steps; `staging` step 7; `bounds` deadline and shutdown; `spare` and `scrub`
 //! background work; `view` what is known of the root; `report` status, log and metrics; `operator_files` touch file and
-//! error file; `hook_notice` hooks; `error`.
+//! error file; `hook_event` hooks; `error`.
 
 mod attempt;
 mod bounds;
 mod drive;
 mod error;
-mod hook_notice;
+mod hook_event;
 mod operator_files;
 mod report;
 mod scrub;

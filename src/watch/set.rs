@@ -51,7 +51,7 @@ impl Set {
     /// Returns true if the link still names this set. Then everything read from it until now is complete. Otherwise the
     /// kubelet may have begun to remove it.
     pub fn is_current(&self) -> bool {
-        names(&self.link, self.dir.as_fd())
+        link_points_to(&self.link, self.dir.as_fd())
     }
 }
 
@@ -85,8 +85,20 @@ pub struct SetReader {
     link: PathBuf,
     stamps: Stamps,
     watcher: Watcher,
-    begun: bool,
+    next_read: NextRead,
     gaps: Vec<Gap>,
+}
+
+/// When the directory is read next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum NextRead {
+    /// At once: it was never read.
+    Now,
+    /// After a swap: the directory that the link names was read.
+    AfterSwap,
+    /// After a swap, or the poll interval without one: there was nothing to read, or that failed. An error may pass
+    /// (`EMFILE`, `EIO`) without a swap, which would be the only other occasion.
+    AfterPoll,
 }
 
 impl SetReader {
@@ -94,25 +106,36 @@ impl SetReader {
     pub fn new(link: impl Into<PathBuf>, stamps: Stamps, options: &Options) -> Self {
         let link = link.into();
         let watcher = Watcher::new(&link, options);
-        Self { link, stamps, watcher, begun: false, gaps: Vec::new() }
+        Self { link, stamps, watcher, next_read: NextRead::Now, gaps: Vec::new() }
     }
 
     /// Waits for the next complete set, at most this long; the first call returns a set that is there already. `None`:
     /// there was none.
     ///
     /// # Errors
-    /// When the directory cannot be read. The next call reads it again after the next swap.
+    /// When the directory cannot be read. The next call reads it again: after a swap, after the poll interval, or at
+    /// the end of its own wait, whichever is first.
     pub fn wait(&mut self, at_most: Duration) -> io::Result<Option<Set>> {
         let until = clock::now().boottime.saturating_add(at_most);
         loop {
-            if std::mem::replace(&mut self.begun, true) {
-                let left = until.saturating_sub(clock::now().boottime);
-                if self.watcher.wait(left).is_none() {
-                    return Ok(None);
+            let left = until.saturating_sub(clock::now().boottime);
+            match self.next_read {
+                NextRead::Now => {}
+                NextRead::AfterSwap => {
+                    if self.watcher.wait(left).is_none() {
+                        return Ok(None);
+                    }
+                }
+                NextRead::AfterPoll => {
+                    let _ = self.watcher.wait(left.min(self.watcher.poll)); // it is read with or without a swap
                 }
             }
+            self.next_read = NextRead::AfterPoll; // unless the read succeeds
             if let Some(set) = self.current_set()? {
                 return Ok(Some(set));
+            }
+            if left.is_zero() {
+                return Ok(None);
             }
         }
     }
@@ -122,6 +145,7 @@ impl SetReader {
         &self.gaps
     }
 
+    /// Reads the directory that the link names now. `None` if there is none, or it is no complete set.
     fn current_set(&mut self) -> io::Result<Option<Set>> {
         loop {
             let opened = rustix::fs::open(
@@ -131,17 +155,19 @@ impl SetReader {
             );
             let dir = match opened {
                 Err(rustix::io::Errno::NOENT) => return Ok(None),
-                opened => opened?,
+                opened => opened.map_err(|errno| cannot("open", &self.link, &errno.into()))?,
             };
-            let target = match fsx::read_link(CWD, &self.link)? {
+            let link = fsx::read_link(CWD, &self.link);
+            let target = match link.map_err(|error| cannot("read the link", &self.link, &error))? {
                 fsx::Link::To(target) => PathBuf::from(target),
                 fsx::Link::Absent | fsx::Link::Other(_) => return Ok(None),
             };
-            let gaps = missing(dir.as_fd(), &self.stamps);
-            if !names(&self.link, dir.as_fd()) {
+            let read = read_gaps(dir.as_fd(), &self.stamps);
+            if !link_points_to(&self.link, dir.as_fd()) {
                 continue; // there was a swap meanwhile, so files may have been missing because of the removal
             }
-            self.gaps = gaps?;
+            self.gaps = read?;
+            self.next_read = NextRead::AfterSwap;
             let set = Set { dir, link: self.link.clone(), target };
             return Ok(self.gaps.is_empty().then_some(set));
         }
@@ -151,7 +177,8 @@ impl SetReader {
 impl Iterator for SetReader {
     type Item = Set;
 
-    /// Waits for the next complete set. Read errors are skipped like incomplete sets.
+    /// Waits for the next complete set. Incomplete sets are skipped, and after an error the directory is read again at
+    /// the next swap or poll.
     fn next(&mut self) -> Option<Set> {
         loop {
             if let Ok(Some(set)) = self.wait(Duration::MAX) {
@@ -165,72 +192,146 @@ impl Iterator for SetReader {
 /// afterwards.
 ///
 /// # Errors
-/// When the directory cannot be read, or a marker's entry or a stamp is too long to be one.
-pub fn missing(dir: BorrowedFd<'_>, stamps: &Stamps) -> io::Result<Vec<Gap>> {
-    let mut marker = BTreeMap::new();
-    match fsx::open_dir(dir, MARKER) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        opened => {
-            let opened = opened?;
-            for listed in fsx::list(&opened)? {
-                // An entry that is not valid UTF-8, or that disappeared, does not parse and is reported as damaged.
-                let text = read(opened.as_fd(), Path::new(listed.os()))?.unwrap_or_default();
-                marker.insert(listed.os().to_string_lossy().into_owned(), text);
-            }
-        }
-    }
+/// When the directory cannot be read, or a marker's entry or a stamp is too long to be one. The error names the file.
+pub fn read_gaps(dir: BorrowedFd<'_>, stamps: &Stamps) -> io::Result<Vec<Gap>> {
+    let marker = read_marker(dir)?;
     let mut failed = None;
-    let gaps = gaps(&marker, stamps, |path| {
-        read(dir, Path::new(path)).unwrap_or_else(|error| {
+    let found = gaps(&marker, stamps, |path| {
+        let stamp = read(dir, Path::new(path), Path::new(path)).unwrap_or_else(|error| {
             failed.get_or_insert(error);
             None
-        })
+        });
+        // A digest is ASCII, so what is not UTF-8 is unlike it in any case, and is shown as far as it can be.
+        stamp.map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
     });
-    failed.map_or(Ok(gaps), Err)
+    failed.map_or(Ok(found), Err)
 }
 
-fn read(at: BorrowedFd<'_>, path: &Path) -> io::Result<Option<String>> {
-    let bytes = match fsx::read_file(at, path, MAX_BYTES + 1) {
+/// Reads the marker's keys and values; none if there is no marker.
+fn read_marker(dir: BorrowedFd<'_>) -> io::Result<BTreeMap<String, String>> {
+    let mut marker = BTreeMap::new();
+    let failed = |error: io::Error| cannot("read", Path::new(MARKER), &error);
+    let opened = match fsx::open_dir(dir, MARKER) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(marker),
+        opened => opened.map_err(failed)?,
+    };
+    for listed in fsx::list(&opened).map_err(failed)? {
+        let bytes = read(opened.as_fd(), Path::new(listed.os()), &Path::new(MARKER).join(listed.os()))?;
+        // An entry that is not valid UTF-8, or that disappeared, does not parse and is reported as damaged.
+        let text = String::from_utf8(bytes.unwrap_or_default()).unwrap_or_default();
+        marker.insert(listed.os().to_string_lossy().into_owned(), text);
+    }
+    Ok(marker)
+}
+
+/// Reads a marker's entry or a stamp, `name` in `at`. `path` is its path in the volume's directory, for messages.
+fn read(at: BorrowedFd<'_>, name: &Path, path: &Path) -> io::Result<Option<Vec<u8>>> {
+    let bytes = match fsx::read_file(at, name, MAX_BYTES + 1) {
         Err(error) if error.kind() == io::ErrorKind::NotADirectory => None, // in `{name}/STAMP`, the name is a file
-        read => read?,
+        read => read.map_err(|error| cannot("read", path, &error))?,
     };
     if bytes.as_ref().is_some_and(|bytes| bytes.len() as u64 > MAX_BYTES) {
         let path = path.display();
         let why = format!("{path}, a stamp or an entry of the marker, has more than {} KiB", MAX_BYTES >> 10);
         return Err(io::Error::new(io::ErrorKind::InvalidData, why));
     }
-    Ok(bytes.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
+    Ok(bytes)
+}
+
+/// Adds to an error what failed, and the path.
+fn cannot(act: &str, path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("cannot {act} {}: {error}", path.display()))
 }
 
 /// Returns true if the link's target is the open directory.
-pub fn names(link: &Path, dir: BorrowedFd<'_>) -> bool {
-    let named = rustix::fs::stat(link).map(|stat| (stat.st_dev, stat.st_ino));
+pub fn link_points_to(link: &Path, dir: BorrowedFd<'_>) -> bool {
+    let linked = rustix::fs::stat(link).map(|stat| (stat.st_dev, stat.st_ino));
     let opened = rustix::fs::fstat(dir).map(|stat| (stat.st_dev, stat.st_ino));
-    matches!((named, opened), (Ok(named), Ok(opened)) if named == opened)
+    matches!((linked, opened), (Ok(linked), Ok(opened)) if linked == opened)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const ENTRY: &str = r#"{"digest":"d1","uid":"u","resourceVersion":"1","revision":"r"}"#;
+
+    /// A volume with a complete set of one ConfigMap, and its directory.
+    fn volume() -> (tempfile::TempDir, PathBuf) {
+        let volume = tempfile::tempdir().unwrap();
+        let dir = volume.path().join("..1");
+        std::fs::create_dir_all(dir.join(MARKER)).unwrap();
+        std::fs::write(dir.join(".treeswap/one"), ENTRY).unwrap();
+        std::fs::write(dir.join(".one.stamp"), "d1").unwrap();
+        std::os::unix::fs::symlink("..1", volume.path().join("..data")).unwrap();
+        (volume, dir)
+    }
+
     #[test]
-    fn what_is_too_long_is_named_and_not_cut() {
-        let dir = tempfile::tempdir().unwrap();
-        let top = fsx::open_dir_at_path(dir.path()).unwrap();
-        let entry = r#"{"digest":"d1","uid":"u","resourceVersion":"1","revision":"r"}"#;
-        std::fs::create_dir(dir.path().join(MARKER)).unwrap();
-        let write = |path: &str, text: String| std::fs::write(dir.path().join(path), text).unwrap();
+    fn what_cannot_be_read_is_named_and_not_cut() {
+        let (_volume, dir) = volume();
+        let top = fsx::open_dir_at_path(&dir).unwrap();
         let blank = " ".repeat(MAX_BYTES as usize);
-        let found = || missing(top.as_fd(), &Stamps::default());
-        write(".treeswap/one", entry.to_owned());
-        write(".one.stamp", format!("d1{}", &blank[2..]));
-        assert_eq!(found().unwrap(), [], "as long as it may be");
+        let found = || read_gaps(top.as_fd(), &Stamps::default()).map_err(|error| error.to_string());
+        let write = |path: &str, text: &str| std::fs::write(dir.join(path), text).unwrap();
+        write(".one.stamp", &format!("d1{}", &blank[2..]));
+        assert_eq!(found(), Ok(Vec::new()), "as long as it may be");
         // Cut, each would be the valid one.
-        write(".one.stamp", format!("d1{blank}"));
-        let says = |name: &str| format!("{name}, a stamp or an entry of the marker, has more than 64 KiB");
-        assert_eq!(found().unwrap_err().to_string(), says(".one.stamp"));
-        write(".one.stamp", "d1".to_owned());
-        write(".treeswap/one", format!("{entry}{blank}"));
-        assert_eq!(found().unwrap_err().to_string(), says("one"));
+        let too_long =
+            |path: &str| Err(format!("{path}, a stamp or an entry of the marker, has more than 64 KiB"));
+        let irregular = |path: &str| Err(format!("cannot read {path}: not a regular file"));
+        for (path, text) in [(".one.stamp", "d1"), (".treeswap/one", ENTRY)] {
+            write(path, &format!("{text}{blank}"));
+            assert_eq!(found(), too_long(path));
+            std::fs::remove_file(dir.join(path)).unwrap();
+            std::fs::create_dir(dir.join(path)).unwrap();
+            assert_eq!(found(), irregular(path));
+            std::fs::remove_dir(dir.join(path)).unwrap();
+            write(path, text);
+        }
+        std::fs::remove_dir_all(dir.join(MARKER)).unwrap();
+        write(MARKER, "");
+        assert_eq!(found(), Err("cannot read .treeswap: Not a directory (os error 20)".to_owned()));
+    }
+
+    #[test]
+    fn an_entry_that_is_not_utf_8_is_damaged() {
+        let (_volume, dir) = volume();
+        let top = fsx::open_dir_at_path(&dir).unwrap();
+        let entry = ENTRY.replace("\"u\"", "\"u?\"");
+        let bytes = entry.bytes().map(|byte| if byte == b'?' { 0xff } else { byte }).collect::<Vec<_>>();
+        for (bytes, gaps) in [(entry.into_bytes(), Vec::new()), (bytes, vec![Gap::Damaged("one".to_owned())])]
+        {
+            std::fs::write(dir.join(".treeswap/one"), bytes).unwrap();
+            assert_eq!(read_gaps(top.as_fd(), &Stamps::default()).unwrap(), gaps);
+        }
+    }
+
+    #[test]
+    fn what_could_not_be_read_is_read_again_without_a_swap() {
+        let (volume, dir) = volume();
+        let stamp = dir.join(".one.stamp");
+        std::fs::remove_file(&stamp).unwrap();
+        std::fs::create_dir(&stamp).unwrap();
+        let options = Options { poll: Duration::from_secs(1) };
+        let mut sets = SetReader::new(volume.path().join("..data"), Stamps::default(), &options);
+        let long = Duration::from_secs(3600);
+        sets.wait(long).unwrap_err();
+        let began = clock::now().boottime;
+        sets.wait(long).unwrap_err();
+        let waited = clock::now().boottime.saturating_sub(began);
+        assert!(waited >= options.poll, "a lasting error uses a whole processor: {waited:?}");
+        std::fs::remove_dir(&stamp).unwrap();
+        std::fs::write(&stamp, "d1").unwrap();
+        assert!(sets.wait(long).unwrap().is_some());
+        assert!(sets.wait(Duration::from_millis(1)).unwrap().is_none(), "it is delivered once");
+
+        // The same for a link that was away for a moment: its target is no change.
+        let link = volume.path().join("..data");
+        let mut sets = SetReader::new(&link, Stamps::default(), &options);
+        std::fs::remove_file(&link).unwrap();
+        assert!(sets.wait(Duration::ZERO).unwrap().is_none());
+        std::os::unix::fs::symlink("..1", &link).unwrap();
+        assert!(sets.wait(long).unwrap().is_some());
     }
 }

@@ -142,6 +142,23 @@ fn the_command_runs_for_complete_sets_only_and_without_the_flag_for_mixed_ones_t
 }
 
 #[test]
+fn a_watch_outlives_an_error_also_before_the_first_complete_set() {
+    let mut volume = Volume::new();
+    volume.swap(&shown(1, 2, 1));
+    let log = volume.dir.path().join("log");
+    let watching = Watching::over(&volume.path(), log, &[NO_POLL, "--set"], NOTE, &[]);
+    watching.complains("no complete set is in ");
+    let (link, away) = (volume.path().join("..data"), volume.path().join("..away"));
+    fs::rename(&link, &away).unwrap();
+    fs::create_dir(&link).unwrap();
+    watching.complains("is not a symbolic link; trying again");
+    fs::remove_dir(&link).unwrap();
+    fs::rename(&away, &link).unwrap();
+    volume.swap(&shown(2, 2, 2));
+    watching.until("2 2");
+}
+
+#[test]
 fn the_library_delivers_no_mixed_set_however_the_volume_is_swapped() {
     let mut volume = Volume::new();
     let link = volume.path().join("..data");
@@ -194,7 +211,7 @@ fn a_reader_says_what_is_missing_and_waits() {
     let mut lacks = |files: &Data| {
         volume.swap(files);
         let dir = fs::File::open(volume.path().join("..data")).unwrap();
-        let gaps = watch::set::missing(std::os::fd::AsFd::as_fd(&dir), &Stamps::default()).unwrap();
+        let gaps = watch::set::read_gaps(std::os::fd::AsFd::as_fd(&dir), &Stamps::default()).unwrap();
         gaps.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
     };
     assert_eq!(lacks(&shown(2, 1, 1)), "a is 000000000002, and the marker has 000000000001");

@@ -41,6 +41,16 @@ impl Watching {
         fs::read_to_string(self.log.with_extension("err")).unwrap()
     }
 
+    /// Waits until it has complained in these words.
+    #[track_caller]
+    pub(super) fn complains(&self, words: &str) {
+        let end = Instant::now() + Duration::from_secs(60);
+        while !self.complaints().contains(words) {
+            assert!(Instant::now() < end, "no {words:?} came: {}", self.complaints());
+            std::thread::sleep(Duration::from_millis(3));
+        }
+    }
+
     /// Waits until the log's last line is this one.
     #[track_caller]
     pub(super) fn until(&self, last: &str) {

@@ -59,8 +59,10 @@ fn a_closed_gate_is_tried_again_and_opens() {
     let hook = Hook::new(&world, "gate", "$GITSYNC_HASH", "test -e ../../../../open");
     let flags = [GATE, "--pre-publish-gate-retry", &hook.flag("pre-publish-exechook"), "--max-backoff=100ms"];
     let sidecar = Sidecar::start(&world, &flags);
-    eventually(30, "tried again", || (hook.runs().len() >= 3).then_some(()));
+    eventually(30, "tried again", || (hook.runs().len() >= 4).then_some(()));
     assert!(!world.root.join("..data").exists());
+    let log = sidecar.process.log();
+    assert_eq!(log.matches("\"pre-publish-exechook failed\"").count(), 1, "the same each time: {log}");
     std::fs::write(world.dir().join("open"), "").unwrap();
     sidecar.publishes(&world, &commit);
 }

@@ -1,5 +1,7 @@
 //! The request after a publication.
 
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -99,11 +101,49 @@ fn with_the_status_0_any_answer_will_do() {
     assert!(hits.len() == 3 && hits.iter().all(|hit| hit.method == "GET"), "{hits:?}");
 }
 
+/// Responds to each request with these bytes, which end in the middle of a body, and then closes the connection or
+/// keeps it open.
+fn incomplete(response: &'static str, closes: bool) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let mut open = Vec::new();
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                let mut byte = [0];
+                stream.read_exact(&mut byte).unwrap();
+                head.extend(byte);
+            }
+            stream.write_all(response.as_bytes()).unwrap();
+            if !closes {
+                open.push(stream);
+            }
+        }
+    });
+    address
+}
+
+#[test]
+fn the_status_decides_even_if_the_body_breaks_off_or_never_ends() {
+    let world = World::new();
+    world.remote.commit(&files("first"));
+    for closes in [true, false] {
+        let receiver = incomplete("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nwell", closes);
+        let url = format!("--webhook-url=http://{receiver}/");
+        world.sync_once(&[&url, PATIENT]).expect_ok(if closes { "it breaks off" } else { "it never ends" });
+        let receiver = incomplete("HTTP/1.1 500 No\r\nContent-Length: 10\r\n\r\nbad", closes);
+        let ran = world.sync_once(&[&format!("--webhook-url=http://{receiver}/"), PATIENT]);
+        ran.names(&["webhook failed", "answered 500, not 200"]);
+    }
+}
+
 #[test]
 fn a_receiver_that_is_silent_absent_or_untrusted_is_named_without_its_path() {
     let world = World::new();
     world.remote.commit(&files("first"));
-    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap(); // connections are taken, and never answered
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap(); // connections are taken, and never answered
     let (absent, _keep) = refusing();
     let authority = Authority::new();
     let hook = |_: &Hit| Some(Canned::status(200, ""));
@@ -111,7 +151,7 @@ fn a_receiver_that_is_silent_absent_or_untrusted_is_named_without_its_path() {
     let tls = HttpBackend::start(world.dir(), kind);
     let silent = format!("http://{}/s3cret", silent.local_addr().unwrap());
     for (url, timeout, words) in [
-        (silent, "--webhook-timeout=1s", "no answer"),
+        (silent, "--webhook-timeout=1s", "no response"),
         (format!("http://{absent}/s3cret"), PATIENT, "Connection refused"),
         (tls.url("s3cret"), PATIENT, "TLS"),
     ] {

@@ -1,11 +1,13 @@
 //! The flags of hooks. Those that git-sync has, have its names and defaults.
 
+use std::fmt;
 use std::time::Duration;
 
 use super::super::values::{boolean, duration, integer};
+use crate::secret;
 
 /// Hooks.
-#[derive(clap::Args, Clone, Debug)]
+#[derive(clap::Args, Clone)]
 #[command(next_help_heading = "Hooks")]
 pub struct Hooks {
     /// Program to run after each publication, and at the first success
@@ -89,4 +91,15 @@ pub struct Hooks {
     /// Pause before a failed request is retried
     #[arg(long, value_name = "DURATION", default_value = "3s", value_parser = duration, hide_short_help = true)]
     pub webhook_backoff: Duration,
+}
+
+impl fmt::Debug for Hooks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let url = secret::redact_path(&self.webhook_url); // its path may be a token
+        f.debug_struct("Hooks")
+            .field("exechook_command", &self.exechook_command)
+            .field("pre_publish_exechook_command", &self.pre_publish_exechook_command)
+            .field("webhook_url", &url)
+            .finish_non_exhaustive()
+    }
 }

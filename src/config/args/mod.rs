@@ -2,6 +2,7 @@
 
 mod hooks;
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use clap::builder::PossibleValuesParser;
 
 use super::personality as of;
 use super::values::{boolean, bytes, duration, fraction, integer};
+use crate::secret;
 
 /// Every flag of `sync`. Text that is empty counts as absent, as in git-sync.
 #[derive(clap::Args, Clone, Debug)]
@@ -65,7 +67,7 @@ impl Args {
 }
 
 /// What to follow.
-#[derive(clap::Args, Clone, Debug)]
+#[derive(clap::Args, Clone)]
 #[command(next_help_heading = "Source")]
 pub struct Source {
     /// Repository: https, http, ssh or git URL, host:path, local path
@@ -122,8 +124,15 @@ pub struct Source {
     pub filter: String,
 }
 
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let repo = secret::redact(&self.repo); // it may contain a password
+        f.debug_struct("Source").field("repo", &repo).finish_non_exhaustive()
+    }
+}
+
 /// Credentials.
-#[derive(clap::Args, Clone, Debug)]
+#[derive(clap::Args, Clone)]
 #[command(next_help_heading = "Credentials")]
 pub struct Credentials {
     /// User for http(s); with --password-file or $TREESWAP_PASSWORD
@@ -200,6 +209,12 @@ pub struct Credentials {
     /// treeswap needs no such entry; programs that hooks run may need it.
     #[arg(long, value_name = "BOOL", default_value = "false", value_parser = boolean, num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_short_help = true)]
     pub add_user: bool,
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Credentials").finish_non_exhaustive() // nearly each value is a secret or may contain one
+    }
 }
 
 /// Where to publish, and how.
@@ -343,7 +358,7 @@ pub struct PaceArgs {
 }
 
 /// git, for those who configured it.
-#[derive(clap::Args, Clone, Debug)]
+#[derive(clap::Args, Clone)]
 #[command(next_help_heading = "Git")]
 pub struct Git {
     /// git program to list refs and fetch with, instead of the built-in client
@@ -376,6 +391,13 @@ pub struct Git {
     /// Garbage collection of the mirror: `auto`, `always`, `aggressive`, `off`
     #[arg(long, value_name = "MODE", default_value = of::GIT_GC.treeswap, hide_short_help = true)]
     pub git_gc: String,
+}
+
+impl fmt::Debug for Git {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The settings may contain headers and passwords.
+        f.debug_struct("Git").field("git", &self.git).field("git_gc", &self.git_gc).finish_non_exhaustive()
+    }
 }
 
 /// The listener.

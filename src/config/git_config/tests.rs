@@ -219,6 +219,7 @@ fn what_is_no_setting_is_named_without_its_value() {
         (".x", "s3cret"),
     ] {
         let entry = Entry { key: key.to_owned(), value: value.to_owned() };
+        assert!(!format!("{entry:?}").contains("s3cret"), "{entry:?}");
         let error = apply(&[entry], "https://h/x").unwrap_err().to_string();
         assert!(error.contains(key) && !error.contains("s3cret"), "{error}");
     }

@@ -19,6 +19,7 @@ mod table;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::fmt;
 
 use clap::Command;
 
@@ -47,7 +48,7 @@ pub enum Action {
 }
 
 /// A flag of `sync` with its value.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Setting {
     /// Its name in `sync`, without dashes.
     pub flag: String,
@@ -55,6 +56,16 @@ pub struct Setting {
     pub value: String,
     /// Where it came from.
     pub origin: Origin,
+}
+
+impl fmt::Debug for Setting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The value may contain a password, a token or a header.
+        f.debug_struct("Setting")
+            .field("flag", &self.flag)
+            .field("origin", &self.origin)
+            .finish_non_exhaustive()
+    }
 }
 
 /// A parsed command line and environment.
@@ -91,10 +102,16 @@ pub enum ParseError {
 }
 
 /// A value and its origin.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 struct SourcedValue {
     value: String,
     origin: Origin,
+}
+
+impl fmt::Debug for SourcedValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SourcedValue").field("origin", &self.origin).finish_non_exhaustive() // as in `Setting`
+    }
 }
 
 /// The values of git-sync's flags, by git-sync's names.

@@ -39,6 +39,14 @@ fn every_flag_of_git_sync_is_one_of_sync() {
 }
 
 #[test]
+fn no_value_is_in_the_debug_output() {
+    let variables =
+        [("GITSYNC_WEBHOOK_URL", "https://hooks.example.com/s3cret"), ("GITSYNC_PASSWORD", "s3cret")];
+    let shown = format!("{:?}", call(&variables, &["--repo=https://bob:s3cret@h/x"]).unwrap());
+    assert!(shown.contains("webhook-url") && !shown.contains("s3cret"), "{shown}");
+}
+
+#[test]
 fn a_flag_beats_the_environment_and_the_oldest_variable_beats_the_others() {
     let variables = [("GITSYNC_DEPTH", "2"), ("GIT_SYNC_DEPTH", "3")];
     assert_eq!(values(&variables, &["--depth=4"], "depth"), ["4"]);

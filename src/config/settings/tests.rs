@@ -48,3 +48,23 @@ fn what_a_gate_may_change_or_keep_open_is_neither_shared_nor_used_again() {
         assert_eq!(chosen(&[&spare, gate[0], gate[1]]), with, "{given}");
     }
 }
+
+#[test]
+fn no_secret_is_in_the_debug_output_of_flags_or_settings() {
+    let token =
+        r#"{"url":"https://git.example.com","username":"ghp_s3cret16C7e42F292c","password-file":"/x"}"#;
+    for flag in [
+        "--repo=https://bob:s3cret@git.example.com/x",
+        "--webhook-url=https://me:s3cret@hooks.example.com/services/s3cret?token=s3cret",
+        "--askpass-url=https://me:s3cret@auth.example.com/s3cret",
+        "--git-config=http.extraHeader:X-Token: s3cret,http.proxy:http://me:s3cret@proxy.example.com",
+        &format!("--credential={token}"),
+    ] {
+        let repo = Some("--repo=https://git.example.com/x").filter(|_| !flag.starts_with("--repo="));
+        let given = ["treeswap", "--root=/config", flag].into_iter().chain(repo);
+        let args = Bare::try_parse_from(given).unwrap().args;
+        let settings = Settings::new(&args, &Origins::default(), &Hidden::default());
+        let shown = format!("{args:?} {settings:?}");
+        assert!(settings.is_ok() && !shown.contains("s3cret"), "{flag}: {shown}");
+    }
+}

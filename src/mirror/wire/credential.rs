@@ -1,9 +1,11 @@
 //! Selects the credential for a URL. A credential is sent only to the origin (scheme, host and port) it was given for,
 //! and its secret is read from its source again for every use.
 
+use std::fmt;
+
 use url::Url;
 
-use crate::secret::{self, Secret, Source, redact};
+use crate::secret::{self, Secret, Source, redact, shown_user};
 
 use super::Error;
 
@@ -11,7 +13,7 @@ use super::Error;
 const TOKEN_USER: &str = "git";
 
 /// A user name with its password, or a token.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Credential {
     /// The URL it may be sent to: an origin, and optionally a path prefix. `None` means the remote's own origin.
     pub url: Option<String>,
@@ -21,9 +23,28 @@ pub struct Credential {
     pub password: Source,
 }
 
+impl fmt::Debug for Credential {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Credential")
+            .field("url", &self.url.as_deref().map(redact)) // it may contain a password
+            .field("username", &self.username.as_deref().map(shown_user)) // it may be a token
+            .field("password", &self.password)
+            .finish()
+    }
+}
+
 /// The credentials of one remote, with their URLs parsed.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(super) struct Credentials(Vec<(Url, String, Source)>);
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = |(url, username, source): &(Url, String, Source)| {
+            (redact(url.as_str()), shown_user(username).to_owned(), source.clone())
+        };
+        f.debug_list().entries(self.0.iter().map(shown)).finish()
+    }
+}
 
 impl Credentials {
     pub(super) fn new(
@@ -105,6 +126,17 @@ mod tests {
         assert_eq!(chosen("https://example.com:8443/team/a.git"), None);
         assert_eq!(chosen("https://evil.example/team/a.git"), None);
         assert_eq!(chosen("http://example.com/b.git"), None);
+    }
+
+    #[test]
+    fn neither_a_password_nor_a_token_is_in_the_debug_output() {
+        let token = "ghp_16C7e42F292c6912E7710c838347Ae178B4a";
+        let given = [of(Some("https://bob:s3cret@example.com/"), token)];
+        let remote = Url::parse("https://example.com/a.git").unwrap();
+        let all = Credentials::new(&given, &remote, Some((token.to_owned(), Secret::new("s3cret")))).unwrap();
+        let shown = format!("{given:?} {all:?}");
+        assert!(!shown.contains(token) && !shown.contains("s3cret"), "{shown}");
+        assert!(shown.contains("example.com"), "{shown}");
     }
 
     #[test]

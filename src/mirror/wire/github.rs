@@ -19,7 +19,7 @@ const BEFORE: i64 = 60;
 const AFTER: i64 = 540;
 
 /// A GitHub App and one of its installations.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct App {
     /// The base URL of GitHub's API.
     pub base: Url,

@@ -36,12 +36,19 @@ const SHOWN: usize = 120;
 const USER_AGENT: &str = concat!("treeswap/", env!("CARGO_PKG_VERSION"));
 
 /// Where to request a credential.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub enum Issuance {
     /// A URL whose response has lines `username=` and `password=`.
     Askpass(Url),
     /// GitHub, for an installation of an App.
     GitHubApp(App),
+}
+
+impl fmt::Debug for Issuance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The URLs may contain passwords or tokens.
+        f.debug_struct("Issuance").field("flag", &self.flag()).field("url", &self.url()).finish()
+    }
 }
 
 impl Issuance {

@@ -16,7 +16,7 @@ use crate::mirror::{self, Selection, Submodules, Tip};
 use crate::revision::Revision;
 use crate::store::{self, Published};
 use crate::sync::error::Error;
-use crate::sync::hook_notice;
+use crate::sync::hook_event;
 use crate::sync::spare::recycle;
 use crate::sync::staging::Job;
 use crate::telemetry::GIT_SYNC;
@@ -197,7 +197,7 @@ impl Worker {
                         objects.add_worktree(record.revision, &wanted, at, &place)?;
                     }
                     if let Some(hooks) = &hooks {
-                        hooks.publishing(&hook_notice::notice(record, commit.as_ref(), &root));
+                        hooks.publishing(&hook_event::of_record(record, commit.as_ref(), &root));
                     }
                     Ok::<(), Error>(())
                 };

@@ -14,7 +14,7 @@ use crate::revision::Revision;
 use crate::store::{Published, Staged};
 use crate::sync::drive::Work as _;
 use crate::sync::error::Error;
-use crate::sync::hook_notice;
+use crate::sync::hook_event;
 use crate::sync::view::View;
 
 impl Worker {
@@ -259,7 +259,7 @@ impl Worker {
         if self.view.current().into_iter().chain(&self.lost).any(is_same) {
             return Ok(());
         }
-        hook_notice::ask_gate(self.hooks.as_deref(), bounds, staged, commit).await
+        hook_event::ask_gate(self.hooks.as_deref(), bounds, staged, commit).await
     }
 
     /// Publishes `revision` again after its generation was lost and an older one, or none, took its place. This comes

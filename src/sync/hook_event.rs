@@ -5,13 +5,13 @@ use std::path::Path;
 use super::bounds::Bounds;
 use super::error::Error;
 use crate::generation::GenerationRecord;
-use crate::hooks::{Hooks, Notice};
+use crate::hooks::{HookEvent, Hooks};
 use crate::phase::Commit;
 use crate::store::Staged;
 
-/// The notice of a generation that has its final name.
-pub(super) fn notice(record: &GenerationRecord, commit: Option<&Commit>, root: &Path) -> Notice {
-    Notice {
+/// The event of a generation that has its final name.
+pub(super) fn of_record(record: &GenerationRecord, commit: Option<&Commit>, root: &Path) -> HookEvent {
+    HookEvent {
         revision: record.revision,
         sources: sources(commit),
         selection: record.selection.clone(),
@@ -34,12 +34,12 @@ pub(super) async fn ask_gate(
     commit: Option<&Commit>,
 ) -> Result<(), Error> {
     let Some(gate) = hooks.and_then(Hooks::gate) else { return Ok(()) };
-    let notice = Notice {
+    let event = HookEvent {
         revision: staged.revision(),
         sources: sources(commit),
-        selection: String::new(), // notices to the gate are not compared: each attempt runs it
+        selection: String::new(), // events of the gate are not compared: each attempt runs it
         generation: None,
         dir: staged.path(),
     };
-    bounds.gate(gate.pass(&notice, &bounds.draining), gate.retries_refusals()).await
+    bounds.gate(gate.pass(&event, &bounds.draining), gate.retries_refusals()).await
 }

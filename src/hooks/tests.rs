@@ -1,0 +1,50 @@
+use super::*;
+
+fn exec(command: &str) -> Exec {
+    Exec { command: command.into(), timeout: Duration::from_secs(60), backoff: Duration::from_secs(1) }
+}
+
+fn event(dir: &Path) -> HookEvent {
+    let revision = Revision(crate::revision::ObjectId([0xab; 20]));
+    let selection = String::new();
+    HookEvent { revision, sources: None, selection, generation: None, dir: dir.to_owned() }
+}
+
+#[tokio::test]
+async fn a_panic_in_the_task_of_a_hook_is_no_success() {
+    let dir = tempfile::tempdir().unwrap();
+    for once in [true, false] {
+        let options = Options { exec: Some(exec("/bin/true")), once, ..Options::default() };
+        let observer: Observer = Arc::new(|_| panic!("a defect"));
+        let hooks = Hooks::start(options, &CancellationToken::new(), &observer);
+        hooks.published(&event(dir.path()));
+        let ended = tokio::spawn(async move { hooks.completed().await }).await;
+        assert!(ended.is_err_and(|error| error.is_panic()), "once: {once}");
+    }
+}
+
+#[test]
+fn a_pin_is_a_lock_and_what_is_locked_exclusively_has_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let other = fsx::open_dir_at_path(dir.path()).unwrap();
+    let pinned = PinnedGeneration::new(event(dir.path()));
+    assert!(pinned._pin.is_some());
+    assert_eq!(fsx::try_lock(&other).unwrap(), fsx::Lock::Held);
+    drop(pinned);
+    assert_eq!(fsx::try_lock(&other).unwrap(), fsx::Lock::Taken);
+    assert!(PinnedGeneration::new(event(dir.path()))._pin.is_none());
+}
+
+#[test]
+fn no_secret_of_a_webhooks_url_is_in_its_debug_output() {
+    let web = Webhook {
+        url: "https://me:s3cret@hooks.example/services/s3cret?token=s3cret".parse().unwrap(),
+        method: reqwest::Method::POST,
+        success: Some(200),
+        timeout: Duration::from_secs(1),
+        backoff: Duration::from_secs(1),
+        ca_file: None,
+    };
+    let shown = format!("{:?}", Options { web: Some(web), ..Options::default() });
+    assert!(shown.contains("hooks.example") && !shown.contains("s3cret"), "{shown}");
+}
