@@ -47,7 +47,8 @@ const AGE_MAX: Duration = Duration::from_secs(24 * 3600);
 /// kernel takes the time of a chmod first and may then wait, for example for the file system's journal. Without such a
 /// margin a change in the very tick in which a scan starts would go unseen as well. Tests do not wait for it to pass.
 const LATE_MAX: Duration = Duration::from_millis(if cfg!(test) { 10 } else { 30_000 });
-/// The greatest depth of directories that a scan enters; each level is an open descriptor.
+/// The greatest depth of directories in a tree that is recycled or linked; each level is an open descriptor. A scan that
+/// keeps no paths has no limit: a tree is no deeper than payloads may be, and what others added is seen in its parent.
 pub(super) const DEPTH_MAX: usize = 64;
 /// The most bytes of directory paths that a scan collects.
 pub(super) const DIRS_MAX: usize = 4 << 20;
@@ -306,7 +307,7 @@ impl TreeScan<'_> {
     fn directory(&mut self, dir: &OwnedFd) -> Result<bool, Error> {
         check_cancelled(self.cancel)?;
         let stat = rustix::fs::fstat(dir).map_err(stage::io_error("stat", &self.path))?;
-        if self.level > DEPTH_MAX || self.dirs.len() > DIRS_MAX {
+        if self.directories == Paths::Keep && (self.level > DEPTH_MAX || self.dirs.len() > DIRS_MAX) {
             let why = io::Error::other("it has more directories than can be tracked");
             return Err(stage::io_error("reuse", &self.path)(why));
         }
