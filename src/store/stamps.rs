@@ -28,7 +28,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FileType, Stat};
+use rustix::fs::{FileType, Stat, Timespec, Timestamps, UTIME_NOW};
 use rustix::io::Errno;
 use rustix::path::Arg;
 use tokio_util::sync::CancellationToken;
@@ -359,13 +359,29 @@ pub(super) fn foreign_write_error(path: PathBuf) -> Error {
     Error::Io { act: "reuse", path, source: io::Error::other("changed by another process") }
 }
 
-/// Returns the ctime that the file system gives to a change at this moment, from a new file.
+/// Returns the ctime that the file system gives to a change at this moment, from a new file in `scratch`. On a full file
+/// system it is that of `scratch` itself, touched: a scrub must not end in doubt for want of an inode.
 pub(super) fn file_system_time(scratch: BorrowedFd<'_>) -> io::Result<Stamp> {
-    let name = fsx::unique("time-");
-    let file = fsx::create_new(scratch, name.as_str(), 0o600)?;
-    let found = rustix::fs::fstat(&file);
-    fsx::unlink(scratch, name.as_str())?;
-    Ok(Stamp::ctime_of(&found?))
+    use io::ErrorKind::{AlreadyExists, QuotaExceeded, StorageFull};
+    loop {
+        let name = fsx::unique("time-");
+        match fsx::create_new(scratch, name.as_str(), 0o600) {
+            Err(error) if error.kind() == AlreadyExists => {} // left by a process that was killed
+            Err(error) if matches!(error.kind(), StorageFull | QuotaExceeded) => return touched(scratch),
+            file => {
+                let found = rustix::fs::fstat(file?);
+                fsx::unlink(scratch, name.as_str())?;
+                return Ok(Stamp::ctime_of(&found?));
+            }
+        }
+    }
+}
+
+/// Touches a directory, and returns its ctime.
+fn touched(dir: BorrowedFd<'_>) -> io::Result<Stamp> {
+    let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
+    rustix::fs::futimens(dir, &Timestamps { last_access: now, last_modification: now })?;
+    Ok(Stamp::ctime_of(&rustix::fs::fstat(dir)?))
 }
 
 /// Returns true if ctimes on this file system detect foreign writes: the local kernel sets them, with sub-second
