@@ -180,6 +180,11 @@ impl Retired {
             boot_id: now.boot_id.clone(),
         }
     }
+
+    /// Returns true if it was certainly taken in another boot than this reading of the clocks.
+    pub fn is_of_another_boot(&self, now: &Now) -> bool {
+        !self.boot_id.is_empty() && !now.boot_id.is_empty() && self.boot_id != now.boot_id
+    }
 }
 
 /// A chain of generations that share inodes through hard links. Every generation of a lineage descends from the files

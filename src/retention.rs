@@ -272,17 +272,19 @@ fn eviction_order(candidates: &[Candidate<'_>], reasons: &[RetentionReason]) -> 
 }
 
 /// Returns how long ago a generation stopped being current; never too much. Within one boot the boot clock is used,
-/// which cannot be set. A generation retired in another boot is at least as old as this boot; the wall clock would
-/// give more, but may be wrong by years. If a boot id is unknown, the smaller of the two is used, which holds in
-/// either case.
+/// which cannot be set. Of a generation that was retired in another boot nothing is known: it may have been another
+/// machine, whose boot was long over or still goes on, and the wall clock may be wrong by years. The store records such
+/// a generation as retired anew. If a boot id is unknown, the smaller of the age and this boot's is used, which holds
+/// on one machine.
 pub fn age(retired: &Retired, now: &Now) -> Duration {
+    if retired.is_of_another_boot(now) {
+        return Duration::ZERO;
+    }
     let since = now.boottime.checked_sub(Duration::from_nanos(retired.boottime_ns));
     if retired.boot_id.is_empty() || now.boot_id.is_empty() {
         since.unwrap_or(now.boottime) // a reading ahead of now can only come from another boot
-    } else if retired.boot_id == now.boot_id {
-        since.unwrap_or_default()
     } else {
-        now.boottime
+        since.unwrap_or_default()
     }
 }
 

@@ -14,6 +14,7 @@ use std::path::PathBuf;
 
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
+use rustix::path::Arg;
 
 /// The result of a removal.
 #[derive(Debug, Default)]
@@ -169,7 +170,7 @@ impl Remover<'_> {
         device: u64,
         levels: &mut Vec<Level>,
     ) -> Result<OwnedFd, Errno> {
-        let dir = open_for_removal(at, &name)?;
+        let dir = open_for_removal(at, name.as_c_str())?;
         let stat = rustix::fs::fstat(&dir)?;
         if stat.st_dev != device {
             return Err(Errno::XDEV); // a mount point: the mounted file system is not ours to delete
@@ -318,7 +319,7 @@ fn with_write_access<T>(dir: BorrowedFd<'_>, act: impl Fn() -> Result<T, Errno>)
 
 /// Opens a directory on the same mount. If `openat2` is missing (Linux before 5.6) or forbidden (an old seccomp profile
 /// returns EPERM), only the caller's comparison of device numbers remains, which does not detect bind mounts.
-fn open_same_mount(at: BorrowedFd<'_>, name: &CString) -> Result<OwnedFd, Errno> {
+fn open_same_mount(at: BorrowedFd<'_>, name: impl Arg + Copy) -> Result<OwnedFd, Errno> {
     let resolve = ResolveFlags::NO_XDEV | ResolveFlags::NO_SYMLINKS;
     match rustix::fs::openat2(at, name, super::DIRECTORY, Mode::empty(), resolve) {
         Err(Errno::NOSYS | Errno::PERM) => rustix::fs::openat(at, name, super::DIRECTORY, Mode::empty()),
@@ -326,8 +327,9 @@ fn open_same_mount(at: BorrowedFd<'_>, name: &CString) -> Result<OwnedFd, Errno>
     }
 }
 
-/// Opens a directory that is to be emptied, even if its mode denies access to its owner.
-fn open_for_removal(at: BorrowedFd<'_>, name: &CString) -> Result<OwnedFd, Errno> {
+/// Opens a directory that is to be emptied, even if its mode denies access to its owner: then its mode is changed.
+pub fn open_for_removal(at: impl AsFd, name: impl Arg + Copy) -> Result<OwnedFd, Errno> {
+    let at = at.as_fd();
     match open_same_mount(at, name) {
         Err(Errno::ACCESS) => {
             // Before Linux 6.6 fchmodat cannot refuse symlinks, and fchmod refuses O_PATH handles: chmod through /proc.

@@ -74,10 +74,10 @@ fn a_grace_of_zero_reaps_at_once_but_for_pins() {
 }
 
 #[test]
-fn what_another_boot_retired_is_as_old_as_this_boot_whatever_the_wall_clock_says() {
-    let other = Retired { boot_id: "another".to_owned(), ..retired(5_000_000) };
+fn how_old_what_another_boot_retired_is_is_not_known() {
+    let other = Retired { boot_id: "another".to_owned(), ..retired(5) };
     let in_2286 = Now { wall: Timestamp::from_second(9_999_999_999).unwrap(), ..now(12) };
-    assert_eq!(age(&other, &in_2286), Duration::from_secs(12));
+    assert_eq!(age(&other, &in_2286), Duration::ZERO, "this machine may run for longer than that one");
 }
 
 #[test]

@@ -39,13 +39,20 @@ impl Unsynced {
         let regular = payload.entries.iter().filter(|e| matches!(e.kind, Kind::File | Kind::Executable));
         // A submodule is published as an empty directory.
         let submodules = payload.entries.iter().filter(|e| e.kind == Kind::Submodule);
-        Self::Few {
-            files: regular.map(|entry| payload.path_of(entry).into()).collect(),
-            dirs: (std::iter::once(Vec::new()).chain(payload.dir_paths()))
-                .chain(submodules.map(|entry| payload.path_of(entry)))
-                .map(Into::into)
-                .collect(),
+        let dirs = std::iter::once(Vec::new()).chain(payload.dir_paths());
+        Self::few(
+            regular.map(|entry| payload.path_of(entry).into()).collect(),
+            dirs.chain(submodules.map(|entry| payload.path_of(entry))).map(Into::into).collect(),
+        )
+    }
+
+    /// These files and directories, unless they are too many to sync one by one: a few files may be in thousands of new
+    /// directories.
+    fn few(files: Vec<Box<[u8]>>, dirs: BTreeSet<Box<[u8]>>) -> Self {
+        if files.len() + dirs.len() > 2 * MAX_SINGLE_SYNCS {
+            return Self::Many;
         }
+        Self::Few { files, dirs }
     }
 
     /// What to sync after hard links to all files of a generation were made in these directories and the top one: only
@@ -66,14 +73,11 @@ impl Unsynced {
     }
 
     /// Adds directories. If there are then too many files and directories to sync one by one, the result is `Many`.
-    pub(super) fn with_dirs(mut self, more: impl ExactSizeIterator<Item = Box<[u8]>>) -> Self {
-        match &mut self {
-            Self::Few { files, dirs } if files.len() + dirs.len() + more.len() <= 2 * MAX_SINGLE_SYNCS => {
-                dirs.extend(more);
-            }
-            _ => self = Self::Many,
+    pub(super) fn with_dirs(self, more: impl Iterator<Item = Box<[u8]>>) -> Self {
+        match self {
+            Self::Few { files, dirs } => Self::few(files, dirs.into_iter().chain(more).collect()),
+            Self::Many => Self::Many,
         }
-        self
     }
 
     /// What to sync after a delta was applied to a tree that had been synced.
@@ -87,13 +91,12 @@ impl Unsynced {
             delta.written.iter().filter(|(_, kind, ..)| *kind == Kind::Submodule).map(|(path, ..)| path);
         let parents = changed.chain(&delta.added_dirs).chain(&delta.removed_dirs).map(|path| split(path).0);
         let dirs = parents.chain(delta.added_dirs.iter().chain(submodules).map(|path| &**path));
-        Self::Few {
-            files: (delta.written.iter())
-                .filter(|(_, kind, ..)| matches!(kind, Kind::File | Kind::Executable))
-                .map(|(path, ..)| path.clone())
-                .collect(),
-            dirs: dirs.map(Box::<[u8]>::from).filter(|dir| !removed_dirs.contains(dir)).collect(),
-        }
+        let regular =
+            delta.written.iter().filter(|(_, kind, ..)| matches!(kind, Kind::File | Kind::Executable));
+        Self::few(
+            regular.map(|(path, ..)| path.clone()).collect(),
+            dirs.map(Box::<[u8]>::from).filter(|dir| !removed_dirs.contains(dir)).collect(),
+        )
     }
 }
 

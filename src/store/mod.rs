@@ -232,7 +232,7 @@ impl Store {
         let layout = Arc::new(Layout::open(&options, &mut found)?);
         let lock = WriterLock::take(&layout, &mut found)?;
         layout.quarantine_all_foreign(&mut found)?;
-        let probes = Probes::of(&layout)?;
+        let probes = Probes::of(&layout, &mut found)?;
         found.warnings.extend(probes.warnings());
         let mut state = match layout.load()? {
             Loaded::Known(state) => state,

@@ -1,12 +1,17 @@
 //! Tests which features the root's file system has, once when the root is opened.
 
+use std::ops::ControlFlow;
+use std::os::fd::OwnedFd;
+
 use rustix::fs::{AtFlags, StatxFlags};
 
-use crate::fsx::{self, Lock};
+use crate::fsx::{self, Lock, walk};
 use crate::generation::WORKTREES;
+use crate::human::one_line;
 use crate::store::error::Error;
 use crate::store::layout::Layout;
 use crate::store::names::STAGING;
+use crate::store::{Recovered, trash};
 
 /// The features of the root's file system.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,24 +26,29 @@ pub struct Probes {
 
 impl Probes {
     /// Tests all features, in staging. Fails if a rename from staging into the root cannot work.
-    pub(crate) fn of(layout: &Layout) -> Result<Self, Error> {
+    ///
+    /// A file system that is full of what an earlier process left is no reason to fail: that is deleted first. If it is
+    /// still full, the store must open all the same, so that the mirror can be cleaned up. Then nothing is assumed about
+    /// names until the next start: a tree with names that this file system takes for one is refused while it is written.
+    pub(crate) fn of(layout: &Layout, found: &mut Recovered) -> Result<Self, Error> {
         one_mount(layout)?;
-        Self::try_out(layout).map_err(Error::io("try out the file system in", layout.private_at(STAGING)))
-    }
-
-    fn try_out(layout: &Layout) -> std::io::Result<Self> {
-        let name = fsx::unique("probe-");
-        let dir = fsx::make_dir(&layout.staging, name.as_str(), 0o700)?;
-        let probes = pins(layout, &name).and_then(|pins| {
-            let folds = folds(&dir, "Cs", "cS")? || folds(&dir, "\u{e9}", "e\u{301}")?;
-            Ok(Self { pins, folds, exchange: exchange(&dir)? })
-        });
-        // If a test failed, its file may still be there. Staging is emptied at the next start; the error is that of the
-        // test.
-        let removed = rustix::fs::unlinkat(&layout.staging, name.as_str(), AtFlags::REMOVEDIR);
-        let probes = probes?;
-        removed?;
-        Ok(probes)
+        let failed = || Error::io("try out the file system in", layout.private_at(STAGING));
+        let pins = pins(layout).map_err(failed())?;
+        let attempt = || try_out(layout).map_err(failed());
+        let is_full = |tried: &Result<_, Error>| tried.as_ref().is_err_and(Error::is_full);
+        let mut tried = attempt();
+        if is_full(&tried) {
+            trash::delete_left_overs(layout, found);
+            tried = attempt();
+        }
+        let (folds, exchange) = match tried {
+            Err(full) if full.is_full() => {
+                found.warnings.push(format!("{}: it is tried out at the next start", one_line(&full)));
+                (false, false)
+            }
+            tried => tried?,
+        };
+        Ok(Self { pins, folds, exchange })
     }
 
     /// Describes the missing features for the log, one line each.
@@ -73,7 +83,7 @@ fn one_mount(layout: &Layout) -> Result<(), Error> {
 }
 
 /// Returns device and mount id; the mount id is 0 before Linux 5.8.
-fn mount_of(fd: &std::os::fd::OwnedFd) -> std::io::Result<(u64, u64)> {
+fn mount_of(fd: &OwnedFd) -> std::io::Result<(u64, u64)> {
     let device = rustix::fs::fstat(fd)?.st_dev;
     let flags = StatxFlags::MNT_ID;
     let mount = match rustix::fs::statx(fd, "", AtFlags::EMPTY_PATH, flags) {
@@ -83,16 +93,47 @@ fn mount_of(fd: &std::os::fd::OwnedFd) -> std::io::Result<(u64, u64)> {
     Ok((device, mount))
 }
 
-/// Tests whether a shared flock on a directory excludes an exclusive one.
-fn pins(layout: &Layout, name: &str) -> std::io::Result<bool> {
-    let open = || fsx::open_dir(&layout.staging, name);
+/// Tests whether a shared flock on a directory excludes an exclusive one. Creates nothing, so that the answer is known
+/// on a full file system, too: without pins a reader would lose its generation.
+fn pins(layout: &Layout) -> std::io::Result<bool> {
+    let open = || fsx::open_dir(&layout.staging, ".");
     let reader = open()?;
     let reaper = open()?;
-    Ok(fsx::try_lock_shared(&reader)? == Lock::Taken && fsx::try_lock(&reaper)? == Lock::Held)
+    let works = fsx::try_lock_shared(&reader)? == Lock::Taken && fsx::try_lock(&reaper)? == Lock::Held;
+    let _ = fsx::unlock(&reader); // a child that another thread starts may have a duplicate of the handle
+    Ok(works)
+}
+
+/// Tests what needs files of its own: whether names fold, and whether two can be exchanged.
+fn try_out(layout: &Layout) -> std::io::Result<(bool, bool)> {
+    let (name, dir) = make_scratch(layout)?;
+    let tried = folds(&dir, "Cs", "cS").and_then(|cases| {
+        let folds = cases || folds(&dir, "\u{e9}", "e\u{301}")?;
+        Ok((folds, exchange(&dir)?))
+    });
+    if tried.is_err() {
+        // A file of the test may still be there. If this fails, too, it goes when left-overs are discarded.
+        walk::remove(&layout.staging, &name, &mut || ControlFlow::Continue(()));
+        return tried;
+    }
+    rustix::fs::unlinkat(&layout.staging, name.as_str(), AtFlags::REMOVEDIR)?;
+    tried
+}
+
+/// Makes an empty directory in staging.
+fn make_scratch(layout: &Layout) -> std::io::Result<(String, OwnedFd)> {
+    loop {
+        let name = fsx::unique("probe-");
+        match fsx::make_dir(&layout.staging, name.as_str(), 0o700) {
+            // Left by a process that was killed. In a container every process may have the same pid.
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+            made => return made.map(|dir| (name, dir)),
+        }
+    }
 }
 
 /// Tests whether two names can be exchanged.
-fn exchange(dir: &std::os::fd::OwnedFd) -> std::io::Result<bool> {
+fn exchange(dir: &OwnedFd) -> std::io::Result<bool> {
     fsx::create_new(dir, "one", 0o600)?;
     fsx::create_new(dir, "two", 0o600)?;
     let exchanged = fsx::exchange(dir, "one", dir, "two");
@@ -102,7 +143,7 @@ fn exchange(dir: &std::os::fd::OwnedFd) -> std::io::Result<bool> {
 }
 
 /// Tests whether a file created under one spelling is found under the other.
-fn folds(dir: &std::os::fd::OwnedFd, made: &str, other: &str) -> std::io::Result<bool> {
+fn folds(dir: &OwnedFd, made: &str, other: &str) -> std::io::Result<bool> {
     fsx::create_new(dir, made, 0o600)?;
     let found = fsx::stat(dir, other);
     fsx::unlink(dir, made)?;

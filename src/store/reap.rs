@@ -126,12 +126,15 @@ impl Store {
         let failed = |act| Error::io(act, layout.path_of(name));
         let dir = match fsx::open_dir(&layout.generations_dir, name.as_str()) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Outcome::Gone),
-            // A directory that we may not open can still be renamed, and only its owner can have pinned it.
+            // Without write access to a directory it cannot be moved to the trash either (rename(2)).
+            Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied && decision.evicts => {
+                fsx::walk::open_for_removal(&layout.generations_dir, name.as_str()).ok()
+            }
             Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => None,
             opened => Some(opened.map_err(failed("open the generation"))?),
         };
         let lock = dir.as_ref().map_or(Ok(Lock::Unsupported), fsx::try_lock).map_err(failed("lock"))?;
-        if lock == Lock::Held && !decision.evicts {
+        if self.may_be_pinned(lock) && !decision.evicts {
             return Ok(Outcome::Stays);
         }
         // Under the lock no reader can complete a pin, unless the link names the generation again.
@@ -202,7 +205,9 @@ impl Store {
     }
 
     /// Reaps the generations that exceed `--max-generations` once the staged one is published. Called right before the
-    /// publication, when nothing can refuse it any more, so that no reader is evicted in vain.
+    /// publication, when no gate and no name can refuse it any more. A reader is evicted in vain only if one of its system
+    /// calls fails: the files are on disk, but its record needs a block or two. To reap after that would need a plan that
+    /// does not count the new generation twice.
     pub(super) fn reap_excess(&mut self, staged: RequiredSpace) {
         let bytes = self.on_disk(staged).saturating_add(self.spare_bytes());
         self.reap_for(Extent::default(), self.reserved(1, bytes));
@@ -258,8 +263,16 @@ impl Store {
         bytes_on_disk(self.generations(), self.layout.block)
     }
 
+    /// A generation of which that is unknown counts as pinned. So it stays until `--max-pin`, and not for ever.
     fn is_pinned(&self, name: &Name) -> bool {
-        self.probes.pins && is_pinned(&self.layout.generations_dir, name)
+        self.probes.pins && find_pin(&self.layout.generations_dir, name).unwrap_or(true)
+    }
+
+    /// Returns true if a reader may hold a pin on a generation whose lock we tried to take with this result. Pins work on
+    /// this file system if the probe says so. Then a lock that is not supported only failed this time (`ENOLCK`), or the
+    /// directory cannot be opened: readers may have pinned it before its mode was changed.
+    pub(super) fn may_be_pinned(&self, lock: Lock) -> bool {
+        lock == Lock::Held || lock == Lock::Unsupported && self.probes.pins
     }
 
     /// Returns what the file system lacks to hold `need`, if anything.
@@ -325,13 +338,18 @@ impl RequiredSpace {
 }
 
 /// Returns true if a reader holds a pin on a generation. Tries to take the exclusive lock and releases it at once; a
-/// reader that tries to pin at that moment tries again. If the directory cannot be opened or locked, the result is
-/// false: reaping takes the lock itself.
-pub(crate) fn is_pinned(home: &OwnedFd, name: &Name) -> bool {
-    let Ok(dir) = fsx::open_dir(home, name.as_str()) else { return false };
-    let lock = fsx::try_lock(&dir);
-    if matches!(lock, Ok(Lock::Taken)) {
-        let _ = fsx::unlock(&dir); // cannot fail right after locking, and closing releases the lock anyway
+/// reader that tries to pin at that moment tries again. `None` if the directory cannot be opened or locked.
+pub(crate) fn find_pin(home: &OwnedFd, name: &Name) -> Option<bool> {
+    let dir = match fsx::open_dir(home, name.as_str()) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Some(false),
+        opened => opened.ok()?,
+    };
+    match fsx::try_lock(&dir).ok()? {
+        Lock::Taken => {
+            let _ = fsx::unlock(&dir); // cannot fail right after locking, and closing releases the lock anyway
+            Some(false)
+        }
+        Lock::Held => Some(true),
+        Lock::Unsupported => None,
     }
-    matches!(lock, Ok(Lock::Held))
 }

@@ -17,7 +17,7 @@ use rustix::fs::{AtFlags, FileType};
 use std::sync::Arc;
 
 use crate::clock::Now;
-use crate::fsx::{self, Link};
+use crate::fsx::{self, Link, Lock};
 use crate::generation::{GenerationRecord, LINK, Name, Retired};
 use crate::human::one_line;
 use crate::store::layout::{Layout, RootLink, root_link};
@@ -79,14 +79,18 @@ impl Store {
             self.take_over(now, found)?;
         }
         let scan = self.scan()?;
-        let serving = self.repair_link(&scan, now, found)?;
+        let serving = match self.repair_link(&scan, now, found) {
+            // The link may need an inode that the trash has.
+            Err(error) => {
+                self.sweep_trash(found);
+                return Err(error);
+            }
+            serving => serving?,
+        };
         self.finish_publication(&scan, serving.as_ref(), found);
         self.reconcile(&scan, serving.as_ref(), now, found);
-        self.repair_root_links(serving, &scan, found)?;
-        if let Err(error) = self.trash.sweep() {
-            found.warnings.push(one_line(&error));
-        }
-        found.warnings.extend(self.trash.take_failures());
+        self.repair_root_links(serving, &scan, found);
+        self.sweep_trash(found);
         if self.unsynced {
             self.sync_link()?;
         }
@@ -97,6 +101,14 @@ impl Store {
             found.warnings.push(one_line(&error));
         }
         Ok(())
+    }
+
+    /// Queues what is left in the trash, and reports what could not be deleted.
+    fn sweep_trash(&self, found: &mut Recovered) {
+        if let Err(error) = self.trash.sweep() {
+            found.warnings.push(one_line(&error));
+        }
+        found.warnings.extend(self.trash.take_failures());
     }
 
     /// Lists and classifies the names in the directory that holds the generations.
@@ -198,6 +210,7 @@ impl Store {
     /// Returns the generation that the published link should name, if there is one.
     fn desired_target(&self, seen: &LinkState, scan: &Scan, now: &Now) -> Option<Name> {
         let exists = |name: &Name| scan.generations.contains_key(name);
+        let is_lost = matches!(seen, LinkState::Nothing);
         let seen = match seen {
             LinkState::Generation(name) => Some(name),
             _ => None,
@@ -207,6 +220,14 @@ impl Store {
         }
         if let Some(name) = seen.filter(|name| self.layout.is_git_sync && self.state.record(name).is_none()) {
             return Some(name.clone()); // published by git-sync, before treeswap ran or since
+        }
+        // Nobody knows whether the publication completed its swap before the link was lost. If it did, readers are in the
+        // new generation; if not, it is complete and was about to be published.
+        let publishing = self.state.publishing.as_ref().filter(|_| is_lost && self.state.replacing.is_none());
+        let is_good =
+            |name: &&Name| exists(name) && self.state.record(name).is_some_and(|r| r.is_trusted(now));
+        if let Some(name) = publishing.filter(is_good) {
+            return Some(name.clone());
         }
         if let Some(last) = self.state.current.as_ref().filter(|name| exists(name)) {
             return Some(last.clone());
@@ -237,11 +258,23 @@ impl Store {
         if Some(&name) == serving {
             return;
         }
-        self.state.remove(&name);
         if !scan.generations.contains_key(&name) {
+            self.state.remove(&name);
             return;
         }
-        let line = match self.trash.put(&self.layout.generations_dir, name.as_str(), None) {
+        // Readers may be in it: the swap may have happened, and the link may have been changed since.
+        let dir = fsx::open_dir(&self.layout.generations_dir, name.as_str()).ok();
+        let lock =
+            dir.as_ref().map_or(Lock::Unsupported, |dir| fsx::try_lock(dir).unwrap_or(Lock::Unsupported));
+        if lock == Lock::Held {
+            found
+                .done
+                .push(format!("retired {name}: its publication did not end, but a reader has pinned it"));
+            return;
+        }
+        self.state.remove(&name);
+        let held = dir.filter(|_| lock == Lock::Taken);
+        let line = match self.trash.put(&self.layout.generations_dir, name.as_str(), held) {
             Ok(()) => (&mut found.done, format!("removed {name}: its publication did not end")),
             Err(error) => {
                 (&mut found.warnings, format!("cannot remove {name}, whose publication did not end: {error}"))
@@ -292,42 +325,63 @@ impl Store {
         for record in &mut self.state.generations {
             if serving == Some(&record.name) {
                 record.retired = None;
-            } else if record.retired.is_none() {
-                record.retired = Some(Retired::at(now));
+            } else {
+                match &record.retired {
+                    None => record.retired = Some(Retired::at(now)),
+                    // The boot clocks of two boots cannot be compared, and the other boot may be another machine's, whose
+                    // readers are elsewhere or start only now. So the grace period begins again.
+                    Some(retired) if retired.is_of_another_boot(now) => {
+                        record.retired = Some(Retired { at: retired.at, ..Retired::at(now) });
+                    }
+                    Some(_) => {}
+                }
             }
         }
         self.state.current = serving.cloned();
     }
 
-    /// Reports foreign names, and brings the root links in line with the generation that the link names.
-    fn repair_root_links(
-        &mut self,
-        serving: Option<Name>,
-        scan: &Scan,
-        found: &mut Recovered,
-    ) -> Result<(), Error> {
-        let names = match serving {
-            None => Arc::default(),
-            Some(_) if self.layout.is_git_sync => Arc::default(),
-            Some(name) => match self.top_names.take() {
-                Some((of, names)) if of == name => self.top_names.insert((of, names)).1.clone(),
-                _ => {
-                    let dir = self.layout.generation(&name)?;
-                    let names = TopNames::of(dir).map_err(Error::io("list", self.layout.path_of(&name)))?;
-                    self.top_names.insert((name, Arc::new(names))).1.clone()
+    /// Reports foreign names, and brings the root links in line with the generation that the link names. If that cannot
+    /// be listed, the links stay, and its content counts as unknown, so that the next attempt publishes it afresh.
+    fn repair_root_links(&mut self, serving: Option<Name>, scan: &Scan, found: &mut Recovered) {
+        let names = match serving.map_or_else(|| Ok(Arc::default()), |name| self.top_names_of(name)) {
+            Ok(names) => names,
+            Err(error) => {
+                found.warnings.push(format!("{}: it is published again", one_line(&error)));
+                let current = self.state.current.clone();
+                for record in &mut self.state.generations {
+                    if Some(&record.name) == current.as_ref() && record.is_known() {
+                        *record = record.clone().untrusted();
+                    }
                 }
-            },
+                return;
+            }
         };
         for name in scan.foreign.iter().filter(|name| !names.contains(name)) {
             found.foreign.push(format!("{name:?} was not created by treeswap"));
         }
         if self.layout.is_git_sync {
-            return Ok(()); // that layout has no root links
+            return; // that layout has no root links
         }
         if let Err(error) = self.layout.repair_links(&names, found) {
             found.warnings.push(one_line(&error));
         }
-        Ok(())
+    }
+
+    /// The top-level names of the generation that the link names. Empty in git-sync's layout.
+    fn top_names_of(&mut self, name: Name) -> Result<Arc<TopNames>, Error> {
+        if self.layout.is_git_sync {
+            return Ok(Arc::default());
+        }
+        if let Some((of, names)) = &self.top_names
+            && *of == name
+        {
+            return Ok(Arc::clone(names));
+        }
+        let dir = self.layout.generation(&name)?;
+        let names = TopNames::of(dir).map_err(Error::io("list", self.layout.path_of(&name)))?;
+        let names = Arc::new(names);
+        self.top_names = Some((name, Arc::clone(&names)));
+        Ok(names)
     }
 }
 

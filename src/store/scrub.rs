@@ -80,7 +80,8 @@ impl KnownStamps {
 #[derive(Debug)]
 pub struct Scrub {
     name: Name,
-    top: OwnedFd,
+    /// Its directory, or why it cannot be opened.
+    top: Result<OwnedFd, String>,
     scratch: OwnedFd,
     stamps: Option<Stamps>,
 }
@@ -97,28 +98,30 @@ impl Scrub {
     /// Runs the check. A generation that cannot be read completely is in doubt, too.
     pub fn run(self, cancel: &CancellationToken) -> Result<Scrubbed, Error> {
         let Self { name, top, scratch, stamps } = self;
-        let found = match stamps {
-            None => Err("its timestamps are not known".to_owned()),
-            Some(stamps) if stamps.clock_was_set() => Err("the clock was set".to_owned()),
-            Some(_) if verify::wrong_mode_of(&top).is_some() => Err("its mode was changed".to_owned()),
-            Some(mut stamps) => match stamps.rescan(&top, scratch.as_fd(), Paths::Forget, cancel) {
-                Err(Error::Cancelled) => return Err(Error::Cancelled),
-                Err(error) => Err(one_line(&error)),
-                Ok(Some(path)) => Err(format!("{} was changed by another process", path.display())),
-                Ok(None) => Ok(stamps),
-            },
+        let found = match (top, stamps) {
+            (Err(why), _) => Err(why),
+            (_, None) => Err("its timestamps are not known".to_owned()),
+            (_, Some(stamps)) if stamps.clock_was_set() => Err("the clock was set".to_owned()),
+            (Ok(top), _) if verify::wrong_mode_of(&top).is_some() => Err("its mode was changed".to_owned()),
+            (Ok(top), Some(mut stamps)) => {
+                match stamps.rescan(&top, scratch.as_fd(), Paths::Forget, cancel) {
+                    Err(Error::Cancelled) => return Err(Error::Cancelled),
+                    Err(error) => Err(one_line(&error)),
+                    Ok(Some(path)) => Err(format!("{} was changed by another process", path.display())),
+                    Ok(None) => Ok(stamps),
+                }
+            }
         };
         Ok(Scrubbed { name, found })
     }
 }
 
 impl Store {
-    /// Prepares a scrub of the current generation. `None` if there is none, if foreign writes cannot be detected
-    /// here, or if it cannot be opened, which recovery handles.
+    /// Prepares a scrub of the current generation. `None` if there is none, or if foreign writes cannot be detected here.
     pub fn scrub(&self) -> Option<Scrub> {
         let current = self.current().filter(|record| record.is_known() && self.stamps.can_detect_writes())?;
         let name = current.name.clone();
-        let top = self.layout.generation(&name).ok()?;
+        let top = self.layout.generation(&name).map_err(|error| one_line(&error));
         let scratch = self.layout.staging.try_clone().ok()?;
         let stamps = self.stamps.of(&name).cloned();
         Some(Scrub { name, top, scratch, stamps })

@@ -28,7 +28,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FileType, Stat};
+use rustix::fs::{FileType, Stat, Timespec, Timestamps, UTIME_NOW};
 use rustix::io::Errno;
 use rustix::path::Arg;
 use tokio_util::sync::CancellationToken;
@@ -47,7 +47,8 @@ const AGE_MAX: Duration = Duration::from_secs(24 * 3600);
 /// kernel takes the time of a chmod first and may then wait, for example for the file system's journal. Without such a
 /// margin a change in the very tick in which a scan starts would go unseen as well. Tests do not wait for it to pass.
 const LATE_MAX: Duration = Duration::from_millis(if cfg!(test) { 10 } else { 30_000 });
-/// The greatest depth of directories that a scan enters; each level is an open descriptor.
+/// The greatest depth of directories in a tree that is recycled or linked; each level is an open descriptor. A scan that
+/// keeps no paths has no limit: a tree is no deeper than payloads may be, and what others added is seen in its parent.
 pub(super) const DEPTH_MAX: usize = 64;
 /// The most bytes of directory paths that a scan collects.
 pub(super) const DIRS_MAX: usize = 4 << 20;
@@ -306,7 +307,7 @@ impl TreeScan<'_> {
     fn directory(&mut self, dir: &OwnedFd) -> Result<bool, Error> {
         check_cancelled(self.cancel)?;
         let stat = rustix::fs::fstat(dir).map_err(stage::io_error("stat", &self.path))?;
-        if self.level > DEPTH_MAX || self.dirs.len() > DIRS_MAX {
+        if self.directories == Paths::Keep && (self.level > DEPTH_MAX || self.dirs.len() > DIRS_MAX) {
             let why = io::Error::other("it has more directories than can be tracked");
             return Err(stage::io_error("reuse", &self.path)(why));
         }
@@ -358,13 +359,29 @@ pub(super) fn foreign_write_error(path: PathBuf) -> Error {
     Error::Io { act: "reuse", path, source: io::Error::other("changed by another process") }
 }
 
-/// Returns the ctime that the file system gives to a change at this moment, from a new file.
+/// Returns the ctime that the file system gives to a change at this moment, from a new file in `scratch`. On a full file
+/// system it is that of `scratch` itself, touched: a scrub must not end in doubt for want of an inode.
 pub(super) fn file_system_time(scratch: BorrowedFd<'_>) -> io::Result<Stamp> {
-    let name = fsx::unique("time-");
-    let file = fsx::create_new(scratch, name.as_str(), 0o600)?;
-    let found = rustix::fs::fstat(&file);
-    fsx::unlink(scratch, name.as_str())?;
-    Ok(Stamp::ctime_of(&found?))
+    use io::ErrorKind::{AlreadyExists, QuotaExceeded, StorageFull};
+    loop {
+        let name = fsx::unique("time-");
+        match fsx::create_new(scratch, name.as_str(), 0o600) {
+            Err(error) if error.kind() == AlreadyExists => {} // left by a process that was killed
+            Err(error) if matches!(error.kind(), StorageFull | QuotaExceeded) => return touched(scratch),
+            file => {
+                let found = rustix::fs::fstat(file?);
+                fsx::unlink(scratch, name.as_str())?;
+                return Ok(Stamp::ctime_of(&found?));
+            }
+        }
+    }
+}
+
+/// Touches a directory, and returns its ctime.
+fn touched(dir: BorrowedFd<'_>) -> io::Result<Stamp> {
+    let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
+    rustix::fs::futimens(dir, &Timestamps { last_access: now, last_modification: now })?;
+    Ok(Stamp::ctime_of(&rustix::fs::fstat(dir)?))
 }
 
 /// Returns true if ctimes on this file system detect foreign writes: the local kernel sets them, with sub-second

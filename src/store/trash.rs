@@ -16,11 +16,12 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use crate::fsx::{self, walk};
+use crate::store::Recovered;
 use crate::store::error::Error;
 use crate::store::journal::Journal;
 use crate::store::layout::Layout;
 use crate::store::lock::WriterLock;
-use crate::store::names::TRASH;
+use crate::store::names::{STAGING, TRASH};
 
 /// The trash, and the thread that empties it.
 #[derive(Debug)]
@@ -152,6 +153,21 @@ impl Drop for Trash {
         self.shared.changed.notify_all();
         if let Some(thread) = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
             let _ = thread.join(); // a panic was printed already; what is left is deleted after the next start
+        }
+    }
+}
+
+/// Deletes what an earlier process left in staging and in the trash, before this returns. For a file system that is full
+/// of it while the root is being opened. No journal is needed: no stamps are known yet. What cannot be deleted stays for
+/// the background thread, which reports it.
+pub(super) fn delete_left_overs(layout: &Layout, found: &mut Recovered) {
+    for (dir, shown) in [(&layout.staging, STAGING), (&layout.trash, TRASH)] {
+        for entry in fsx::list(dir).unwrap_or_default() {
+            let removal = walk::remove(dir, entry.os(), &mut || ControlFlow::Continue(()));
+            if removal.is_complete() {
+                let name = entry.os().display();
+                found.done.push(format!("removed {shown}/{name} at once: the file system is full"));
+            }
         }
     }
 }

@@ -18,6 +18,7 @@ use rustix::fs::{FileType, Mode, OFlags};
 use tokio_util::sync::CancellationToken;
 
 use crate::fsx;
+use crate::human::one_line;
 use crate::payload::{Entry, Kind, Payload, escaped, join};
 use crate::revision::ObjectId;
 use crate::store::stage::{Dirs, GIT_FILE, git_file};
@@ -32,13 +33,16 @@ const CLAIM: u32 = 16;
 
 impl Store {
     /// Compares the current generation with a payload: names, types, modes and contents. Returns the differences; a
-    /// missing generation is one.
+    /// generation that is missing or cannot be opened is one.
     pub fn verify(&mut self, expected: &Payload, cancel: &CancellationToken) -> Result<Vec<String>, Error> {
         let Some(current) = self.current() else {
             return Ok(vec!["there is no current generation".to_owned()]);
         };
         let name = current.name.clone();
-        let top = self.layout.generation(&name)?;
+        let top = match self.layout.generation(&name) {
+            Ok(top) => top,
+            Err(error) => return Ok(vec![one_line(&error)]),
+        };
         let stamps = match self.stamps.of(&name) {
             Some(_) => None, // they are still valid
             None => self.stamps.of_found(&top, &self.layout.staging),
@@ -149,7 +153,7 @@ impl<'a> Check<'a> {
                         Ok(fd) => compare(self, dir, fd, &mut |line| mine.push(line))
                             .err()
                             .map(|error| error.to_string()),
-                        Err(error) => Some(crate::human::one_line(&error)),
+                        Err(error) => Some(one_line(&error)),
                     };
                     mine.extend(done.map(|why| format!("{}: cannot be read: {why}", shown(&dir.path, b""))));
                     let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);

@@ -97,6 +97,48 @@ fn a_disk_that_is_full_at_the_start_is_waited_for() {
     });
 }
 
+/// What a killed process left behind takes all room: blocks or inodes, in staging or in the trash.
+#[test]
+fn a_disk_that_is_full_of_left_overs_at_the_start_heals_by_itself() {
+    mounting("a_disk_that_is_full_of_left_overs_at_the_start_heals_by_itself", || {
+        for (options, bytes) in [("size=3m", 4096), ("nr_inodes=150", 0)] {
+            for place in ["staging/generation-1-0", "trash/gone-1-0"] {
+                let (world, elsewhere) = (world_on(options), World::new());
+                let mirror = format!("--mirror={}", elsewhere.dir().join("mirror").display());
+                let args = [ONCE[0], &mirror];
+                publish_with(&world, &args, &small(1));
+                let left = world.root.join("..treeswap").join(place);
+                std::fs::create_dir(&left).unwrap();
+                let fill = |n: usize| std::fs::write(left.join(n.to_string()), vec![0; bytes]);
+                (0..).map(fill).find(Result::is_err).expect("it is full");
+                let commit = world.remote.commit(&small(2));
+                world.sync_once(&args).expect_ok("the room that left-overs took");
+                world.assert_published(&commit);
+            }
+        }
+    });
+}
+
+/// What takes all room is somebody else's, and the link is gone.
+#[test]
+fn a_disk_that_others_filled_serves_what_it_can_and_heals_once_they_leave() {
+    mounting("a_disk_that_others_filled_serves_what_it_can_and_heals_once_they_leave", || {
+        let (world, elsewhere) = (world_on("nr_inodes=150"), World::new());
+        let mirror = format!("--mirror={}", elsewhere.dir().join("mirror").display());
+        let args = [ONCE[0], &mirror];
+        let before = publish_with(&world, &args, &small(1));
+        let others = world.dir().join("disk/others");
+        std::fs::create_dir(&others).unwrap();
+        (0..).map(|n: usize| std::fs::write(others.join(n.to_string()), "")).find(Result::is_err).unwrap();
+        let commit = world.remote.commit(&small(2));
+        world.sync_once(&args).expect_failure("no room").names(&["inodes"]);
+        world.assert_published(&before);
+        std::fs::remove_dir_all(&others).unwrap();
+        world.sync_once(&args).expect_ok("room again");
+        world.assert_published(&commit);
+    });
+}
+
 /// How many generations are there.
 fn generations(world: &World) -> usize {
     let names = std::fs::read_dir(&world.root).unwrap().map(|entry| entry.unwrap().file_name());

@@ -1,7 +1,7 @@
 //! The tree writer, with blobs in memory and real directories.
 
 use super::*;
-use crate::payload::testing::{Blobs, Tree, expected, id_of, payload, read_back, tree};
+use crate::payload::testing::{Blobs, Tree, delta, expected, id_of, payload, read_back, tree};
 use crate::payload::{Rules, Symlinks};
 use crate::store::Durability;
 use crate::store::durable::{MAX_SINGLE_SYNCS, Unsynced, make_durable};
@@ -198,6 +198,14 @@ fn few_files_are_synced_by_name_and_many_with_the_file_system() {
     let many: Tree =
         (0..=MAX_SINGLE_SYNCS).map(|n| (format!("{n}").into_bytes(), (Kind::File, Vec::new()))).collect();
     assert!(matches!(Unsynced::after_write(&checked(&many)), Unsynced::Many));
+    // Few files in many directories.
+    let deep = |n: usize| (format!("{n}/{}x", "d/".repeat(50)).into_bytes(), (Kind::File, b".".to_vec()));
+    let deep: Tree = (0..3).map(deep).collect();
+    assert!(matches!(Unsynced::after_write(&checked(&deep)), Unsynced::Many));
+    let none = tree(&[("0", Kind::File, "")]);
+    let change = |to: &Tree| Unsynced::after_delta(&delta(&none, to, Rules::default()).unwrap());
+    assert!(matches!(change(&deep), Unsynced::Many));
+    assert!(matches!(change(&tree(&[("a/b/c", Kind::File, "")])), Unsynced::Few { .. }));
     let dir = tempfile::tempdir().unwrap();
     let top = write_to(dir.path(), &few, &Blobs::of(&[&some()]), &OPTIONS).unwrap();
     for unsynced in [Unsynced::after_write(&few), Unsynced::Many] {

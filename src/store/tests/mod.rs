@@ -144,6 +144,28 @@ impl World {
     }
 }
 
+/// Runs the body, and the threads that it starts, as a user whom modes stop, in a world that belongs to that user.
+fn unprivileged(world: &World, body: impl FnOnce() + Send) {
+    use rustix::fs::{Gid, Uid};
+    if !rustix::process::geteuid().is_root() {
+        return body();
+    }
+    let (uid, gid) = (Uid::from_raw(65_534), Gid::from_raw(65_534));
+    rustix::fs::chown(world.dir.path(), Some(uid), Some(gid)).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            rustix::thread::set_thread_res_gid(gid, gid, gid).unwrap();
+            rustix::thread::set_thread_res_uid(uid, uid, uid).unwrap();
+            body();
+        });
+    });
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+    fs_err::set_permissions(path, mode).unwrap();
+}
+
 fn rules() -> Rules {
     Rules { symlinks: Symlinks::Keep, ..Rules::default() }
 }

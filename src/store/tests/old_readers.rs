@@ -162,3 +162,27 @@ fn readers_of_a_generation_that_is_used_again_see_the_end_of_what_changes() {
         ],
     );
 }
+
+/// The table, and what is said below it: hard links reach watchers of files that nothing happens to.
+#[test]
+fn a_watch_on_a_file_tells_of_hard_links_and_of_nothing_without_them() {
+    let told = |spare| {
+        let world = World::new();
+        let mut store = Store::open(Options { spare, ..world.options() }).unwrap().0;
+        publish(&mut store, &some("1"));
+        let pinned = Consumer::of(&world);
+        let watch = Watch::on(&world.at("..data/kept/y"));
+        let task = store.spare_task().unwrap();
+        if !task.link(&go()).unwrap() {
+            task.copy(&of(&some("1")), &Blobs::of(&[&some("1")]), &go()).unwrap();
+        }
+        let made = watch.events();
+        assert!(publish_next(&mut store, &some("1"), &some("2")));
+        drop(pinned);
+        (made, watch.events())
+    };
+    assert_eq!(told(Spare::Link).0, ["ATTRIB ."]);
+    for spare in [Spare::Recycle, Spare::Copy] {
+        assert_eq!(told(spare), (vec![], vec![]), "{spare:?}");
+    }
+}

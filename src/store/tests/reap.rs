@@ -309,3 +309,20 @@ fn an_eviction_is_one_only_while_the_reader_has_its_pin() {
         drop(pin);
     }
 }
+
+#[test]
+fn a_generation_that_may_be_pinned_is_not_reaped_before_max_pin() {
+    let world = World::new();
+    unprivileged(&world, || {
+        let mut store = world.with(&files("a", "1"));
+        let old = world.at("..data").canonicalize().unwrap();
+        let pin = Consumer::of(&world);
+        publish(&mut store, &files("a", "2"));
+        set_mode(&old, 0o000);
+        assert_eq!(reap(&mut store, &after(60)), 0, "a reader was in it before");
+        assert_eq!(reap(&mut store, &after(601)), 1);
+        store.wait_for_deletions(&go());
+        world.assert_tidy();
+        drop(pin);
+    });
+}

@@ -383,3 +383,124 @@ fn a_root_made_again_under_us_is_taken_up_and_a_missing_one_is_an_error() {
     publish(&mut store, &files("a", "2"));
     world.assert_serves(&files("a", "2"));
 }
+
+#[test]
+fn what_a_killed_process_tried_out_is_no_obstacle() {
+    let world = World::new();
+    drop(world.with(&files("a", "1")));
+    // In a container every process may have the same pid, and counts its names from zero.
+    let (prefix, serial) = fsx::unique("")
+        .rsplit_once('-')
+        .map(|(pid, serial)| (pid.to_owned(), serial.parse().unwrap()))
+        .unwrap();
+    for serial in (serial..).take(1_000) {
+        let serial: u64 = serial;
+        let probe = world.at(&format!("..treeswap/staging/probe-{prefix}-{serial}"));
+        fs_err::create_dir(&probe).unwrap();
+        fs_err::write(probe.join("one"), "").unwrap();
+        fs_err::write(world.at(&format!("..treeswap/staging/time-{prefix}-{serial}")), "").unwrap();
+    }
+    let store = world.open();
+    assert!(store.probes.exchange && store.stamps.can_detect_writes(), "tried out all the same");
+    store.wait_for_deletions(&go());
+    world.assert_tidy();
+}
+
+/// Saves records in which the generation that is current now is still being published.
+fn as_if_publishing(world: &World, store: Store, before: crate::store::state::State) {
+    let new = store.current().unwrap().clone();
+    drop(store);
+    let mut state = before;
+    state.publishing = Some(new.name.clone());
+    state.put(new);
+    let layout = crate::store::layout::Layout::open(&world.options(), &mut Recovered::default()).unwrap();
+    layout.save(&state, fsx::Flush::Content).unwrap();
+}
+
+#[test]
+fn a_link_that_is_lost_after_a_swap_that_is_not_on_record_names_the_new_generation_again() {
+    let world = World::new();
+    let mut store = world.with(&files("ab", "1"));
+    let before = store.state.clone();
+    publish(&mut store, &files("bc", "2"));
+    as_if_publishing(&world, store, before);
+    fs_err::remove_file(world.at(LINK)).unwrap();
+    let (store, found) = world.recover();
+    world.assert_serves(&files("bc", "2"));
+    assert_eq!(store.generations().len(), 2, "{found:?}");
+}
+
+#[test]
+fn a_generation_whose_publication_did_not_end_stays_while_a_reader_pins_it() {
+    let world = World::new();
+    let mut store = world.with(&files("ab", "1"));
+    let before = store.state.clone();
+    publish(&mut store, &files("bc", "2"));
+    let pin = Consumer::of(&world);
+    as_if_publishing(&world, store, before.clone());
+    fs_err::remove_file(world.at(LINK)).unwrap();
+    symlink(before.current.as_ref().unwrap().as_str(), world.at(LINK)).unwrap();
+    let (mut store, found) = world.recover();
+    world.assert_serves(&files("ab", "1"));
+    assert_eq!(fsx::read_file(&pin.0, "c", 9).unwrap().unwrap(), b"2", "{found:?}");
+    let later = |seconds| {
+        let now = clock::now();
+        clock::Now { boottime: now.boottime + Duration::from_secs(seconds), ..now }
+    };
+    let reason = store.plan(&later(60)).decisions[0].reason.clone();
+    assert!(reason.starts_with("pinned"), "{reason}");
+    drop(pin);
+    let plan = store.plan(&later(60));
+    assert_eq!(store.reap(&plan).len(), 1);
+}
+
+#[test]
+fn a_generation_that_another_boot_retired_has_its_grace_period_again() {
+    let world = World::new();
+    let mut store = world.with(&files("a", "1"));
+    publish(&mut store, &files("a", "2"));
+    // A machine that runs for years; this one may have run for longer than a grace period.
+    let elsewhere = clock::Now {
+        boottime: Duration::from_secs(100_000_000),
+        boot_id: "another machine's".to_owned(),
+        ..clock::now()
+    };
+    for record in store.state.generations.iter_mut().filter(|record| record.retired.is_some()) {
+        record.retired = Some(crate::generation::Retired::at(&elsewhere));
+    }
+    store.save().unwrap();
+    drop(store);
+    let before = clock::now();
+    let (store, _) = world.recover();
+    let kept = |seconds, than: &clock::Now| {
+        let now = clock::Now { boottime: than.boottime + Duration::from_secs(seconds), ..than.clone() };
+        store.plan(&now).reaped().count() == 0
+    };
+    assert!(kept(29, &before), "{:?}", store.plan(&before));
+    assert!(!kept(31, &clock::now()), "it begins once");
+    let retired = store.generations()[1].retired.as_ref().unwrap();
+    assert_eq!(retired.at, elsewhere.wall, "when it was retired is still known");
+}
+
+#[test]
+fn a_current_generation_that_cannot_be_read_is_replaced_and_stops_no_start() {
+    let world = World::new();
+    let first = files("a", "1");
+    unprivileged(&world, || {
+        let mut store = world.with(&first);
+        let top = world.at("..data").canonicalize().unwrap();
+        set_mode(&top, 0o000);
+        let scrubbed = store.scrub().expect("it is current").run(&go()).unwrap();
+        let doubt = store.scrubbed(scrubbed).unwrap().unwrap_err();
+        assert!(doubt.contains("Permission denied"), "{doubt}");
+        let differences = store.verify(&of(&first), &go()).unwrap();
+        assert!(differences[0].contains("Permission denied"), "{differences:?}");
+        drop(store);
+        let (mut store, found) = world.recover();
+        assert!(found.warnings.iter().any(|line| line.contains("Permission denied")), "{found:?}");
+        assert!(!store.is_trusted(&clock::now()) && !store.current().unwrap().is_known());
+        publish(&mut store, &first);
+        world.assert_serves(&first);
+        assert!(store.is_trusted(&clock::now()));
+    });
+}

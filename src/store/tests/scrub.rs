@@ -157,3 +157,16 @@ fn where_others_are_meant_to_write_nothing_is_scrubbed() {
     publish(&mut store, &some("1"));
     assert!(store.scrub().is_none());
 }
+
+#[test]
+fn a_deep_tree_is_in_no_doubt() {
+    let world = World::new();
+    let deep = |content| tree(&[(&*format!("{}x", "d/".repeat(127)), Kind::File, content)]);
+    let mut store = Store::open(Options { spare: Spare::Link, ..world.options() }).unwrap().0;
+    publish(&mut store, &deep("1"));
+    a_tick();
+    assert_eq!(scrub(&mut store), None);
+    a_tick();
+    fs_err::write(world.at("..data").join("d/".repeat(127)).join("x"), "2").unwrap();
+    assert!(scrub(&mut store).is_some());
+}
