@@ -348,7 +348,7 @@ fn module_error(revision: Revision, path: &str, url: &str, error: Error) -> Erro
         Error::Cancelled => Error::Cancelled,
         error => Error::Module {
             path: escaped(path.as_bytes()),
-            url: crate::secret::redact(&crate::secret::quoted(url)),
+            url: address::shown(url),
             source: Box::new(error),
         },
     }
