@@ -53,8 +53,18 @@ pub(super) enum Renewal {
     Allowed,
     /// The next fetch is one.
     Due,
-    /// The last one did not succeed. The next garbage collection rewrites the packs instead, which needs no network.
+    /// The last one did not succeed, or more was fetched before the older packs could be removed. The next garbage
+    /// collection rewrites the packs instead, which needs no network.
     Failed,
+}
+
+/// The pack of a renewal.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct RenewalPack {
+    /// The file name without suffix.
+    pub(super) name: String,
+    /// The commit that it holds with everything that belongs to it. Other commits may need other packs.
+    pub(super) tip: ObjectId,
 }
 
 /// Checks at opening that the last tip is complete. If it is not, the mirror is set aside and the next fetch fills a
@@ -139,6 +149,7 @@ impl Mirror {
         self.recreate_if_removed().await?;
         if self.shared.take_damage() {
             let layout = Arc::clone(&self.layout);
+            self.renewal_pack = None;
             blocking(move || rebuild(&layout, "an object could not be read")).await?;
         }
         let mut known = self.inspect(tip.object, held, None).await?;
@@ -265,7 +276,7 @@ impl Mirror {
                     }
                     RequestReason::Renewal => {
                         self.renewal = Renewal::Allowed;
-                        self.renewal_pack = Some(pack);
+                        self.renewal_pack = Some(RenewalPack { name: pack, tip: revision.0 });
                     }
                     // A first fetch into a repository with packs of git-sync says nothing about garbage in those packs.
                     RequestReason::First
@@ -281,6 +292,9 @@ impl Mirror {
                     id: want,
                     expected: "all of the history of".into(),
                 };
+                if self.renewal_pack.take().is_some() {
+                    self.renewal = Renewal::Failed;
+                }
                 Err(Error::Incomplete { requested: want, at: None, source: error.into() })
             }
         }

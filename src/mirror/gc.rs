@@ -84,7 +84,6 @@ impl Mirror {
             // The ref is changed first, because from here on the objects of its tip may be removed.
             self.layout.set_tip(present.first().map(|id| id.0))?;
             self.settled = None;
-            self.renewal_pack = None;
         }
         self.repack(&present, true)?;
         match self.repack(&present, false) {
@@ -129,6 +128,8 @@ impl Mirror {
         let present = self.present(held)?;
         // If anything below fails, the next call must collect garbage again.
         self.last_held = None;
+        // Its objects may move to another pack.
+        self.renewal_pack = None;
         self.layout.forget_size_without_garbage()?;
         let needs = Needs {
             held: present.iter().map(|held| held.0).collect(),
@@ -158,10 +159,12 @@ impl Mirror {
 
     /// [`super::Gc::Auto`]: limits the number of packs and the amount of garbage.
     fn limit_packs(&mut self, held: &[Revision]) -> Result<(), Error> {
-        if let Some(pack) = self.renewal_pack.clone() {
-            // Until the revision of the renewal is published, the next delta is based on an earlier one.
-            let published = held.first().map(|held| held.0) == self.layout.tip();
-            if !published || !self.remove_other_packs(&pack)? {
+        if let Some(renewal) = self.renewal_pack.clone() {
+            // Until the revision of the renewal is published, the next delta is based on an earlier one. Any other tip,
+            // such as an earlier one to which the ref was set back, may need the other packs.
+            let newest = held.first().map(|held| held.0);
+            let published = newest == Some(renewal.tip) && self.layout.tip() == newest;
+            if !published || !self.remove_other_packs(&renewal.name)? {
                 return Ok(());
             }
             self.renewal_pack = None;

@@ -235,8 +235,8 @@ pub struct Mirror {
     last_held: Option<Vec<Revision>>,
     /// Whether the next fetch brings everything, so that all older packs can be removed.
     renewal: fetch::Renewal,
-    /// The pack of such a fetch. It needs no other pack.
-    renewal_pack: Option<String>,
+    /// The pack of such a fetch, until the older packs are removed or anything else is fetched.
+    renewal_pack: Option<fetch::RenewalPack>,
     /// Bytes of all packs that were received completely, those of submodules included.
     received: u64,
     /// This is the mirror of a submodule.
