@@ -8,7 +8,7 @@
 mod local_state;
 
 use std::collections::HashSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
@@ -112,12 +112,27 @@ fn rebuild(layout: &Layout, why: &str) -> Result<(), Error> {
     start_empty(layout)
 }
 
+/// The same for the mirrors of the submodules, too: all are read as one database, so it is unknown in which of them an
+/// object could not be read.
+fn rebuild_with_modules(layout: &Layout) -> Result<(), Error> {
+    let why = "an object could not be read";
+    tracing::warn!(mirror = %layout.dir().display(), why, "the mirror is damaged and is rebuilt");
+    let aside = layout.set_aside()?;
+    let modules = repo_kind::set_modules_aside(layout.dir(), &aside);
+    discard(aside);
+    modules
+}
+
 /// Sets the repository aside and starts with an empty one.
 fn start_empty(layout: &Layout) -> Result<(), Error> {
-    let aside = layout.set_aside()?;
+    discard(layout.set_aside()?);
+    Ok(())
+}
+
+/// Removes a repository that was set aside, in the background.
+fn discard(aside: PathBuf) {
     // Whatever is not removed here, be it because no thread can be started, is removed at the next opening.
     let _ = std::thread::Builder::new().name("mirror".into()).spawn(move || fs_err::remove_dir_all(aside));
-    Ok(())
 }
 
 impl Mirror {
@@ -150,7 +165,7 @@ impl Mirror {
         if self.shared.take_damage() {
             let layout = Arc::clone(&self.layout);
             self.renewal_pack = None;
-            blocking(move || rebuild(&layout, "an object could not be read")).await?;
+            blocking(move || rebuild_with_modules(&layout)).await?;
         }
         let mut known = self.inspect(tip.object, held, None).await?;
         if let Some(found) = known.complete.take() {
