@@ -28,6 +28,7 @@ use std::pin::Pin;
 use std::sync::{Arc, MutexGuard};
 
 use fs_err as fs;
+use tokio_util::sync::CancellationToken;
 
 use super::error::Error;
 use super::files::local;
@@ -154,12 +155,13 @@ impl Mirror {
     async fn measure(&self, commit: Revision) -> Result<(u64, u64), Error> {
         let layout = Arc::clone(&self.layout);
         let shared = Arc::clone(&self.shared);
+        let cancel = CancellationToken::new();
+        let _dropped = cancel.clone().drop_guard();
         super::blocking::blocking(move || {
             let store = shared.store()?;
             let reader = store.objects()?;
-            let damaged = |error| Error::damaged(commit, error);
-            let tree = reader.commit(&commit.0).map_err(damaged)?.tree;
-            let entries = crate::mirror::tree::count(&reader, &tree).map_err(damaged)?;
+            let tree = reader.commit(&commit.0).map_err(|error| Error::damaged(commit, error))?.tree;
+            let entries = crate::mirror::tree::count(&reader, commit, &tree, &cancel)?;
             Ok((layout.bytes()?, entries.unwrap_or(0)))
         })
         .await
