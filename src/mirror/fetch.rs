@@ -19,7 +19,7 @@ use super::error::Error;
 use super::index_limiter::IndexLimiter;
 use super::indexer::{Indexer, Job, ObjectTable, Report, Task};
 use super::layout::Layout;
-use super::modules::Allowance;
+use super::modules::{Allowance, Held};
 use super::packed_blobs::PackedBlobs;
 use super::plan::{RequestReason, Situation, plan, without_haves};
 use super::repo_kind::{self, RepoKind};
@@ -141,8 +141,9 @@ impl Mirror {
     /// stay readable.
     pub async fn fetch(&mut self, tip: &Tip, held: &[Revision]) -> Result<Revision, Error> {
         let revision = self.fetch_own(tip, held, self.options.wire.max_fetch_bytes).await?;
+        let all = Held { all: held, of_remote: held };
         let mut allowance = Allowance::of(&self.options);
-        match self.fetch_modules(revision, held, &mut allowance).await {
+        match self.fetch_modules(revision, all, &mut allowance).await {
             Ok(()) => Ok(revision),
             Err(error) => {
                 // The revision will not be published, so submodule mirrors that only it uses are removed.
@@ -285,6 +286,9 @@ impl Mirror {
                     _ => HistoryShape::Linear,
                 };
                 let revision = self.commit_tip(found).await?;
+                if self.renewal_pack.take().is_some() {
+                    self.renewal = Renewal::Failed;
+                }
                 match reason {
                     RequestReason::First if self.layout.packs()?.len() == 1 => {
                         self.layout.set_size_without_garbage(&[revision])?;
@@ -307,9 +311,6 @@ impl Mirror {
                     id: want,
                     expected: "all of the history of".into(),
                 };
-                if self.renewal_pack.take().is_some() {
-                    self.renewal = Renewal::Failed;
-                }
                 Err(Error::Incomplete { requested: want, at: None, source: error.into() })
             }
         }

@@ -1,6 +1,7 @@
 //! Submodules. Each has a mirror of its own inside the mirror of the repository that contains it, `DIR/modules/NAME`.
 //! So the properties of a mirror (one round trip, containment, depth, recovery from damage, bounded growth) apply to
-//! it, and no server learns the commits of another one.
+//! it, and no server learns the commits of another one: if a submodule's URL changes, its mirror stays, but a request
+//! to the new URL names only commits that were declared with that URL.
 //!
 //! A payload needs no network and does not deal with mirrors: all their objects are read as one database, and a
 //! published submodule appears as a directory with its commit's tree.
@@ -30,8 +31,10 @@ use std::sync::{Arc, MutexGuard};
 use fs_err as fs;
 use tokio_util::sync::CancellationToken;
 
+use super::adopt;
 use super::error::Error;
 use super::files::local;
+use super::layout::Layout;
 use super::object_error::ObjectError;
 use super::{Mirror, Options, Tip};
 use crate::payload::{Limits, Refusal, Rule, escaped};
@@ -82,17 +85,25 @@ pub(super) struct Child {
 /// from.
 pub(super) type Children = BTreeMap<String, Child>;
 
+/// The published revisions of a repository, newest first.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Held<'a> {
+    /// All of them. They must stay readable.
+    pub(super) all: &'a [Revision],
+    /// Those that belong to the remote that is fetched from now, which it may therefore learn.
+    pub(super) of_remote: &'a [Revision],
+}
+
 /// A boxed future, because fetching a submodule's submodules is recursive.
 pub(super) type Fetching<'a> = Pin<Box<dyn Future<Output = Result<(), Error>> + Send + 'a>>;
 
 impl Mirror {
     /// Ensures that the mirrors hold the submodules of a revision, recursively if configured, within the allowance for
-    /// all of them together. The revision itself must be in the mirror. `held` are the published revisions, newest
-    /// first.
+    /// all of them together. The revision itself must be in the mirror.
     pub(super) fn fetch_modules<'a>(
         &'a mut self,
         revision: Revision,
-        held: &'a [Revision],
+        held: Held<'a>,
         allowance: &'a mut Allowance,
     ) -> Fetching<'a> {
         Box::pin(self.fetch_modules_of(revision, held, allowance))
@@ -101,7 +112,7 @@ impl Mirror {
     async fn fetch_modules_of(
         &mut self,
         revision: Revision,
-        held: &[Revision],
+        held: Held<'_>,
         allowance: &mut Allowance,
     ) -> Result<(), Error> {
         if self.options.modules.submodules == Submodules::Off {
@@ -109,7 +120,8 @@ impl Mirror {
         }
         self.fill_lists(revision).await?;
         let links = self.links_of(revision).await?;
-        let before = self.links_of_readable(held).await?;
+        let before = self.links_of_readable(held.all).await?;
+        let of_remote = self.links_of_readable(held.of_remote).await?;
         // Any number of earlier revisions may have been fetched but never published, each with other submodules. Their
         // mirrors are removed here.
         self.forget_modules_but(links.iter().chain(before.iter().flatten())).await;
@@ -121,22 +133,26 @@ impl Mirror {
             let url =
                 self.address(&link).map_err(|why| refuse(&link, Rule::Submodule { why: why.to_string() }))?;
             // In the order of `held`: newest first.
-            let same = before.iter().flatten().filter(|old| old.name == link.name);
-            let held: Vec<_> = same.map(|old| Revision(old.commit)).collect();
+            let same = |old: &&Link| old.name == link.name;
+            let has_url = |old: &&Link| self.address(old).is_ok_and(|of| of == url);
+            let all: Vec<_> = before.iter().flatten().filter(same).map(|old| Revision(old.commit)).collect();
+            let of_remote = of_remote.iter().flatten().filter(same).filter(has_url);
+            let of_remote: Vec<_> = of_remote.map(|old| Revision(old.commit)).collect();
+            let held = Held { all: &all, of_remote: &of_remote };
             let tip = Tip { name: None, object: link.commit, peeled: Some(link.commit) };
             allowance.enter(&link.path).map_err(|rule| refuse(&link, rule))?;
             let child = self.child(&link.name, &url, link.commit).await?;
             let received_before = child.received_bytes();
             let usual = child.options.wire.max_fetch_bytes;
             // An argument, not an option of the mirror: the mirror outlives a fetch whose future is dropped.
-            let measured = match child.fetch_own(&tip, &held, allowance.fetch_bytes(usual)).await {
+            let measured = match child.fetch_own(&tip, held.of_remote, allowance.fetch_bytes(usual)).await {
                 Ok(commit) => child.measure(commit).await.map(|(bytes, entries)| (commit, bytes, entries)),
                 Err(error) => Err(error),
             };
             let in_module = |error| module_error(revision, &link.path, &url, error);
             let done = match measured {
                 Ok((commit, bytes, entries)) => match allowance.take(bytes, entries) {
-                    Ok(()) => child.fetch_modules(commit, &held, allowance).await.map_err(in_module),
+                    Ok(()) => child.fetch_modules(commit, held, allowance).await.map_err(in_module),
                     Err(rule) => Err(refuse(&link, rule)),
                 },
                 Err(Error::FetchBytes { limit }) if limit < usual => Err(refuse(&link, allowance.spent())),
@@ -335,6 +351,18 @@ fn remove_all_but(
             .map_err(local("remove the mirror of a submodule that is not published,", &path))?;
     }
     Ok(gone)
+}
+
+/// Makes the mirror of a submodule whose URL has changed forget what the old URL's server sent last, because requests
+/// name that. The objects stay.
+pub(super) fn forget_other_remote(layout: &Layout, remote: &str) -> Result<(), Error> {
+    if adopt::origin(layout.dir()).is_some_and(|origin| origin == remote) {
+        return Ok(());
+    }
+    if layout.tip().is_some() {
+        layout.set_tip(None)?;
+    }
+    layout.set_shallow(&[])
 }
 
 fn refusal(revision: Revision, link: &Link, rule: Rule) -> Refusal {
