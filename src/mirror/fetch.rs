@@ -143,7 +143,13 @@ impl Mirror {
         let revision = self.fetch_own(tip, held, self.options.wire.max_fetch_bytes).await?;
         let all = Held { all: held, of_remote: held };
         let mut allowance = Allowance::of(&self.options);
-        match self.fetch_modules(revision, all, &mut allowance).await {
+        let mut fetched = self.fetch_modules(revision, all, &mut allowance).await;
+        // Packs are measured with their garbage, which must not count when a revision is refused.
+        if fetched.is_err() && allowance.is_spent() && self.collect_in_modules(revision, held).await? {
+            allowance = Allowance::of(&self.options);
+            fetched = self.fetch_modules(revision, all, &mut allowance).await;
+        }
+        match fetched {
             Ok(()) => Ok(revision),
             Err(error) => {
                 // The revision will not be published, so submodule mirrors that only it uses are removed.

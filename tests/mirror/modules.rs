@@ -585,3 +585,32 @@ fn the_server_of_a_new_url_does_not_learn_what_came_from_the_old_one() {
         assert_eq!(family.shown(&mirror, *at), format!("sub/s={text}"), "what is published stays readable");
     }
 }
+
+#[test]
+fn garbage_of_submodules_does_not_make_a_revision_too_large() {
+    let mut family = Family::new(&["a", "b"]);
+    family.bench.options.max_bytes = 2_000_000;
+    let remote = &family.bench.world.remote;
+    let mut mirror = family.bench.open();
+    let mut held = Vec::new();
+    for n in 0..6 {
+        let a = family.commit("a", &Files::new().file("f", noise(n, 300_000)));
+        let b = family.commit("b", &Files::new().file("f", noise(100 + n, 300_000)));
+        remote.commit(&with(Files::new(), &[("a", "../a", &a), ("b", "../b", &b)]));
+        held.insert(0, update(&mut mirror, &held));
+        held.truncate(1);
+        mirror.housekeep(&held).unwrap();
+        assert_eq!(payload(&mirror.objects(), held[0]).bytes, 600_000 + declared_bytes());
+    }
+    // What is needed counts as before.
+    let large = family.commit("a", &Files::new().file("f", noise(200, 1_800_000)));
+    let b = family.commit("b", &Files::new().file("f", noise(201, 300_000)));
+    remote.commit(&with(Files::new(), &[("a", "../a", &large), ("b", "../b", &b)]));
+    let error = try_update(&mut mirror, &held).unwrap_err();
+    assert!(error.to_string().contains("--max-mirror-bytes"), "{error}");
+}
+
+/// The size of `.gitmodules` with the submodules `a` and `b`.
+fn declared_bytes() -> u64 {
+    declared(&[("a", "../a"), ("b", "../b")]).len() as u64
+}

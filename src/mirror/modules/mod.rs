@@ -183,6 +183,30 @@ impl Mirror {
         .await
     }
 
+    /// Collects garbage in the open mirrors of the submodules of `revision`, which is not published yet, and of the
+    /// `held` revisions. Returns true if space was freed.
+    pub(super) async fn collect_in_modules(
+        &mut self,
+        revision: Revision,
+        held: &[Revision],
+    ) -> Result<bool, Error> {
+        let needed = by_mirror(self.links_of_readable(&[&[revision], held].concat()).await?);
+        // They are moved to the other thread. If this future is dropped or fails, they are opened again later.
+        let mut children = std::mem::take(&mut self.children);
+        let (children, freed) = super::blocking::blocking(move || {
+            let mut freed = false;
+            for (key, commits) in &needed {
+                if let Some(child) = children.get_mut(key) {
+                    freed |= child.mirror.free_space(commits)?;
+                }
+            }
+            Ok((children, freed))
+        })
+        .await?;
+        self.children = children;
+        Ok(freed)
+    }
+
     /// Removes the mirrors of submodules that none of the `held` revisions has, after a revision was refused.
     pub(super) async fn forget_modules(&mut self, held: &[Revision]) {
         let Ok(links) = self.links_of_readable(held).await else { return };
@@ -230,15 +254,10 @@ impl Mirror {
     /// The submodules of the `held` revisions, by the directory name of their mirror, with the commits that each must
     /// hold.
     fn modules_of(&self, held: &[Revision]) -> Result<BTreeMap<String, Vec<Revision>>, Error> {
-        let mut needed: BTreeMap<String, Vec<Revision>> = BTreeMap::new();
         if self.options.modules.submodules == Submodules::Off {
-            return Ok(needed);
+            return Ok(BTreeMap::new());
         }
-        let store = self.shared.store()?;
-        for link in readable_links(&store, held).into_iter().flatten() {
-            needed.entry(dir_name(&link.name)).or_default().push(Revision(link.commit));
-        }
-        Ok(needed)
+        Ok(by_mirror(readable_links(&self.shared.store()?, held)))
     }
 
     /// Removes the mirrors of other submodules. Returns true if there were any.
@@ -333,6 +352,15 @@ pub(super) fn missing_object_of_links(
 /// The submodules of each revision whose submodules can be read. The other revisions cannot be published anyway.
 fn readable_links(store: &super::odb::Store, revisions: &[Revision]) -> Vec<Vec<Link>> {
     revisions.iter().filter_map(|revision| links_in(store, *revision).ok()).collect()
+}
+
+/// The commits of submodules, by the directory name of their mirror.
+fn by_mirror(links: Vec<Vec<Link>>) -> BTreeMap<String, Vec<Revision>> {
+    let mut commits: BTreeMap<String, Vec<Revision>> = BTreeMap::new();
+    for link in links.into_iter().flatten() {
+        commits.entry(dir_name(&link.name)).or_default().push(Revision(link.commit));
+    }
+    commits
 }
 
 /// Removes the mirrors of submodules for which `needed` is false, and returns their names. Does nothing if `exclusive`
