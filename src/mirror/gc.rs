@@ -10,7 +10,8 @@
 //!   commits as present. Its pack needs no other pack, and after the next publication all others are removed. Earlier
 //!   revisions can then no longer be read, so instead of a delta against one of them the whole payload is used. Not in
 //!   git-sync's layout, where packs also hold foreign commits. If the fetch fails, an ordinary one follows in the
-//!   same attempt, the next ones are ordinary, too, and garbage is collected as below.
+//!   same attempt, the next ones are ordinary, too, and garbage is collected as below. So it is if anything else is
+//!   fetched before the older packs are removed: what came later may need them.
 //! - **Garbage collection**: after a revision is gone that is not in the history of another one, a child process finds
 //!   the objects that are still needed (see `indexer/repack`), and copies them out of packs with much garbage. It needs
 //!   no network. Less than a quarter of each large pack remains as garbage.
