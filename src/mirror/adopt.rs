@@ -43,7 +43,7 @@ fn below(dir: &Path) -> Vec<PathBuf> {
 }
 
 /// The remote's URL in a mirror's configuration.
-fn origin(dir: &Path) -> Option<String> {
+pub(super) fn origin(dir: &Path) -> Option<String> {
     let config = git2::Config::open(&dir.join("config")).ok()?;
     config.get_string("remote.origin.url").ok()
 }

@@ -183,6 +183,16 @@ impl Composer {
         remove_matching(&self.shared.dir, |name| name.ends_with(".lock"))
     }
 
+    /// Removes the directories of mirrors that no held revision is composed of. Blocking. Does nothing while there are
+    /// readers: what they read may be a revision that is not held any more. Returns false then.
+    pub fn remove_mirrors(&self, gone: &[PathBuf]) -> bool {
+        let Some(_exclusive) = self.shared.exclusive() else { return false };
+        for dir in gone {
+            let _ = fs::remove_dir_all(dir); // left-overs are removed by a later call
+        }
+        true
+    }
+
     /// The repository's directory.
     pub fn dir(&self) -> &Path {
         &self.shared.dir

@@ -235,6 +235,18 @@ const FLAGS_AS_KEYS: &[(&str, &str)] = &[
     ("--ref", "`ref` of the source"),
 ];
 
+/// The most characters of a text by a commit's author that an error quotes.
+const EXCERPT_MAX: usize = 256;
+
+/// The beginning of a text by a commit's author, which may have a megabyte, for an error. Without secrets.
+pub(super) fn excerpt(text: &str) -> String {
+    let text = crate::secret::quoted(text);
+    match text.char_indices().nth(EXCERPT_MAX) {
+        Some((end, _)) => format!("{}... ({} bytes)", &text[..end], text.len()),
+        None => text.into_owned(),
+    }
+}
+
 fn because_of(path: Option<&str>) -> String {
     path.map(|path| format!(" because of `{path}`")).unwrap_or_default()
 }

@@ -8,7 +8,7 @@
 mod local_state;
 
 use std::collections::HashSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
@@ -19,7 +19,7 @@ use super::error::Error;
 use super::index_limiter::IndexLimiter;
 use super::indexer::{Indexer, Job, ObjectTable, Report, Task};
 use super::layout::Layout;
-use super::modules::Allowance;
+use super::modules::{Allowance, Held};
 use super::packed_blobs::PackedBlobs;
 use super::plan::{RequestReason, Situation, plan, without_haves};
 use super::repo_kind::{self, RepoKind};
@@ -53,8 +53,18 @@ pub(super) enum Renewal {
     Allowed,
     /// The next fetch is one.
     Due,
-    /// The last one did not succeed. The next garbage collection rewrites the packs instead, which needs no network.
+    /// The last one did not succeed, or more was fetched before the older packs could be removed. The next garbage
+    /// collection rewrites the packs instead, which needs no network.
     Failed,
+}
+
+/// The pack of a renewal.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct RenewalPack {
+    /// The file name without suffix.
+    pub(super) name: String,
+    /// The commit that it holds with everything that belongs to it. Other commits may need other packs.
+    pub(super) tip: ObjectId,
 }
 
 /// Checks at opening that the last tip is complete. If it is not, the mirror is set aside and the next fetch fills a
@@ -102,12 +112,27 @@ fn rebuild(layout: &Layout, why: &str) -> Result<(), Error> {
     start_empty(layout)
 }
 
+/// The same for the mirrors of the submodules, too: all are read as one database, so it is unknown in which of them an
+/// object could not be read.
+fn rebuild_with_modules(layout: &Layout) -> Result<(), Error> {
+    let why = "an object could not be read";
+    tracing::warn!(mirror = %layout.dir().display(), why, "the mirror is damaged and is rebuilt");
+    let aside = layout.set_aside()?;
+    let modules = repo_kind::set_modules_aside(layout.dir(), &aside);
+    discard(aside);
+    modules
+}
+
 /// Sets the repository aside and starts with an empty one.
 fn start_empty(layout: &Layout) -> Result<(), Error> {
-    let aside = layout.set_aside()?;
+    discard(layout.set_aside()?);
+    Ok(())
+}
+
+/// Removes a repository that was set aside, in the background.
+fn discard(aside: PathBuf) {
     // Whatever is not removed here, be it because no thread can be started, is removed at the next opening.
     let _ = std::thread::Builder::new().name("mirror".into()).spawn(move || fs_err::remove_dir_all(aside));
-    Ok(())
 }
 
 impl Mirror {
@@ -116,8 +141,15 @@ impl Mirror {
     /// stay readable.
     pub async fn fetch(&mut self, tip: &Tip, held: &[Revision]) -> Result<Revision, Error> {
         let revision = self.fetch_own(tip, held, self.options.wire.max_fetch_bytes).await?;
+        let all = Held { all: held, of_remote: held };
         let mut allowance = Allowance::of(&self.options);
-        match self.fetch_modules(revision, held, &mut allowance).await {
+        let mut fetched = self.fetch_modules(revision, all, &mut allowance).await;
+        // Packs are measured with their garbage, which must not count when a revision is refused.
+        if fetched.is_err() && allowance.is_spent() && self.collect_in_modules(revision, held).await? {
+            allowance = Allowance::of(&self.options);
+            fetched = self.fetch_modules(revision, all, &mut allowance).await;
+        }
+        match fetched {
             Ok(()) => Ok(revision),
             Err(error) => {
                 // The revision will not be published, so submodule mirrors that only it uses are removed.
@@ -139,7 +171,8 @@ impl Mirror {
         self.recreate_if_removed().await?;
         if self.shared.take_damage() {
             let layout = Arc::clone(&self.layout);
-            blocking(move || rebuild(&layout, "an object could not be read")).await?;
+            self.renewal_pack = None;
+            blocking(move || rebuild_with_modules(&layout)).await?;
         }
         let mut known = self.inspect(tip.object, held, None).await?;
         if let Some(found) = known.complete.take() {
@@ -259,13 +292,16 @@ impl Mirror {
                     _ => HistoryShape::Linear,
                 };
                 let revision = self.commit_tip(found).await?;
+                if self.renewal_pack.take().is_some() {
+                    self.renewal = Renewal::Failed;
+                }
                 match reason {
                     RequestReason::First if self.layout.packs()?.len() == 1 => {
                         self.layout.set_size_without_garbage(&[revision])?;
                     }
                     RequestReason::Renewal => {
                         self.renewal = Renewal::Allowed;
-                        self.renewal_pack = Some(pack);
+                        self.renewal_pack = Some(RenewalPack { name: pack, tip: revision.0 });
                     }
                     // A first fetch into a repository with packs of git-sync says nothing about garbage in those packs.
                     RequestReason::First

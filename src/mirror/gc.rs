@@ -10,7 +10,8 @@
 //!   commits as present. Its pack needs no other pack, and after the next publication all others are removed. Earlier
 //!   revisions can then no longer be read, so instead of a delta against one of them the whole payload is used. Not in
 //!   git-sync's layout, where packs also hold foreign commits. If the fetch fails, an ordinary one follows in the
-//!   same attempt, the next ones are ordinary, too, and garbage is collected as below.
+//!   same attempt, the next ones are ordinary, too, and garbage is collected as below. So it is if anything else is
+//!   fetched before the older packs are removed: what came later may need them.
 //! - **Garbage collection**: after a revision is gone that is not in the history of another one, a child process finds
 //!   the objects that are still needed (see `indexer/repack`), and copies them out of packs with much garbage. It needs
 //!   no network. Less than a quarter of each large pack remains as garbage.
@@ -84,7 +85,6 @@ impl Mirror {
             // The ref is changed first, because from here on the objects of its tip may be removed.
             self.layout.set_tip(present.first().map(|id| id.0))?;
             self.settled = None;
-            self.renewal_pack = None;
         }
         self.repack(&present, true)?;
         match self.repack(&present, false) {
@@ -129,6 +129,8 @@ impl Mirror {
         let present = self.present(held)?;
         // If anything below fails, the next call must collect garbage again.
         self.last_held = None;
+        // Its objects may move to another pack.
+        self.renewal_pack = None;
         self.layout.forget_size_without_garbage()?;
         let needs = Needs {
             held: present.iter().map(|held| held.0).collect(),
@@ -158,10 +160,12 @@ impl Mirror {
 
     /// [`super::Gc::Auto`]: limits the number of packs and the amount of garbage.
     fn limit_packs(&mut self, held: &[Revision]) -> Result<(), Error> {
-        if let Some(pack) = self.renewal_pack.clone() {
-            // Until the revision of the renewal is published, the next delta is based on an earlier one.
-            let published = held.first().map(|held| held.0) == self.layout.tip();
-            if !published || !self.remove_other_packs(&pack)? {
+        if let Some(renewal) = self.renewal_pack.clone() {
+            // Until the revision of the renewal is published, the next delta is based on an earlier one. Any other tip,
+            // such as an earlier one to which the ref was set back, may need the other packs.
+            let newest = held.first().map(|held| held.0);
+            let published = newest == Some(renewal.tip) && self.layout.tip() == newest;
+            if !published || !self.remove_other_packs(&renewal.name)? {
                 return Ok(());
             }
             self.renewal_pack = None;

@@ -235,8 +235,8 @@ pub struct Mirror {
     last_held: Option<Vec<Revision>>,
     /// Whether the next fetch brings everything, so that all older packs can be removed.
     renewal: fetch::Renewal,
-    /// The pack of such a fetch. It needs no other pack.
-    renewal_pack: Option<String>,
+    /// The pack of such a fetch, until the older packs are removed or anything else is fetched.
+    renewal_pack: Option<fetch::RenewalPack>,
     /// Bytes of all packs that were received completely, those of submodules included.
     received: u64,
     /// This is the mirror of a submodule.
@@ -298,6 +298,9 @@ impl Mirror {
         let client = wire::Client::new(options.wire.clone())?;
         let layout = Arc::new(Layout::open(&options.dir, kind, options.durable)?);
         let shared = Arc::new(share(layout.dir().to_owned(), &options));
+        if is_submodule {
+            modules::forget_other_remote(&layout, client.remote())?;
+        }
         let may_adopt = kind == RepoKind::Bare && !is_submodule;
         let adopted = may_adopt.then(|| adopt::adopt(&layout, &options.others, client.remote())).flatten();
         fetch::repair(&layout, &shared, adopted)?;

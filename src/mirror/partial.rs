@@ -118,10 +118,12 @@ impl Mirror {
         let shared = Arc::clone(&self.shared);
         let selection = selection.clone();
         let needs_all_trees = self.shared.linked; // a worktree's index lists the files that patterns leave out, too
+        let cancel = CancellationToken::new();
+        let _dropped = cancel.clone().drop_guard();
         blocking(move || {
             let patterns = selection.sparse.as_deref().map(Patterns::parse).transpose()?;
             let store = shared.store()?;
-            absent(&store.objects()?, revision, &selection, patterns.as_ref(), needs_all_trees)
+            absent(&store.objects()?, revision, &selection, patterns.as_ref(), needs_all_trees, &cancel)
         })
         .await
     }
@@ -134,6 +136,7 @@ fn absent(
     selection: &Selection,
     patterns: Option<&Patterns>,
     needs_all_trees: bool,
+    cancel: &CancellationToken,
 ) -> Result<Vec<ObjectId>, Error> {
     let limits = selection.rules.limits;
     let top = reader.commit(&revision.0).map_err(|error| Error::damaged(revision, error))?.tree;
@@ -141,7 +144,7 @@ fn absent(
         Ok(top) => top,
         Err(tree) => return Ok(vec![tree]), // what is absent below it is found in the next round
     };
-    let budget = Budget::new(revision, top, limits.entries, patterns.is_some(), &CancellationToken::new());
+    let budget = Budget::new(revision, top, limits.entries, patterns.is_some(), cancel);
     let found = Vec::new();
     let path = Vec::new();
     let mut walk =

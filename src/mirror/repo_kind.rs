@@ -20,6 +20,7 @@ use rustix::io::Errno;
 
 use super::error::{Error, Libgit2};
 use super::files::{BROKEN, MARK, fsync, ignore_absent, local, names, remove_matching, replace};
+use super::modules;
 use crate::revision::ObjectId;
 
 /// The branch that git-sync keeps at the published revision.
@@ -28,8 +29,8 @@ pub(super) const BRANCH: &str = "refs/heads/git-sync";
 /// The prefix of worktree directories that are unfinished or being removed.
 pub(super) const UNFINISHED: &str = "tmp_worktree-";
 
-/// Names that are not moved when a broken repository is set aside: the worktrees, the submodules' own mirrors, and
-/// files that people edit.
+/// Names that are not moved when a broken repository is set aside: the worktrees, the submodules' own mirrors (see
+/// [`set_modules_aside`]), and files that people edit.
 const STAYS: [&str; 8] =
     ["HEAD", "config", "description", "hooks", "info", "modules", "worktrees", "FETCH_HEAD"];
 
@@ -219,6 +220,17 @@ pub(super) fn set_aside(dir: &Path, aside: &Path) -> Result<(), Error> {
             let from = dir.join(&name);
             fs::rename(&from, aside.join(&name)).map_err(local("set aside", &from))?;
         }
+    }
+    Ok(())
+}
+
+/// Does the same for the mirrors of all submodules that are still in `dir`, whether or not they are open. Their
+/// worktrees stay, too. Foreign repositories, which have no mark, are left alone.
+pub(super) fn set_modules_aside(dir: &Path, aside: &Path) -> Result<(), Error> {
+    let objects = modules::object_dirs(dir)?;
+    let mirrors = objects.iter().filter_map(|objects| objects.parent());
+    for (number, mirror) in mirrors.filter(|mirror| mirror.join(MARK).is_file()).enumerate() {
+        set_aside(mirror, &aside.join(format!("submodule-{number}")))?;
     }
     Ok(())
 }

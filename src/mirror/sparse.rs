@@ -6,6 +6,7 @@
 //! written in cone mode have the same syntax and meaning. A payload only has directories that contain something
 //! selected.
 
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -14,6 +15,7 @@ use ignore::Match;
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
 
 use super::Error;
+use super::error::excerpt;
 
 /// Checks the syntax of patterns. The error names the first malformed one.
 pub fn check_sparse(patterns: &[String]) -> Result<(), Error> {
@@ -36,8 +38,8 @@ impl Patterns {
     /// Parses the content of a sparse-checkout file.
     pub(super) fn parse(text: &str) -> Result<Self, Error> {
         let bad = |line: &str, error: &ignore::Error| Error::Sparse {
-            line: line.to_owned(),
-            why: error.to_string(),
+            line: excerpt(line),
+            why: excerpt(&error.to_string()),
         };
         let mut builder = GitignoreBuilder::new("");
         for line in text.lines() {
@@ -65,10 +67,17 @@ impl Patterns {
     }
 }
 
-/// Patterns for the directories above what the lines can match: of `/a/*/c/` these are `/a/` and `/a/*/`. `None` if that
-/// cannot be said: a line without a slash before its end matches at any depth, as does `**`.
+/// The most bytes of all patterns for ancestors. A line of n components has n of them, each as long as all before it,
+/// and the file may be part of the tree, so that its authors write it.
+const ANCESTORS_MAX: usize = 1 << 20;
+
+/// Patterns for the directories above what the lines can match: of `/a/*/c/` these are `/a/` and `/a/*/`. `None` if
+/// that cannot be said (a line without a slash before its end matches at any depth, as does `**`), or if they are too
+/// many.
 fn ancestors(text: &str) -> Option<Gitignore> {
     let mut builder = GitignoreBuilder::new("");
+    let mut added = HashSet::new();
+    let mut bytes = 0;
     for line in text.lines().filter(|line| !line.starts_with(['#', '!']) && !line.trim().is_empty()) {
         let path = line.strip_prefix('/').unwrap_or(line);
         let (above, last) = path.trim_end().trim_end_matches('/').rsplit_once('/').unwrap_or(("", path));
@@ -84,7 +93,15 @@ fn ancestors(text: &str) -> Option<Gitignore> {
             }
             ancestor.push('/');
             ancestor.push_str(component);
+            if added.contains(&ancestor) {
+                continue;
+            }
+            bytes += ancestor.len();
+            if bytes > ANCESTORS_MAX {
+                return None;
+            }
             builder.add_line(None, &format!("{ancestor}/")).ok()?; // a slash within braces
+            added.insert(ancestor.clone());
         }
     }
     builder.build().ok()
@@ -256,6 +273,18 @@ mod tests {
         ] {
             assert_eq!(enters(patterns, dir), expected, "{patterns:?} {dir}");
         }
+    }
+
+    #[test]
+    fn patterns_for_ancestors_stay_small() {
+        let prunes = |patterns: &str| {
+            let patterns = Patterns::parse(patterns).unwrap();
+            !patterns.may_select_below(b"x", false)
+        };
+        assert!(!prunes(&"/a".repeat(3_000)), "all of them have nine million bytes");
+        // Those that lines have in common count once.
+        let above = "/some-name".repeat(20);
+        assert!(prunes(&(0..2_000).map(|n| format!("{above}/{n}/\n")).collect::<String>()));
     }
 
     #[test]

@@ -203,7 +203,7 @@ const COUNTED_MAX: usize = 1 << 18;
 /// Bounds the cost of a walk. A tree can only be much larger than the bytes sent for it by naming the same sub-trees
 /// repeatedly: ten trees of ten entries, each naming the next, spell ten thousand million files. So the walk counts
 /// repeated sub-trees; when there are many, the number of entries of the whole tree is computed, reading each tree
-/// once, before the walk continues.
+/// twice at most, before the walk continues.
 #[derive(Debug)]
 pub(super) struct Budget {
     revision: Revision,
@@ -262,7 +262,10 @@ impl Budget {
         let new = if self.seen.len() < SEEN_MAX { self.seen.insert(*id) } else { !self.seen.contains(id) };
         if !new {
             self.repeats += 1;
-            if self.repeats == REPEATS && self.size(reader)?.is_some_and(|size| size > self.lines) {
+            if self.repeats == REPEATS
+                && count(reader, self.revision, &self.top, &self.cancel)?
+                    .is_some_and(|size| size > self.lines)
+            {
                 return Err(self.too_many(path));
             }
         }
@@ -294,24 +297,35 @@ impl Budget {
         self.held -= bytes;
     }
 
-    fn size(&self, reader: &ObjectReader<'_>) -> Result<Option<u64>, Error> {
-        count(reader, &self.top).map_err(|error| Error::damaged(self.revision, error))
-    }
-
     fn too_many(&self, path: &[u8]) -> Error {
         let rule = Rule::Entries { limit: self.limit };
         Refusal { revision: self.revision, path: escaped(path), rule }.into()
     }
 }
 
-/// Counts the entries below a tree, directories included, reading each tree once. Saturates at `u64::MAX`. `None` means
-/// that there are too many distinct trees to count.
-pub(super) fn count(reader: &ObjectReader<'_>, top: &ObjectId) -> Result<Option<u64>, ObjectError> {
+/// Counts the entries below `top`, a tree of `revision`, directories included. Reads each tree twice at most: when it
+/// is found, and when all trees below it are counted. Saturates at `u64::MAX`. `None` means that there are too many
+/// distinct trees to count.
+pub(super) fn count(
+    reader: &ObjectReader<'_>,
+    revision: Revision,
+    top: &ObjectId,
+    cancel: &CancellationToken,
+) -> Result<Option<u64>, Error> {
+    let damaged = |error| Error::damaged(revision, error);
     let mut known: HashMap<ObjectId, u64> = HashMap::new();
     let mut stack = vec![*top];
     while let Some(at) = stack.last().copied() {
-        let object = reader.tree(&at)?;
-        let lines = lines(&at, object.data())?;
+        // A tree is on the stack once for each entry that named it before it was counted.
+        if known.contains_key(&at) {
+            stack.pop();
+            continue;
+        }
+        if cancel.is_cancelled() {
+            return Err(Error::Cancelled);
+        }
+        let object = reader.tree(&at).map_err(damaged)?;
+        let lines = lines(&at, object.data()).map_err(damaged)?;
         let before = stack.len();
         stack.extend(
             (lines.clone())
@@ -334,7 +348,37 @@ pub(super) fn count(reader: &ObjectReader<'_>, top: &ObjectId) -> Result<Option<
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use super::*;
+    use crate::mirror::fixture::Fixture;
+
+    #[test]
+    fn a_tree_that_is_named_often_is_counted_once_and_counting_can_be_cancelled() {
+        let fixture = Fixture::new();
+        let blob = fixture.blob(b"x");
+        let names: Vec<_> = (0..5_000).map(|n| format!("{n:04}")).collect();
+        let all = |mode: &'static str, id| {
+            let lines: Vec<_> = names.iter().map(|name| (mode, name.as_bytes(), id)).collect();
+            fixture.tree(&lines)
+        };
+        let one = all("100644", blob);
+        let many = all("40000", one);
+        let store = fixture.shared.store().unwrap();
+        let reader = store.reader().unwrap();
+        let cancel = CancellationToken::new();
+        let revision = Revision(many);
+        let time = |top, expected| {
+            let began = Instant::now();
+            assert_eq!(count(&reader, revision, &top, &cancel).unwrap(), Some(expected));
+            began.elapsed()
+        };
+        let (one, many) = (time(one, 5_000), time(many, 5_000 + 5_000 * 5_000));
+        assert!(many < one * 100, "five thousand took {many:?}, one {one:?}");
+        cancel.cancel();
+        let cancelled = count(&reader, revision, &revision.0, &cancel);
+        assert!(matches!(cancelled, Err(Error::Cancelled)), "{cancelled:?}");
+    }
 
     #[test]
     fn lines_are_read_as_written() {

@@ -17,6 +17,7 @@ pub struct Hit {
     /// The path with the query.
     pub path: String,
     pub headers: Vec<(String, String)>,
+    pub body: Vec<u8>,
     pub status: u16,
     /// Bytes of the request and of the answer, including headers, without TLS.
     pub up: u64,
@@ -278,10 +279,11 @@ fn read_request(stream: &mut impl BufRead) -> std::io::Result<Option<(Hit, Vec<u
         let Some((name, value)) = line.trim_end().split_once(':') else { break };
         hit.headers.push((name.to_ascii_lowercase(), value.trim().to_owned()));
     }
-    let length = hit.header("content-length").map_or(0, |length| length.parse().unwrap());
+    let length: usize = hit.header("content-length").map_or(0, |length| length.parse().unwrap());
     assert!(hit.header("transfer-encoding").is_none(), "the client sends its questions with their length");
     let mut body = vec![0; length];
     stream.read_exact(&mut body)?;
+    hit.body.clone_from(&body);
     Ok(Some((hit, body)))
 }
 

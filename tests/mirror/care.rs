@@ -8,6 +8,7 @@ use super::common::Files;
 use super::common::http_backend::{Canned, Hit, HttpBackend, Kind};
 use super::{Bench, noise, payload, revision, try_update, update, wait, wide, wire};
 use treeswap::mirror::{Error, Gc, Mirror, Selection};
+use treeswap::revision::Revision;
 
 #[test]
 fn a_broken_mirror_is_set_aside_and_fetched_anew() {
@@ -301,4 +302,66 @@ fn garbage_is_collected_although_a_held_revision_is_older_than_the_mirror() {
     }
     let bytes: u64 = bench.packs().iter().map(|pack| pack.metadata().unwrap().len()).sum();
     assert!(bytes < 250_000, "{bytes} bytes: what nobody holds any more stays");
+}
+
+/// Commits until the mirror was renewed, with a reader that keeps the older packs from being removed. Returns the
+/// revision that was published before that, and the renewal's, which is not published yet.
+fn renewed_below_a_reader(bench: &Bench, mirror: &mut Mirror) -> (Revision, Revision) {
+    let kept = Files::new().file("kept", noise(77, 50_000));
+    let mut held = revision(&bench.world.remote.commit(&kept.clone().file("noise", noise(99, 300_000))));
+    update(mirror, &[]);
+    // 4 packs are more than a megabyte, so the fifth is the renewal's.
+    for n in 0..4 {
+        let before = held;
+        bench.world.remote.commit(&kept.clone().file("noise", noise(n, 300_000)));
+        let received = mirror.received_bytes();
+        held = update(mirror, &[before]);
+        if mirror.received_bytes() - received > 340_000 {
+            return (before, held);
+        }
+        let _reader = mirror.objects().blobs();
+        mirror.housekeep(&[held]).unwrap();
+    }
+    panic!("no fetch brought the file that did not change");
+}
+
+#[test]
+fn what_is_fetched_after_a_fetch_of_everything_stays() {
+    let mut bench = Bench::new("main");
+    bench.options.max_bytes = 1_000_000;
+    for publishes_it in [true, false] {
+        let mut mirror = bench.open();
+        let (before, renewed) = renewed_below_a_reader(&bench, &mut mirror);
+        let published = if publishes_it { renewed } else { before };
+        let reader = mirror.objects().blobs();
+        mirror.housekeep(&[published]).unwrap();
+        drop(reader);
+        bench.world.remote.commit(&Files::new().file("noise", noise(50, 300_000)));
+        let next = update(&mut mirror, &[published]);
+        mirror.housekeep(&[next]).unwrap();
+        bench.assert_whole(&mirror, next);
+        let received = mirror.received_bytes();
+        assert_eq!(update(&mut mirror, &[next]), next);
+        assert_eq!(mirror.received_bytes(), received, "it is not fetched again");
+        let bytes: u64 = bench.packs().iter().map(|pack| pack.metadata().unwrap().len()).sum();
+        assert!(bytes < 800_000, "{bytes} bytes: the garbage was collected all the same");
+        drop(mirror);
+        std::fs::remove_dir_all(bench.dir()).unwrap();
+    }
+}
+
+#[test]
+fn a_ref_that_is_set_back_after_a_fetch_of_everything_stays() {
+    let mut bench = Bench::new("main");
+    bench.options.max_bytes = 1_000_000;
+    let mut mirror = bench.open();
+    let (before, renewed) = renewed_below_a_reader(&bench, &mut mirror);
+    bench.world.remote.reset(&before.to_string());
+    assert_eq!(update(&mut mirror, &[before]), before);
+    mirror.housekeep(&[before]).unwrap();
+    bench.assert_whole(&mirror, before);
+    bench.world.remote.reset(&renewed.to_string());
+    assert_eq!(update(&mut mirror, &[before]), renewed);
+    mirror.housekeep(&[renewed, before]).unwrap();
+    bench.assert_whole(&mirror, renewed);
 }

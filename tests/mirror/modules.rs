@@ -551,3 +551,66 @@ fn a_dropped_fetch_does_not_lower_the_limit_of_later_ones() {
     family.bench.world.remote.commit(&with(Files::new(), &[("b", "../b", &larger)]));
     update(&mut mirror, &[first]);
 }
+
+#[test]
+fn the_server_of_a_new_url_does_not_learn_what_came_from_the_old_one() {
+    let family = Family::new(&["old", "new"]);
+    let start = || HttpBackend::start(family.bench.world.dir(), Kind::default());
+    let (one, two) = (start(), start());
+    let mut options = family.bench.options.clone();
+    options.wire.remote = one.url("remote");
+    let remote = &family.bench.world.remote;
+    let mut mirror = Mirror::open(options.clone()).unwrap();
+    let mut held = Vec::new();
+    let mut commits = Vec::new();
+    for (name, text) in [("old", "1"), ("new", "2"), ("new", "3")] {
+        let server = if name == "old" { &one } else { &two };
+        let sub = family.commit(name, &Files::new().file("s", text));
+        remote.commit(&with(Files::new(), &[("sub", &server.url(name), &sub)]));
+        held.insert(0, update(&mut mirror, &held));
+        commits.push(sub);
+        if text == "2" {
+            // Also across a restart.
+            drop(mirror);
+            mirror = Mirror::open(options.clone()).unwrap();
+        }
+    }
+    let learns = |commit: &String| {
+        two.hits().iter().any(|hit| hit.body.windows(commit.len()).any(|part| part == commit.as_bytes()))
+    };
+    assert!(!learns(&commits[0]), "it came from another server");
+    let last = two.hits().pop().unwrap().body;
+    assert!(String::from_utf8_lossy(&last).contains(&*commits[1]), "its own commits need not be sent again");
+    for (at, text) in held.iter().rev().zip(["1", "2", "3"]) {
+        assert_eq!(family.shown(&mirror, *at), format!("sub/s={text}"), "what is published stays readable");
+    }
+}
+
+#[test]
+fn garbage_of_submodules_does_not_make_a_revision_too_large() {
+    let mut family = Family::new(&["a", "b"]);
+    family.bench.options.max_bytes = 2_000_000;
+    let remote = &family.bench.world.remote;
+    let mut mirror = family.bench.open();
+    let mut held = Vec::new();
+    for n in 0..6 {
+        let a = family.commit("a", &Files::new().file("f", noise(n, 300_000)));
+        let b = family.commit("b", &Files::new().file("f", noise(100 + n, 300_000)));
+        remote.commit(&with(Files::new(), &[("a", "../a", &a), ("b", "../b", &b)]));
+        held.insert(0, update(&mut mirror, &held));
+        held.truncate(1);
+        mirror.housekeep(&held).unwrap();
+        assert_eq!(payload(&mirror.objects(), held[0]).bytes, 600_000 + declared_bytes());
+    }
+    // What is needed counts as before.
+    let large = family.commit("a", &Files::new().file("f", noise(200, 1_800_000)));
+    let b = family.commit("b", &Files::new().file("f", noise(201, 300_000)));
+    remote.commit(&with(Files::new(), &[("a", "../a", &large), ("b", "../b", &b)]));
+    let error = try_update(&mut mirror, &held).unwrap_err();
+    assert!(error.to_string().contains("--max-mirror-bytes"), "{error}");
+}
+
+/// The size of `.gitmodules` with the submodules `a` and `b`.
+fn declared_bytes() -> u64 {
+    declared(&[("a", "../a"), ("b", "../b")]).len() as u64
+}

@@ -80,3 +80,45 @@ fn git_works_in_submodules_at_every_level_and_what_is_gone_is_removed() {
     assert!(!modules.exists());
     bench.assert_sane();
 }
+
+#[test]
+fn a_damaged_submodule_is_fetched_again_and_its_worktrees_stay() {
+    let mut bench = Bench::new();
+    bench.options.modules = Access { submodules: Submodules::Recursive, local: true, ..Access::default() };
+    let sub = Remote::create(&bench.world.dir().join("sub"));
+    let at = sub.commit(&Files::new().file("f", super::common::noise(5, 300_000)));
+    let revision = revision(&bench.world.remote.commit(&with(Files::new(), Some(("../sub", &at)))));
+    let mut mirror = bench.open();
+    fetch(&mut mirror, &[]);
+    let module = bench.git_dir().join("modules/lib%2fit");
+    let worktree = module.join("worktrees").join(&at);
+    std::fs::create_dir_all(&worktree).unwrap();
+    let read = |mirror: &Mirror| {
+        let objects = mirror.objects();
+        let payload = objects.payload(revision, &selection(None)).unwrap();
+        let blobs = objects.blobs();
+        let mut reader = blobs.reader().unwrap();
+        payload.entries.iter().try_for_each(|entry| reader.read(&entry.id, &mut |_| Ok(())))
+    };
+    read(&mirror).unwrap();
+    for is_open in [true, false] {
+        // In the middle of the file's content: commit, tree and all headers stay readable.
+        for entry in std::fs::read_dir(module.join("objects/pack")).unwrap() {
+            let pack = entry.unwrap().path();
+            if pack.extension().is_some_and(|suffix| suffix == "pack") {
+                let mut bytes = std::fs::read(&pack).unwrap();
+                bytes[150_000..151_000].fill(0xaa);
+                std::fs::remove_file(&pack).unwrap();
+                std::fs::write(&pack, bytes).unwrap();
+            }
+        }
+        if !is_open {
+            drop(mirror);
+            mirror = bench.open();
+        }
+        read(&mirror).unwrap_err();
+        assert_eq!(fetch(&mut mirror, &[revision]), revision);
+        read(&mirror).unwrap();
+        assert!(worktree.is_dir(), "generations refer to it");
+    }
+}

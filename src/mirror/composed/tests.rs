@@ -188,3 +188,15 @@ fn places_that_a_folding_file_system_would_merge_are_refused_where_it_does() {
         other => panic!("{other:?}"),
     }
 }
+
+#[test]
+fn mirrors_are_not_removed_below_a_reader() {
+    let world = World::new(Limits::default());
+    let dir = world.mirror.layout.dir().to_owned();
+    let reader = world.composer.objects().blobs();
+    assert!(!world.composer.remove_mirrors(std::slice::from_ref(&dir)));
+    assert!(dir.is_dir());
+    drop(reader);
+    assert!(world.composer.remove_mirrors(std::slice::from_ref(&dir)));
+    assert!(!dir.exists());
+}

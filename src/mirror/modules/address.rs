@@ -3,6 +3,7 @@
 
 use url::Url;
 
+use crate::mirror::error::excerpt;
 use crate::mirror::wire::RemoteHost;
 use crate::secret::{quoted, redact};
 
@@ -80,14 +81,14 @@ pub(super) fn address(base: &str, url: Option<&str>, policy: &Policy<'_>) -> Res
                 Hosts::Any => true,
                 Hosts::Known(more) => policy.known.iter().chain(more).any(is),
             };
-            if allowed { Ok(full) } else { Err(UrlError::Host { host: quoted(&host).into_owned() }) }
+            if allowed { Ok(full) } else { Err(UrlError::Host { host: excerpt(&host) }) }
         }
     }
 }
 
-/// A URL from a commit, quoted for display and without secrets.
-fn shown(url: &str) -> String {
-    redact(&quoted(url))
+/// A URL from a commit, cut for display and without secrets.
+pub(super) fn shown(url: &str) -> String {
+    excerpt(&redact(&quoted(url)))
 }
 
 fn is_absolute(url: &str) -> bool {
@@ -97,7 +98,7 @@ fn is_absolute(url: &str) -> bool {
 /// Resolves leading `./` and `../` of `url` as git does (`relative_url` in its remote.c): by textual components of the
 /// base, where the colon of the scp form counts as a separator. Unlike git, it never goes above the host.
 fn relative(base: &str, url: &str) -> Result<String, UrlError> {
-    let climbs = || UrlError::Climbs { url: shown(url), base: redact(base) };
+    let climbs = || UrlError::Climbs { url: shown(url), base: shown(base) };
     let base = base.strip_suffix('/').unwrap_or(base);
     // The length of the part of the base that `../` must not remove: `scheme://host`. It is 0 for a path and for the
     // scp form: there the loop below fails at the first component, or at the host.
@@ -217,6 +218,11 @@ mod tests {
             }
         }
         assert!(judged("/srv/a", "b/c", &Hosts::Any, true).is_err(), "relative to what?");
+        for url in ["../".repeat(300_000), format!("https://{}/b", "h".repeat(900_000)), "x".repeat(900_000)]
+        {
+            let refused = judged(base, &url, &known, false).unwrap_err().to_string();
+            assert!(refused.len() < 1_000, "{} bytes", refused.len());
+        }
         let secret = judged(base, "https://bob:s3cret@/x", &known, false).unwrap_err().to_string();
         assert!(!secret.contains("s3cret"), "{secret}");
         assert_eq!(host_of("https://h.example:8443/x").as_deref(), Some("h.example"));

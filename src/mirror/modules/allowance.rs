@@ -25,8 +25,10 @@ pub(in crate::mirror) struct Allowance {
     max_bytes: u64,
     /// Submodules found so far.
     declared: usize,
-    /// Bytes of their mirrors' packs.
+    /// Bytes of their mirrors' packs, garbage included.
     bytes: u64,
+    /// A submodule was refused because of those bytes.
+    is_spent: bool,
     /// Entries of their trees.
     entries: u64,
     /// The submodules that are currently entered, outermost first: the number of components of each one's path.
@@ -38,7 +40,7 @@ impl Allowance {
     pub(in crate::mirror) fn of(options: &Options) -> Self {
         let limits = options.modules.limits;
         let max_bytes = options.max_bytes;
-        Self { limits, max_bytes, declared: 0, bytes: 0, entries: 0, levels: Vec::new() }
+        Self { limits, max_bytes, declared: 0, bytes: 0, is_spent: false, entries: 0, levels: Vec::new() }
     }
 
     /// Counts the submodules that were found in a tree, before they are entered.
@@ -74,8 +76,14 @@ impl Allowance {
         usual.min(self.max_bytes.saturating_sub(self.bytes))
     }
 
+    /// Returns true if a submodule was refused because no bytes are left for it.
+    pub(in crate::mirror) fn is_spent(&self) -> bool {
+        self.is_spent
+    }
+
     /// The rule that refuses a submodule for which no bytes are left.
-    pub(super) fn spent(&self) -> Rule {
+    pub(super) fn spent(&mut self) -> Rule {
+        self.is_spent = true;
         let limit = self.max_bytes;
         too_many(format!("with it all submodules have more than {limit} bytes (--max-mirror-bytes)"))
     }

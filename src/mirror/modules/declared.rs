@@ -6,6 +6,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::mirror::error::excerpt;
+
 /// The largest `.gitmodules` in bytes; a larger one is refused. A thousand submodules take some 200 KB.
 pub(super) const FILE_MAX: u64 = 1 << 20;
 
@@ -46,7 +48,7 @@ pub(super) enum GitmodulesError {
     /// A name that git does not accept, or that cannot be a directory name.
     #[error("submodule name {name:?} {why}")]
     Name {
-        /// The name as written.
+        /// The beginning of the name as written.
         name: String,
         /// The reason.
         why: &'static str,
@@ -56,7 +58,7 @@ pub(super) enum GitmodulesError {
     Path {
         /// The submodule's name.
         name: String,
-        /// The path as written.
+        /// The beginning of the path as written.
         path: String,
         /// The reason.
         why: &'static str,
@@ -78,35 +80,35 @@ pub(super) fn read(raw: &[u8]) -> Result<Vec<Declared>, GitmodulesError> {
     let text = std::str::from_utf8(raw).map_err(|_| GitmodulesError::NotText)?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut sections: BTreeMap<String, Section> = BTreeMap::new();
-    for (name, key, value) in settings(text)? {
-        if sections.len() == COUNT_MAX && !sections.contains_key(&name) {
+    each_setting(text, |name, key, value| {
+        if sections.len() == COUNT_MAX && !sections.contains_key(name) {
             return Err(GitmodulesError::Many);
         }
-        let section = sections.entry(name).or_default();
+        let section = sections.entry(name.to_owned()).or_default();
         // As in git's configuration, the last of several values counts.
-        match key.as_str() {
+        match key {
             "path" => section.path = Some(value),
             "url" => section.url = Some(value),
             "update" => section.skipped = value == "none",
             _ => {}
         }
-    }
+        Ok(())
+    })?;
     let mut by_path: BTreeMap<String, Declared> = BTreeMap::new();
     for (name, section) in sections {
         // Without a path, no entry of the tree can belong to the section.
         let Some(path) = section.path else { continue };
-        check_name(&name).map_err(|why| GitmodulesError::Name { name: name.clone(), why })?;
+        check_name(&name).map_err(|why| GitmodulesError::Name { name: excerpt(&name), why })?;
         let path = path.strip_suffix('/').map_or(path.as_str(), |path| path).to_owned();
         check_path(&path).map_err(|why| GitmodulesError::Path {
-            name: name.clone(),
-            path: path.clone(),
+            name: excerpt(&name),
+            path: excerpt(&path),
             why,
         })?;
         let declared = Declared { name, path, url: section.url, skipped: section.skipped };
         if let Some(other) = by_path.get(&declared.path) {
-            let first = other.name.clone();
-            let second = declared.name;
-            return Err(GitmodulesError::Twice { first, second, path: declared.path });
+            let [first, second] = [&other.name, &declared.name].map(|name| excerpt(name));
+            return Err(GitmodulesError::Twice { first, second, path: excerpt(&declared.path) });
         }
         by_path.insert(declared.path.clone(), declared);
     }
@@ -123,9 +125,6 @@ struct Section {
 fn check_name(name: &str) -> Result<(), &'static str> {
     if name.is_empty() {
         return Err("is empty");
-    }
-    if name.len() > NAME_MAX {
-        return Err("is too long");
     }
     if name.chars().any(char::is_control) {
         return Err("has control characters in it");
@@ -158,21 +157,24 @@ fn check_path(path: &str) -> Result<(), &'static str> {
     }
 }
 
-/// Parses all settings in sections `[submodule "name"]`, as tuples of the name, the key in lower case, and the value.
-fn settings(text: &str) -> Result<Vec<(String, String, String)>, GitmodulesError> {
+/// Parses all settings in sections `[submodule "name"]`. Calls `take` with the name, the key in lower case, and the
+/// value of each. Keeps none of them: a section may have any number of settings.
+fn each_setting(
+    text: &str,
+    mut take: impl FnMut(&str, &str, String) -> Result<(), GitmodulesError>,
+) -> Result<(), GitmodulesError> {
     let mut cursor = Cursor { rest: text, line: 1 };
     let mut within: Option<String> = None;
-    let mut found = Vec::new();
     loop {
         cursor.skip_blank();
         match cursor.peek() {
-            None => return Ok(found),
+            None => return Ok(()),
             Some('#' | ';') => cursor.skip_line(),
             Some('[') => within = cursor.header()?,
             Some(_) => {
                 let (key, value) = cursor.setting()?;
                 if let Some(name) = &within {
-                    found.push((name.clone(), key, value));
+                    take(name, &key, value)?;
                 }
             }
         }
@@ -228,7 +230,8 @@ impl Cursor<'_> {
         taken
     }
 
-    /// Parses `[section]` or `[section "name"]`. Returns the name if the section is `submodule`.
+    /// Parses `[section]` or `[section "name"]`. Returns the name if the section is `submodule`. A name that is too
+    /// long is refused here, because it is copied for each of the section's settings.
     fn header(&mut self) -> Result<Option<String>, GitmodulesError> {
         self.next();
         let section = self.take_while(|c| c.is_ascii_alphanumeric() || c == '-' || c == '.');
@@ -254,7 +257,12 @@ impl Cursor<'_> {
         if self.next() != Some(']') || section.is_empty() {
             return Err(self.wrong());
         }
-        Ok(name.filter(|_| section.eq_ignore_ascii_case("submodule")))
+        match name.filter(|_| section.eq_ignore_ascii_case("submodule")) {
+            Some(name) if name.len() > NAME_MAX => {
+                Err(GitmodulesError::Name { name: excerpt(&name), why: "is too long" })
+            }
+            name => Ok(name),
+        }
     }
 
     /// Parses `key = value` or `key`, up to the end of the line.
@@ -410,8 +418,25 @@ mod tests {
             assert!(error.contains(expected), "{text:?}: {error}");
         }
         assert_eq!(read(b"\xff"), Err(GitmodulesError::NotText));
+        // Each setting would copy the name.
+        let settings = format!("[submodule \"{}\"]\n{}", "n".repeat(1_000), "a\n".repeat(1_000));
+        assert!(matches!(read(settings.as_bytes()), Err(GitmodulesError::Name { why: "is too long", .. })));
         let many: String = (0..=COUNT_MAX).map(|n| module(&n.to_string(), &n.to_string())).collect();
         assert_eq!(read(many.as_bytes()), Err(GitmodulesError::Many));
+    }
+
+    #[test]
+    fn an_error_quotes_no_more_than_the_beginning() {
+        let long = "\u{1}".repeat(500_000);
+        let same = format!("path = {}\nurl = u\n", "p/".repeat(500_000) + "p");
+        for text in [
+            format!("[submodule \"{long}\"]\npath = p\n"),
+            format!("[submodule \"a\"]\npath = {long}\n"),
+            format!("[submodule \"a\"]\n{same}[submodule \"b\"]\n{same}"),
+        ] {
+            let error = read(text.as_bytes()).unwrap_err().to_string();
+            assert!(error.len() < 3_000, "{} bytes", error.len());
+        }
     }
 
     #[test]

@@ -62,7 +62,7 @@ impl ModulesError {
     pub(in crate::mirror) fn into_error(self, revision: Revision) -> Error {
         match self {
             Self::ObjectError(error) => Error::damaged(revision, error),
-            Self::Absent { path, commit } => Error::NoModule { path, commit },
+            Self::Absent { path, commit } => Error::NoModule { path: escaped(path.as_bytes()), commit },
             Self::Refused { path, why } => {
                 let path = escaped(path.as_bytes());
                 Refusal { revision, path, rule: Rule::Submodule { why } }.into()

@@ -1,6 +1,7 @@
 //! Submodules. Each has a mirror of its own inside the mirror of the repository that contains it, `DIR/modules/NAME`.
 //! So the properties of a mirror (one round trip, containment, depth, recovery from damage, bounded growth) apply to
-//! it, and no server learns the commits of another one.
+//! it, and no server learns the commits of another one: if a submodule's URL changes, its mirror stays, but a request
+//! to the new URL names only commits that were declared with that URL.
 //!
 //! A payload needs no network and does not deal with mirrors: all their objects are read as one database, and a
 //! published submodule appears as a directory with its commit's tree.
@@ -28,9 +29,12 @@ use std::pin::Pin;
 use std::sync::{Arc, MutexGuard};
 
 use fs_err as fs;
+use tokio_util::sync::CancellationToken;
 
+use super::adopt;
 use super::error::Error;
 use super::files::local;
+use super::layout::Layout;
 use super::object_error::ObjectError;
 use super::{Mirror, Options, Tip};
 use crate::payload::{Limits, Refusal, Rule, escaped};
@@ -81,17 +85,25 @@ pub(super) struct Child {
 /// from.
 pub(super) type Children = BTreeMap<String, Child>;
 
+/// The published revisions of a repository, newest first.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Held<'a> {
+    /// All of them. They must stay readable.
+    pub(super) all: &'a [Revision],
+    /// Those that belong to the remote that is fetched from now, which it may therefore learn.
+    pub(super) of_remote: &'a [Revision],
+}
+
 /// A boxed future, because fetching a submodule's submodules is recursive.
 pub(super) type Fetching<'a> = Pin<Box<dyn Future<Output = Result<(), Error>> + Send + 'a>>;
 
 impl Mirror {
     /// Ensures that the mirrors hold the submodules of a revision, recursively if configured, within the allowance for
-    /// all of them together. The revision itself must be in the mirror. `held` are the published revisions, newest
-    /// first.
+    /// all of them together. The revision itself must be in the mirror.
     pub(super) fn fetch_modules<'a>(
         &'a mut self,
         revision: Revision,
-        held: &'a [Revision],
+        held: Held<'a>,
         allowance: &'a mut Allowance,
     ) -> Fetching<'a> {
         Box::pin(self.fetch_modules_of(revision, held, allowance))
@@ -100,7 +112,7 @@ impl Mirror {
     async fn fetch_modules_of(
         &mut self,
         revision: Revision,
-        held: &[Revision],
+        held: Held<'_>,
         allowance: &mut Allowance,
     ) -> Result<(), Error> {
         if self.options.modules.submodules == Submodules::Off {
@@ -108,7 +120,8 @@ impl Mirror {
         }
         self.fill_lists(revision).await?;
         let links = self.links_of(revision).await?;
-        let before = self.links_of_readable(held).await?;
+        let before = self.links_of_readable(held.all).await?;
+        let of_remote = self.links_of_readable(held.of_remote).await?;
         // Any number of earlier revisions may have been fetched but never published, each with other submodules. Their
         // mirrors are removed here.
         self.forget_modules_but(links.iter().chain(before.iter().flatten())).await;
@@ -120,22 +133,26 @@ impl Mirror {
             let url =
                 self.address(&link).map_err(|why| refuse(&link, Rule::Submodule { why: why.to_string() }))?;
             // In the order of `held`: newest first.
-            let same = before.iter().flatten().filter(|old| old.name == link.name);
-            let held: Vec<_> = same.map(|old| Revision(old.commit)).collect();
+            let same = |old: &&Link| old.name == link.name;
+            let has_url = |old: &&Link| self.address(old).is_ok_and(|of| of == url);
+            let all: Vec<_> = before.iter().flatten().filter(same).map(|old| Revision(old.commit)).collect();
+            let of_remote = of_remote.iter().flatten().filter(same).filter(has_url);
+            let of_remote: Vec<_> = of_remote.map(|old| Revision(old.commit)).collect();
+            let held = Held { all: &all, of_remote: &of_remote };
             let tip = Tip { name: None, object: link.commit, peeled: Some(link.commit) };
             allowance.enter(&link.path).map_err(|rule| refuse(&link, rule))?;
             let child = self.child(&link.name, &url, link.commit).await?;
             let received_before = child.received_bytes();
             let usual = child.options.wire.max_fetch_bytes;
             // An argument, not an option of the mirror: the mirror outlives a fetch whose future is dropped.
-            let measured = match child.fetch_own(&tip, &held, allowance.fetch_bytes(usual)).await {
+            let measured = match child.fetch_own(&tip, held.of_remote, allowance.fetch_bytes(usual)).await {
                 Ok(commit) => child.measure(commit).await.map(|(bytes, entries)| (commit, bytes, entries)),
                 Err(error) => Err(error),
             };
             let in_module = |error| module_error(revision, &link.path, &url, error);
             let done = match measured {
                 Ok((commit, bytes, entries)) => match allowance.take(bytes, entries) {
-                    Ok(()) => child.fetch_modules(commit, &held, allowance).await.map_err(in_module),
+                    Ok(()) => child.fetch_modules(commit, held, allowance).await.map_err(in_module),
                     Err(rule) => Err(refuse(&link, rule)),
                 },
                 Err(Error::FetchBytes { limit }) if limit < usual => Err(refuse(&link, allowance.spent())),
@@ -154,15 +171,40 @@ impl Mirror {
     async fn measure(&self, commit: Revision) -> Result<(u64, u64), Error> {
         let layout = Arc::clone(&self.layout);
         let shared = Arc::clone(&self.shared);
+        let cancel = CancellationToken::new();
+        let _dropped = cancel.clone().drop_guard();
         super::blocking::blocking(move || {
             let store = shared.store()?;
             let reader = store.objects()?;
-            let damaged = |error| Error::damaged(commit, error);
-            let tree = reader.commit(&commit.0).map_err(damaged)?.tree;
-            let entries = crate::mirror::tree::count(&reader, &tree).map_err(damaged)?;
+            let tree = reader.commit(&commit.0).map_err(|error| Error::damaged(commit, error))?.tree;
+            let entries = crate::mirror::tree::count(&reader, commit, &tree, &cancel)?;
             Ok((layout.bytes()?, entries.unwrap_or(0)))
         })
         .await
+    }
+
+    /// Collects garbage in the open mirrors of the submodules of `revision`, which is not published yet, and of the
+    /// `held` revisions. Returns true if space was freed.
+    pub(super) async fn collect_in_modules(
+        &mut self,
+        revision: Revision,
+        held: &[Revision],
+    ) -> Result<bool, Error> {
+        let needed = by_mirror(self.links_of_readable(&[&[revision], held].concat()).await?);
+        // They are moved to the other thread. If this future is dropped or fails, they are opened again later.
+        let mut children = std::mem::take(&mut self.children);
+        let (children, freed) = super::blocking::blocking(move || {
+            let mut freed = false;
+            for (key, commits) in &needed {
+                if let Some(child) = children.get_mut(key) {
+                    freed |= child.mirror.free_space(commits)?;
+                }
+            }
+            Ok((children, freed))
+        })
+        .await?;
+        self.children = children;
+        Ok(freed)
     }
 
     /// Removes the mirrors of submodules that none of the `held` revisions has, after a revision was refused.
@@ -212,15 +254,10 @@ impl Mirror {
     /// The submodules of the `held` revisions, by the directory name of their mirror, with the commits that each must
     /// hold.
     fn modules_of(&self, held: &[Revision]) -> Result<BTreeMap<String, Vec<Revision>>, Error> {
-        let mut needed: BTreeMap<String, Vec<Revision>> = BTreeMap::new();
         if self.options.modules.submodules == Submodules::Off {
-            return Ok(needed);
+            return Ok(BTreeMap::new());
         }
-        let store = self.shared.store()?;
-        for link in readable_links(&store, held).into_iter().flatten() {
-            needed.entry(dir_name(&link.name)).or_default().push(Revision(link.commit));
-        }
-        Ok(needed)
+        Ok(by_mirror(readable_links(&self.shared.store()?, held)))
     }
 
     /// Removes the mirrors of other submodules. Returns true if there were any.
@@ -317,6 +354,15 @@ fn readable_links(store: &super::odb::Store, revisions: &[Revision]) -> Vec<Vec<
     revisions.iter().filter_map(|revision| links_in(store, *revision).ok()).collect()
 }
 
+/// The commits of submodules, by the directory name of their mirror.
+fn by_mirror(links: Vec<Vec<Link>>) -> BTreeMap<String, Vec<Revision>> {
+    let mut commits: BTreeMap<String, Vec<Revision>> = BTreeMap::new();
+    for link in links.into_iter().flatten() {
+        commits.entry(dir_name(&link.name)).or_default().push(Revision(link.commit));
+    }
+    commits
+}
+
 /// Removes the mirrors of submodules for which `needed` is false, and returns their names. Does nothing if `exclusive`
 /// is `None` because there are readers.
 fn remove_all_but(
@@ -335,6 +381,18 @@ fn remove_all_but(
     Ok(gone)
 }
 
+/// Makes the mirror of a submodule whose URL has changed forget what the old URL's server sent last, because requests
+/// name that. The objects stay.
+pub(super) fn forget_other_remote(layout: &Layout, remote: &str) -> Result<(), Error> {
+    if adopt::origin(layout.dir()).is_some_and(|origin| origin == remote) {
+        return Ok(());
+    }
+    if layout.tip().is_some() {
+        layout.set_tip(None)?;
+    }
+    layout.set_shallow(&[])
+}
+
 fn refusal(revision: Revision, link: &Link, rule: Rule) -> Refusal {
     Refusal { revision, path: escaped(link.path.as_bytes()), rule }
 }
@@ -348,7 +406,7 @@ fn module_error(revision: Revision, path: &str, url: &str, error: Error) -> Erro
         Error::Cancelled => Error::Cancelled,
         error => Error::Module {
             path: escaped(path.as_bytes()),
-            url: crate::secret::redact(&crate::secret::quoted(url)),
+            url: address::shown(url),
             source: Box::new(error),
         },
     }

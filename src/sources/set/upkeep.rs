@@ -29,14 +29,19 @@ impl SourceSet {
             }
         }
         let needed: BTreeSet<&str> = parts.iter().map(|part| part.mirror.as_str()).collect();
+        let mut gone = Vec::new();
         for entry in std::fs::read_dir(&self.options.dir).into_iter().flatten().flatten() {
             let name = entry.file_name();
             let name = name.to_string_lossy();
             let is_followed = self.sources.iter().any(|source| source.mirror == name)
                 || self.repositories.contains_key(&*name); // a poll may still be running
             if kept.is_ok() && is_mirror_name(&name) && !needed.contains(&*name) && !is_followed {
-                tracing::info!(mirror = %entry.path().display(), "removed the mirror of a source that was removed");
-                let _ = std::fs::remove_dir_all(entry.path()); // left-overs are removed the next time
+                gone.push(entry.path());
+            }
+        }
+        if self.composer.remove_mirrors(&gone) {
+            for mirror in &gone {
+                tracing::info!(mirror = %mirror.display(), "removed the mirror of a source that was removed");
             }
         }
         self.update_read_dirs();
