@@ -341,6 +341,7 @@ impl SourceSet {
             let held = held.iter().filter(|part| part.mirror == *name).map(|part| part.revision);
             let question = PollRequest {
                 mirror: Arc::clone(&repository.mirror),
+                turn_wait: repository.turn_wait.clone(),
                 refs: refs.into_iter().collect(),
                 known: repository.known.clone(),
                 refused: repository.refused.clone(),
