@@ -7,12 +7,17 @@
 
 use std::collections::{HashSet, VecDeque};
 
+use tokio_util::sync::CancellationToken;
+
 use super::Depth;
 use super::object_error::ObjectError;
 use super::odb::{Object, ObjectReader};
 use super::tree::{self, Sorted};
 use crate::payload::escaped;
 use crate::revision::ObjectId;
+
+/// The most blobs that a check remembers, some 5 MiB of ids.
+const SEEN_BLOBS_MAX: usize = 1 << 17;
 
 /// Walks `tree` and fails with the first object below it that is missing or unreadable. `base` is a tree that is known
 /// to be complete. In a `partial` clone objects may be absent; those that the reader knew of when it was opened must be
@@ -43,8 +48,9 @@ pub(super) fn closure_beside(
     // An explicit stack, because trees may nest deeper than a thread's stack allows. Every tree is pushed once, however
     // many paths lead to it, so a bomb of nested trees costs no more than the trees that were really sent. It does not
     // matter with which path's base a tree is compared: each base is complete.
-    // A blob is checked each time it is named: remembering all of them would cost more than the checks.
+    // Blobs are remembered as well, up to a limit: trees may name the same ones any number of times.
     let mut seen = HashSet::from([tree]);
+    let mut seen_blobs = HashSet::new();
     let mut stack = vec![(tree, base)];
     while let Some((at, base)) = stack.pop() {
         if may_lack(&at) {
@@ -57,7 +63,6 @@ pub(super) fn closure_beside(
         let lines = Sorted::by_name(tree::lines(&at, object.data())?);
         let known = Sorted::by_name(known);
         let mut known = known.iter().peekable();
-        let mut last = None;
         for entry in lines.iter() {
             while known.next_if(|before| before.name < entry.name).is_some() {}
             let before = known.peek().filter(|before| before.name == entry.name).map(|before| before.id);
@@ -67,11 +72,12 @@ pub(super) fn closure_beside(
             match entry.mode & tree::FORMAT {
                 tree::DIRECTORY if seen.insert(entry.id) => stack.push((entry.id, before)),
                 tree::REGULAR | tree::LINK
-                    if last.replace(entry.id) != Some(entry.id)
-                        && !is_blob(&entry.id)
-                        && !may_lack(&entry.id) =>
+                    if !is_blob(&entry.id) && !seen_blobs.contains(&entry.id) && !may_lack(&entry.id) =>
                 {
                     reader.check_blob(&entry.id)?;
+                    if seen_blobs.len() < SEEN_BLOBS_MAX {
+                        seen_blobs.insert(entry.id);
+                    }
                 }
                 // Commits of submodules are in other mirrors. Unknown modes are refused when the payload is built.
                 _ => {}
@@ -133,37 +139,74 @@ pub(super) struct LocalHistory {
     pub(super) complete: bool,
 }
 
-/// Walks the history of `tip` down to `depth`. `ends` are commits whose parents the remote itself does not have.
-pub(super) fn history(
-    reader: &ObjectReader<'_>,
-    tip: ObjectId,
+/// Walks the histories of several commits, each as far down as configured.
+pub(super) struct HistoryWalk<'r> {
+    reader: &'r ObjectReader<'r>,
     depth: Depth,
-    ends: &HashSet<ObjectId>,
-) -> Result<LocalHistory, ObjectError> {
-    let limit = match depth {
-        Depth::Commits(n) => n.max(1),
-        Depth::Full => u32::MAX,
-    };
-    let mut found = LocalHistory { boundary: Vec::new(), complete: true };
-    let mut seen = HashSet::from([tip]);
-    let mut queue = VecDeque::from([(tip, 1)]);
-    // Breadth first, so that a commit's distance is that of its shortest path, as on the server.
-    while let Some((at, distance)) = queue.pop_front() {
-        let commit = reader.commit(&at)?;
-        if commit.parents.is_empty() {
-            continue;
-        }
-        if distance >= limit || ends.contains(&at) {
-            found.boundary.push(at);
-        } else if commit.parents.iter().all(|parent| reader.has(parent)) {
-            queue.extend(
-                commit.parents.into_iter().filter(|id| seen.insert(*id)).map(|id| (id, distance + 1)),
-            );
-        } else {
-            found.boundary.push(at);
-            found.complete = false;
-        }
+    /// Commits whose parents the remote itself does not have.
+    ends: &'r HashSet<ObjectId>,
+    /// A commit whose whole history is known to be present.
+    whole: Option<ObjectId>,
+    cancel: &'r CancellationToken,
+    /// The commits that earlier walks have visited, if the full history is walked: a boundary there does not depend on
+    /// where a walk began.
+    seen: HashSet<ObjectId>,
+}
+
+impl<'r> HistoryWalk<'r> {
+    /// Walks down to `depth`, and not below `ends`, commits whose parents the remote itself does not have.
+    pub(super) fn new(
+        reader: &'r ObjectReader<'r>,
+        depth: Depth,
+        ends: &'r HashSet<ObjectId>,
+        cancel: &'r CancellationToken,
+    ) -> Self {
+        Self { reader, depth, ends, whole: None, cancel, seen: HashSet::new() }
     }
-    found.boundary.sort_unstable();
-    Ok(found)
+
+    /// Walks no further than to this commit, whose whole history is known to be present.
+    pub(super) fn until(self, whole: Option<ObjectId>) -> Self {
+        Self { whole, ..self }
+    }
+
+    /// Walks the history of a commit, but for what earlier walks of a full history have visited. `Err(None)` means that
+    /// it was cancelled.
+    pub(super) fn of(&mut self, tip: ObjectId) -> Result<LocalHistory, Option<ObjectError>> {
+        let limit = match self.depth {
+            Depth::Commits(n) => {
+                self.seen.clear();
+                n.max(1)
+            }
+            Depth::Full => u32::MAX,
+        };
+        let mut found = LocalHistory { boundary: Vec::new(), complete: true };
+        let mut queue = VecDeque::new();
+        if self.seen.insert(tip) {
+            queue.push_back((tip, 1));
+        }
+        // Breadth first, so that a commit's distance is that of its shortest path, as on the server.
+        while let Some((at, distance)) = queue.pop_front() {
+            if self.cancel.is_cancelled() {
+                return Err(None);
+            }
+            if self.whole == Some(at) {
+                continue;
+            }
+            let commit = self.reader.commit(&at)?;
+            if commit.parents.is_empty() {
+                continue;
+            }
+            if distance >= limit || self.ends.contains(&at) {
+                found.boundary.push(at);
+            } else if commit.parents.iter().all(|parent| self.reader.has(parent)) {
+                let new = commit.parents.into_iter().filter(|id| self.seen.insert(*id));
+                queue.extend(new.map(|id| (id, distance + 1)));
+            } else {
+                found.boundary.push(at);
+                found.complete = false;
+            }
+        }
+        found.boundary.sort_unstable();
+        Ok(found)
+    }
 }

@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::error::{Error, Libgit2};
 use super::files::{ignore_absent, local, remove_matching};
-use super::index_limiter::IndexLimiter;
+use super::index_limiter::Turns;
 use super::layout::Layout;
 use super::object_error::ObjectError;
 use super::odb::{ObjectReader, Settings, Store};
@@ -79,7 +79,8 @@ pub struct Composer {
     limits: Limits,
     /// The last tree that passed the check of base names, and the globs that it was checked with.
     checked: Mutex<Option<(ObjectId, UniqueBaseNames)>>,
-    index_limiter: Arc<IndexLimiter>,
+    /// The turns of the sources' mirrors to index packs.
+    turns: Arc<Turns>,
 }
 
 impl Composer {
@@ -90,18 +91,12 @@ impl Composer {
         let layout = Layout::open(dir, RepoKind::Bare, durable)?;
         let dir = layout.dir().to_owned();
         let shared = Arc::new(Shared::new(dir, Submodules::Off, durable, false).composed());
-        Ok(Self {
-            shared,
-            _lock: layout,
-            limits,
-            index_limiter: Arc::new(IndexLimiter::new()),
-            checked: Mutex::default(),
-        })
+        Ok(Self { shared, _lock: layout, limits, turns: Arc::new(Turns::new()), checked: Mutex::default() })
     }
 
     /// Opens the mirror of a source. Blocking, without network.
     pub fn mirror(&self, options: Options) -> Result<Mirror, Error> {
-        Mirror::open_source(options, &self.shared, Arc::clone(&self.index_limiter))
+        Mirror::open_source(options, &self.shared, Arc::clone(&self.turns))
     }
 
     /// Sets the directories of the mirrors whose objects are read from now on.

@@ -400,10 +400,33 @@ impl Error {
 
     /// The error for an object that `revision` needs and that could not be read.
     pub(super) fn damaged(revision: Revision, source: super::object_error::ObjectError) -> Self {
-        if let super::object_error::ObjectError::TooLarge { id, expected, bytes, limit } = source {
-            return Self::too_large(revision, format!("{expected} {id}"), bytes, limit);
+        let damage = |source| Self::Damaged { revision, source: ObjectError(source) };
+        match source {
+            // A damaged index of a pack leads to other objects.
+            super::object_error::ObjectError::OtherKind { .. } => damage(source),
+            source => Self::of_author(revision, None, source).unwrap_or_else(damage),
         }
-        Self::Damaged { revision, source: ObjectError(source) }
+    }
+
+    /// The refusal of `revision` if the object is as its author wrote it, so that fetching it again would not help;
+    /// otherwise the object's error. `at` is the object's path in the tree, escaped.
+    pub(super) fn of_author(
+        revision: Revision,
+        at: Option<&str>,
+        source: super::object_error::ObjectError,
+    ) -> Result<Self, super::object_error::ObjectError> {
+        use super::object_error::ObjectError as E;
+        let (id, expected, rule) = match &source {
+            E::TooLarge { id, expected, bytes, limit } => {
+                (id, expected, Rule::ObjectBytes { bytes: *bytes, limit: *limit })
+            }
+            E::Malformed { id, expected, .. } | E::OtherKind { id, expected, .. } => {
+                (id, expected, Rule::Malformed { what: source.to_string() })
+            }
+            E::Missing { .. } | E::Unreadable { .. } => return Err(source),
+        };
+        let path = at.map_or_else(|| format!("{expected} {id}"), str::to_owned);
+        Ok(Refusal { revision, path, rule }.into())
     }
 
     /// The error for an object that exceeds the size limit of its type. It is a refusal, because fetching the object

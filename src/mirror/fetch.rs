@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio_util::sync::CancellationToken;
 
 use super::blocking::blocking;
 use super::closure::closure_beside;
@@ -27,7 +28,7 @@ use super::shared::Shared;
 use super::wire::{self, PackResponse, Request};
 use super::{Mirror, Tip};
 use crate::revision::{ObjectId, Revision};
-use local_state::{CompleteTip, LocalState, inspect};
+use local_state::{CompleteTip, Inspection, LocalState, inspect};
 
 /// Buffer size in bytes between the connection and the child process.
 const CHUNK: usize = 64 << 10;
@@ -173,6 +174,7 @@ impl Mirror {
             let layout = Arc::clone(&self.layout);
             self.renewal_pack = None;
             blocking(move || rebuild_with_modules(&layout)).await?;
+            self.settled = None;
         }
         let mut known = self.inspect(tip.object, held, None).await?;
         if let Some(found) = known.complete.take() {
@@ -255,6 +257,7 @@ impl Mirror {
         if let Some(layout) = blocking(move || layout.recreate_if_removed()).await? {
             tracing::warn!(mirror = %layout.dir().display(), "the mirror was removed, and is created again");
             self.layout = Arc::new(layout);
+            self.settled = None;
             self.renewal = Renewal::Allowed;
             self.renewal_pack = None;
         }
@@ -420,12 +423,11 @@ impl Mirror {
         let layout = Arc::clone(&self.layout);
         let shared = Arc::clone(&self.shared);
         let held = held.to_vec();
-        let depth = self.options.depth;
-        blocking(move || {
-            let store = shared.store()?;
-            inspect(&store.objects()?, &layout, want, &held, (depth, shared.partial), received)
-        })
-        .await
+        let (depth, partial, settled) = (self.options.depth, self.shared.partial, self.settled);
+        let inspection = Inspection { want, held, depth, partial, received, settled };
+        let cancel = CancellationToken::new();
+        let _dropped = cancel.clone().drop_guard();
+        blocking(move || inspect(&shared.store()?.objects()?, &layout, inspection, &cancel)).await
     }
 
     async fn commit_tip(&mut self, found: CompleteTip) -> Result<Revision, Error> {

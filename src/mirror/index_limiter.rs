@@ -4,15 +4,29 @@
 //! A remote may be arbitrarily slow, so the beginning of a pack is received without a turn. If that is the whole pack,
 //! as with a usual commit, its turn lasts milliseconds. The first pack of a repository is likely to be large, so its
 //! turn is taken before the request is sent: otherwise the server would have to wait in the middle of the pack. A
-//! remote that hangs during its turn delays other first packs until its own deadline.
+//! remote that is slow during its turn delays other first packs, at most until its own deadline. The deadlines of those
+//! others are later by as much ([`TurnWait`]): they are not to blame.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::time::Instant;
+
+use super::Mirror;
 
 /// The semaphores for a set of mirrors.
 #[derive(Debug)]
-pub(super) struct IndexLimiter {
+pub(super) struct Turns {
     small: Semaphore,
     large: Semaphore,
+}
+
+/// One mirror's access to the turns that it shares with other mirrors.
+#[derive(Debug)]
+pub(super) struct IndexLimiter {
+    turns: Arc<Turns>,
+    wait: TurnWait,
 }
 
 /// A permit to index a pack, until it is dropped.
@@ -21,22 +35,110 @@ pub(super) struct IndexPermit<'a>(
     #[expect(dead_code, reason = "released when dropped")] Option<SemaphorePermit<'a>>,
 );
 
+impl Turns {
+    pub(super) fn new() -> Self {
+        Self { small: Semaphore::new(1), large: Semaphore::new(1) }
+    }
+}
+
 impl IndexLimiter {
     /// Bytes of a pack that are received before its turn, and kept in memory until then.
     pub(super) const BUFFERED: usize = 256 << 10;
 
-    pub(super) fn new() -> Self {
-        Self { small: Semaphore::new(1), large: Semaphore::new(1) }
+    pub(super) fn new(turns: Arc<Turns>) -> Self {
+        Self { turns, wait: TurnWait::default() }
     }
 
     /// Waits for the turn of a pack that was received completely.
     pub(super) async fn small(&self) -> IndexPermit<'_> {
-        // An error means that the semaphore was closed, which never happens.
-        IndexPermit(self.small.acquire().await.ok())
+        self.turn(&self.turns.small).await
     }
 
     /// Waits for the turn of a pack of which more is to be received.
     pub(super) async fn large(&self) -> IndexPermit<'_> {
-        IndexPermit(self.large.acquire().await.ok())
+        self.turn(&self.turns.large).await
+    }
+
+    async fn turn<'a>(&self, turns: &'a Semaphore) -> IndexPermit<'a> {
+        // An error means that the semaphore was closed, which never happens.
+        IndexPermit(self.wait.while_waiting(turns.acquire()).await.ok())
+    }
+}
+
+/// How long a mirror has waited for its turns. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct TurnWait(Arc<Mutex<Waited>>);
+
+#[derive(Debug, Default)]
+struct Waited {
+    before: Duration,
+    /// Since when it is waiting.
+    since: Option<Instant>,
+}
+
+impl TurnWait {
+    /// The whole time so far.
+    pub fn total(&self) -> Duration {
+        let waited = self.lock();
+        waited.before + waited.since.map(|since| since.elapsed()).unwrap_or_default()
+    }
+
+    /// Counts the time until the end of `turn`, or until it is dropped.
+    pub(crate) async fn while_waiting<T>(&self, turn: impl Future<Output = T>) -> T {
+        self.lock().since = Some(Instant::now());
+        let _waiting = Waiting(self);
+        turn.await
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waited> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner) // consistent after every step, so a panic does no harm
+    }
+}
+
+/// Ends the waiting when it is dropped.
+struct Waiting<'a>(&'a TurnWait);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let total = self.0.total();
+        *self.0.lock() = Waited { before: total, since: None };
+    }
+}
+
+impl Mirror {
+    /// How long this mirror has waited for others to index their packs.
+    pub fn turn_wait(&self) -> TurnWait {
+        self.index_limiter.as_ref().map(|index_limiter| index_limiter.wait.clone()).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_time_until_a_turn_is_counted_and_also_while_it_lasts() {
+        let turns = Arc::new(Turns::new());
+        let [one, other] = [0, 1].map(|_| IndexLimiter::new(Arc::clone(&turns)));
+        let seconds = Duration::from_secs;
+        let turn = one.large().await;
+        assert!(tokio::time::timeout(seconds(3), other.large()).await.is_err());
+        assert_eq!(
+            (one.wait.total(), other.wait.total()),
+            (seconds(0), seconds(3)),
+            "also of one that gave up"
+        );
+        tokio::join!(
+            async {
+                drop(other.large().await);
+                tokio::time::sleep(seconds(5)).await;
+            },
+            async {
+                tokio::time::sleep(seconds(2)).await;
+                assert_eq!(other.wait.total(), seconds(5), "while it waits");
+                drop(turn);
+            }
+        );
+        assert_eq!(other.wait.total(), seconds(5));
     }
 }

@@ -82,6 +82,7 @@ use tokio_util::sync::CancellationToken;
 pub use composed::{Composer, Part, UniqueBaseNames};
 pub use error::{Error, Libgit2, ObjectError};
 
+pub use index_limiter::TurnWait;
 pub use indexer::child::{child_limits, child_main};
 #[cfg(any(test, fuzzing))]
 pub(crate) use indexer::pack_fuzz;
@@ -97,7 +98,7 @@ pub use wire::Tip;
 use crate::payload::{BlobSource, Delta, Payload, Rules};
 use crate::revision::{ObjectId, Ref, Revision};
 use crate::sandbox::Sandbox;
-use index_limiter::IndexLimiter;
+use index_limiter::{IndexLimiter, Turns};
 use layout::Layout;
 use modules::{Modules, ModulesError};
 use odb::{ObjectReader, Peeled, Settings};
@@ -264,15 +265,11 @@ impl Mirror {
 
     /// Opens the mirror of one source of composed revisions. It shares its read lock with `composed`, whose readers
     /// read this mirror's objects, too.
-    fn open_source(
-        options: Options,
-        composed: &Shared,
-        index_limiter: Arc<IndexLimiter>,
-    ) -> Result<Self, Error> {
+    fn open_source(options: Options, composed: &Shared, turns: Arc<Turns>) -> Result<Self, Error> {
         Settings { verify: options.verify, durable: options.durable, max_objects: None }.apply()?;
         let mirror =
             Self::begin(options, false, |dir, options| composed.below(dir, options.modules.submodules))?;
-        Ok(Self { is_source: true, index_limiter: Some(index_limiter), ..mirror })
+        Ok(Self { is_source: true, index_limiter: Some(Arc::new(IndexLimiter::new(turns))), ..mirror })
     }
 
     /// Makes the next fetch recreate the mirror, because an object could not be read.

@@ -35,14 +35,24 @@ pub(super) enum ObjectError {
         /// The limit in bytes.
         limit: u64,
     },
-    /// It is present but cannot be decoded or parsed.
+    /// Its content is not that of such an object. Its hash is right, so its author wrote it like this.
+    #[error("{expected} {id} is malformed: {why}")]
+    Malformed {
+        /// The object.
+        id: ObjectId,
+        /// Its type.
+        expected: String,
+        /// The message of the parser.
+        why: String,
+    },
+    /// It is present but cannot be decoded.
     #[error("{expected} {id} cannot be read: {why}")]
     Unreadable {
         /// The object.
         id: ObjectId,
         /// The expected type.
         expected: String,
-        /// The message of the database or the parser.
+        /// The message of the database.
         why: String,
     },
 }

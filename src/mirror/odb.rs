@@ -51,6 +51,7 @@ impl ObjectError {
             Self::Missing { id, .. }
             | Self::OtherKind { id, .. }
             | Self::TooLarge { id, .. }
+            | Self::Malformed { id, .. }
             | Self::Unreadable { id, .. } => *id,
         }
     }
@@ -307,7 +308,7 @@ impl ObjectReader<'_> {
     pub(super) fn commit(&self, id: &ObjectId) -> Result<Commit, ObjectError> {
         let object = self.structure(id, ObjectType::Commit, COMMIT_MAX)?;
         parse_commit(object.data())
-            .ok_or_else(|| unreadable(id, ObjectType::Commit, "its header is malformed".into()))
+            .ok_or_else(|| malformed(id, ObjectType::Commit, "its header names no tree, or no parent".into()))
     }
 
     /// The type of an object.
@@ -319,7 +320,7 @@ impl ObjectReader<'_> {
     pub(super) fn target(&self, id: &ObjectId) -> Result<ObjectId, ObjectError> {
         let object = self.structure(id, ObjectType::Tag, COMMIT_MAX)?;
         parse_tag(object.data())
-            .ok_or_else(|| unreadable(id, ObjectType::Tag, "its header is malformed".into()))
+            .ok_or_else(|| malformed(id, ObjectType::Tag, "its header names no object".into()))
     }
 
     /// Follows tags to a commit. Returns `Ok(Err(kind))` if they end at an object of another kind.
@@ -337,12 +338,16 @@ impl ObjectReader<'_> {
                 other => return Ok(Err(other.str())),
             }
         }
-        Err(unreadable(id, ObjectType::Tag, format!("more than {PEEL_MAX} tags of tags")))
+        Err(malformed(id, ObjectType::Tag, format!("more than {PEEL_MAX} tags of tags")))
     }
 }
 
 fn unreadable(id: &ObjectId, expected: ObjectType, why: String) -> ObjectError {
     ObjectError::Unreadable { id: *id, expected: expected.str().to_owned(), why }
+}
+
+fn malformed(id: &ObjectId, expected: ObjectType, why: String) -> ObjectError {
+    ObjectError::Malformed { id: *id, expected: expected.str().to_owned(), why }
 }
 
 fn object_error(id: &ObjectId, expected: ObjectType, error: &git2::Error) -> ObjectError {

@@ -376,8 +376,12 @@ fn tags_are_followed_to_a_commit_and_nothing_else() {
 
 #[test]
 fn history_is_measured_by_its_shortest_way() {
-    use super::Depth::{Commits, Full};
     use std::collections::HashSet;
+
+    use tokio_util::sync::CancellationToken;
+
+    use super::Depth::{Commits, Full};
+    use super::closure::{HistoryWalk, LocalHistory};
     let fixture = Fixture::new();
     let tree = fixture.tree(&[]);
     let commit = |parents: &[Revision], n: u8| {
@@ -391,7 +395,11 @@ fn history_is_measured_by_its_shortest_way() {
     let merge = commit(&[two, side], 4);
     let store = fixture.shared.store().unwrap();
     let reader = store.reader().unwrap();
-    let at = |depth| super::closure::history(&reader, merge.0, depth, &HashSet::new()).unwrap();
+    let cancel = CancellationToken::new();
+    let walk = |depth, ends: &HashSet<ObjectId>| {
+        HistoryWalk::new(&reader, depth, ends, &cancel).of(merge.0).unwrap()
+    };
+    let at = |depth| walk(depth, &HashSet::new());
     let sorted = |ids: &[Revision]| {
         let mut ids: Vec<_> = ids.iter().map(|id| id.0).collect();
         ids.sort();
@@ -409,8 +417,16 @@ fn history_is_measured_by_its_shortest_way() {
     let cut = at(Full);
     assert!(!cut.complete && cut.boundary == sorted(&[two]));
     let ends = HashSet::from([two.0]);
-    let told = super::closure::history(&reader, merge.0, Full, &ends).unwrap();
-    assert!(told.complete, "the remote has no more either");
+    assert!(walk(Full, &ends).complete, "the remote has no more either");
+    let mut both = HistoryWalk::new(&reader, Full, &ends, &cancel);
+    assert_eq!(both.of(side.0).unwrap().boundary, []);
+    assert_eq!(both.of(merge.0).unwrap().boundary, sorted(&[two]), "what is left of it");
+    assert_eq!(both.of(merge.0).unwrap().boundary, [], "each commit is visited once");
+    let mut until = HistoryWalk::new(&reader, Full, &ends, &cancel).until(Some(two.0));
+    assert_eq!(until.of(merge.0).unwrap().boundary, [], "what is known to be whole is not walked again");
+    cancel.cancel();
+    assert_eq!(both.of(root.0), Ok(LocalHistory { complete: true, ..LocalHistory::default() }));
+    assert_eq!(HistoryWalk::new(&reader, Full, &ends, &cancel).of(merge.0), Err(None));
 }
 
 #[test]
@@ -430,6 +446,26 @@ fn a_closure_is_checked_down_to_the_last_blob() {
     fixture.lose(fixture_id(b"1"));
     assert_eq!(check(Some(old)), Ok(()), "what the base has is not asked for again");
     assert!(check(None).is_err());
+}
+
+#[test]
+fn a_blob_is_checked_once_however_many_trees_name_it() {
+    use super::closure::closure_beside;
+    let fixture = Fixture::new();
+    let blob = fixture.blob(b"x");
+    let [a, b] = ["a", "b"].map(|name| fixture.tree(&[("100644", name.as_bytes(), blob)]));
+    let top = fixture.tree(&[("40000", b"a", a), ("40000", b"b", b)]);
+    let named = std::cell::Cell::new(0);
+    let lose_when_named_again = |id: &ObjectId| {
+        named.set(named.get() + 1);
+        if named.get() == 2 {
+            fixture.lose(*id);
+        }
+        false
+    };
+    let store = fixture.shared.store().unwrap();
+    let checked = closure_beside(&store.reader().unwrap(), top, None, false, lose_when_named_again);
+    assert_eq!((checked, named.get()), (Ok(()), 2));
 }
 
 #[test]

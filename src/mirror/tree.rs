@@ -88,15 +88,23 @@ pub(super) fn entries(mut raw: &[u8]) -> impl Iterator<Item = Result<Line<'_>, M
 
 /// Parses the first entry; also returns the rest. `None` if it is malformed.
 fn split(raw: &[u8]) -> Option<(Line<'_>, &[u8])> {
-    let space = raw.iter().take(12).position(|byte| *byte == b' ')?;
-    let mode = std::str::from_utf8(&raw[..space]).ok()?;
-    let mode = u32::from_str_radix(mode, 8).ok()?;
+    let space = raw.iter().position(|byte| *byte == b' ')?;
+    let mode = parse_mode(&raw[..space])?;
     let rest = &raw[space + 1..];
     let nul = rest.iter().position(|byte| *byte == 0)?;
     let name = &rest[..nul];
     let rest = &rest[nul + 1..];
     let (id, rest) = rest.split_first_chunk::<20>()?;
     Some((Line { mode, name, id: ObjectId(*id) }, rest))
+}
+
+/// Parses a mode: octal digits, with any number of zeros before them, as git does.
+fn parse_mode(digits: &[u8]) -> Option<u32> {
+    let add = |mode: u32, digit: &u8| match digit {
+        b'0'..=b'7' => Some(mode.checked_mul(8)? | u32::from(digit - b'0')),
+        _ => None,
+    };
+    if digits.is_empty() { None } else { digits.iter().try_fold(0, add) }
 }
 
 /// Appends a name to the path of a walk. Returns the path's previous length, to which the walk truncates it afterwards.
@@ -113,7 +121,7 @@ pub(super) fn push_name(path: &mut Vec<u8>, name: &[u8]) -> usize {
 /// time instead of keeping parsed entries, because a tree may have a million of them.
 pub(super) fn lines<'a>(id: &ObjectId, raw: &'a [u8]) -> Result<Lines<'a>, ObjectError> {
     let count = entries(raw).try_fold(0, |count, line| line.map(|_| count + 1));
-    let left = count.map_err(|why| ObjectError::Unreadable {
+    let left = count.map_err(|why| ObjectError::Malformed {
         id: *id,
         expected: "tree".into(),
         why: why.to_string(),
@@ -389,6 +397,21 @@ mod tests {
         let lines: Vec<_> = entries(&raw).map(Result::unwrap).collect();
         assert_eq!(lines[0], Line { mode: 0o104_755, name: b"odd", id: ObjectId([7; 20]) });
         assert!(lines[1].is_dir() && lines[1].name == b"a/b");
+    }
+
+    #[test]
+    fn a_mode_may_begin_with_zeros_and_has_nothing_but_octal_digits() {
+        let of =
+            |mode: &str| split(&[mode.as_bytes(), b" a\0", &[7; 20]].concat()).map(|(line, _)| line.mode);
+        let many = format!("{:0>64}", "100644");
+        for (mode, parsed) in
+            [("000000100644", 0o100_644), (&many, 0o100_644), ("040000", DIRECTORY), ("0", 0)]
+        {
+            assert_eq!(of(mode), Some(parsed), "{mode}");
+        }
+        for mode in ["", "+100644", "100648", "100644x", "40000000000"] {
+            assert_eq!(of(mode), None, "{mode}");
+        }
     }
 
     #[test]

@@ -190,6 +190,12 @@ pub enum Rule {
         /// The limit.
         limit: u64,
     },
+    /// An object's content is not that of such an object, or it is of another type than the entry says.
+    #[error("{what}")]
+    Malformed {
+        /// The object, and what is wrong with it.
+        what: String,
+    },
     /// Full paths, which git's index stores, are too large together.
     #[error("with it git's index of the tree takes more than {}, for it spells every path in full", human::bytes(*limit))]
     IndexBytes {

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::sync::{Mutex, watch};
+use tokio_util::sync::CancellationToken;
 
 use super::{Named, Recorded, SourceError, Upstream};
 use crate::retry::ErrorClass;
@@ -137,7 +138,8 @@ impl Drop for WaitingDelivery {
 }
 
 /// Compares revisions of the ref, to tell an advance from a rewind. It holds the mirror's lock while it asks, at most
-/// for the time limit of an attempt; attempts wait meanwhile. The time to get the lock is not limited.
+/// for half the time limit of an attempt: an attempt that waits meanwhile has the other half. The time to get the lock
+/// is not limited.
 pub struct RevisionComparer {
     mirror: Arc<Mutex<Upstream>>,
     limit: Duration,
@@ -146,13 +148,13 @@ pub struct RevisionComparer {
 impl RevisionComparer {
     /// Uses the given mirror, with the time limit of an attempt.
     pub fn new(mirror: Arc<Mutex<Upstream>>, limit: Duration) -> Self {
-        Self { mirror, limit }
+        Self { mirror, limit: limit / 2 }
     }
 
     /// Returns the relation of the revision that the ref names to a recorded one, from the mirror or the remote.
     ///
     /// # Errors
-    /// When the remote does not answer, or not within the time limit.
+    /// When the remote does not answer, or not within the time limit. If the future is dropped, the lock is released.
     pub(super) async fn relation(
         &self,
         recorded: Recorded,
@@ -160,19 +162,25 @@ impl RevisionComparer {
     ) -> Result<Relation, SourceError> {
         let old = recorded.revision;
         let limit = self.limit;
+        let cancel = CancellationToken::new();
+        let _dropped = cancel.clone().drop_guard();
         let runtime = tokio::runtime::Handle::current();
         let mut mirror = Arc::clone(&self.mirror).lock_owned().await;
         // On a blocking thread, because a connection must stay on the thread that uses it.
         let task = tokio::task::spawn_blocking(move || {
-            runtime.block_on(async { tokio::time::timeout(limit, mirror.relation(&recorded, named)).await })
+            let asked = tokio::time::timeout(limit, mirror.relation(&recorded, named));
+            runtime.block_on(cancel.run_until_cancelled(asked))
         });
-        match task.await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic())) {
-            Ok(found) => found.map_err(|error| SourceError::of_set(&error)),
-            Err(_) => {
+        let answered = task.await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()));
+        match answered {
+            Some(Ok(found)) => found.map_err(|error| SourceError::of_set(&error)),
+            None => Err(SourceError::interrupted()), // unreachable: only the end of this future cancels it
+            Some(Err(_)) => {
                 let [old, new] = [old, named].map(|revision| revision.short().to_string());
                 let what =
                     format!("the remote did not answer within {limit:?} how {old} and {new} are related");
-                let hints = vec!["--sync-timeout gives it more time".to_owned()];
+                let hints =
+                    vec!["it may take half of --sync-timeout: raise that to give it more time".to_owned()];
                 Err(SourceError { what, hints, class: ErrorClass::Transient })
             }
         }
@@ -181,10 +189,14 @@ impl RevisionComparer {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use tokio::net::TcpListener;
     use tokio::sync::mpsc;
 
     use super::*;
-    use crate::revision::ObjectId;
+    use crate::mirror::{self, wire};
+    use crate::revision::{ObjectId, Ref};
 
     const A: Revision = Revision(ObjectId([1; 20]));
     const B: Revision = Revision(ObjectId([2; 20]));
@@ -258,5 +270,22 @@ mod tests {
         }
         drop(results);
         assert_eq!(newest.changed().await, None);
+    }
+
+    #[tokio::test]
+    async fn a_delivery_that_ends_while_it_compares_releases_the_mirror() {
+        let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/remote", silent.local_addr().unwrap());
+        let dir = tempfile::tempdir().unwrap();
+        let options = mirror::Options::new(dir.path().join("mirror"), Ref::Head, wire::Options::new(url));
+        let upstream = Arc::new(Mutex::new(Upstream::open(options, None).unwrap()));
+        let comparer = RevisionComparer::new(Arc::clone(&upstream), Duration::from_secs(120));
+        let recorded = Recorded { revision: A, sources: BTreeMap::new() };
+        let _connection = tokio::select! {
+            answer = comparer.relation(recorded, B) => panic!("{answer:?}"),
+            asked = silent.accept() => asked.unwrap(),
+        };
+        let free = tokio::time::timeout(Duration::from_secs(10), upstream.lock()).await;
+        assert!(free.is_ok(), "an attempt would wait for an answer that nobody needs");
     }
 }

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Mutex;
+use tokio::time::Instant;
 
 use super::SourceError;
-use crate::mirror::{self, Mirror, Tip};
+use crate::mirror::{self, Mirror, Tip, TurnWait};
 use crate::retry::ErrorClass;
 use crate::revision::{ObjectId, Ref, Revision};
 
@@ -22,6 +23,8 @@ const TRANSACTION: Duration = Duration::from_millis(25);
 /// The input of a poll.
 pub(super) struct PollRequest {
     pub(super) mirror: Arc<Mutex<Mirror>>,
+    /// How long the mirror has waited for its turns to index packs.
+    pub(super) turn_wait: TurnWait,
     /// The refs as the file has them, each once.
     pub(super) refs: Vec<String>,
     /// By ref, the object it named before and that object's commit. The same object is not fetched again.
@@ -30,6 +33,7 @@ pub(super) struct PollRequest {
     pub(super) refused: BTreeMap<String, (ObjectId, SourceError)>,
     /// Revisions that the mirror must keep.
     pub(super) held: Vec<Revision>,
+    /// The time limit. The time that the mirror waits for its turns does not count: other remotes use it up.
     pub(super) timeout: Duration,
 }
 
@@ -91,9 +95,10 @@ impl PollResult {
 pub(super) async fn poll(request: PollRequest) -> PollResult {
     let refs = request.refs.clone();
     let timeout = request.timeout;
-    match tokio::time::timeout(timeout, ask(request)).await {
-        Ok(answers) => answers,
-        Err(_) => {
+    let turn_wait = request.turn_wait.clone();
+    match within(timeout, &turn_wait, ask(request)).await {
+        Some(answers) => answers,
+        None => {
             let seconds = timeout.as_secs_f64();
             let what = format!("it took longer than {seconds}s, nine tenths of --sync-timeout");
             let hints = vec![
@@ -101,6 +106,24 @@ pub(super) async fn poll(request: PollRequest) -> PollResult {
             ];
             failed(&refs, &SourceError { what, hints, class: ErrorClass::Timeout })
         }
+    }
+}
+
+/// Runs `work` with a time limit that leaves out the time spent waiting for turns. `None` if it takes longer.
+async fn within<T>(limit: Duration, turn_wait: &TurnWait, work: impl Future<Output = T>) -> Option<T> {
+    let start = Instant::now();
+    let before = turn_wait.total();
+    let mut work = std::pin::pin!(work);
+    let mut deadline = start + limit;
+    loop {
+        if let Ok(done) = tokio::time::timeout_at(deadline, &mut work).await {
+            return Some(done);
+        }
+        let later = start + limit + turn_wait.total().saturating_sub(before);
+        if later <= deadline {
+            return None;
+        }
+        deadline = later;
     }
 }
 
@@ -207,4 +230,30 @@ async fn request_tips(
     let found = mirror.resolve_refs(&refs).await?;
     let tip = |ref_name| found.tip(ref_name).map_err(|error| SourceError::of_mirror(&error.into()));
     Ok(refs.iter().map(tip).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_time_that_another_remote_takes_does_not_count() {
+        let seconds = Duration::from_secs;
+        let turn_wait = TurnWait::default();
+        let wait = |time| turn_wait.while_waiting(tokio::time::sleep(time));
+        let fetch = async {
+            wait(seconds(8)).await;
+            tokio::time::sleep(seconds(3)).await;
+            wait(seconds(30)).await;
+            tokio::time::sleep(seconds(6)).await;
+        };
+        assert_eq!(within(seconds(10), &turn_wait, fetch).await, Some(()));
+        let slow = async {
+            wait(seconds(30)).await;
+            tokio::time::sleep(seconds(11)).await;
+        };
+        let start = Instant::now();
+        assert_eq!(within(seconds(10), &turn_wait, slow).await, None);
+        assert_eq!(start.elapsed().as_secs(), 40, "its own time is as limited as ever");
+    }
 }

@@ -4,15 +4,16 @@
 //! repositories that answer soon. It does not wait for one that hangs or fails: the sources of that repository stay at
 //! their last published commits, and its answer requests another attempt if it brings something new.
 //!
-//! Files: `options` settings and errors; `repository` one repository and its backoff; `choice` the commit of each
-//! source, and which sources are held back; `answer_sender` what a poll does with its answers; `failures` what is logged
-//! and counted of failures, and the failure of all; `answer` questions of deliveries, and the sources' status; `upkeep`
-//! garbage collection.
+//! Files: `options` settings and errors; `opening` how mirrors are opened; `repository` one repository and its backoff;
+//! `choice` the commit of each source, and which sources are held back; `answer_sender` what a poll does with its
+//! answers; `failures` what is logged and counted of failures, and the failure of all; `answer` questions of
+//! deliveries, and the sources' status; `upkeep` garbage collection.
 
 mod answer;
 mod answer_sender;
 mod choice;
 mod failures;
+mod opening;
 mod options;
 mod repository;
 mod upkeep;
@@ -23,12 +24,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use answer_sender::{AnswerSender, wake_at};
 use failures::Failing;
+use opening::Opening;
 pub use options::{SetError, SetOptions, WireOf};
 use repository::{Repository, mirror_name};
 
@@ -80,6 +82,10 @@ pub struct SourceSet {
     sources: Vec<Followed>,
     /// The repositories, by the name of their mirror.
     repositories: BTreeMap<String, Repository>,
+    /// The mirrors that are being opened, by name.
+    opening: BTreeMap<String, Opening>,
+    /// Limits how many mirrors are checked at the same time.
+    checks: Arc<Semaphore>,
     polls: JoinSet<()>,
     answers: mpsc::UnboundedReceiver<(String, PollResult)>,
     answer_sender: AnswerSender,
@@ -121,6 +127,8 @@ impl SourceSet {
             unique: UniqueBaseNames::default(),
             sources: Vec::new(),
             repositories: BTreeMap::new(),
+            opening: BTreeMap::new(),
+            checks: opening::limiter(),
             polls: JoinSet::new(),
             answers,
             answer_sender: AnswerSender {
@@ -239,14 +247,22 @@ impl SourceSet {
                 self.repositories
                     .retain(|name, open| *name != mirror || open.busy || open.url == listed.repo);
             }
-            let mut unopened = None;
             if !self.repositories.contains_key(&mirror) {
-                unopened = self.open_mirror(&mirror, wire, &listed).await.err();
+                self.begin_opening(&mirror, wire, &listed);
             }
-            followed.push(Followed { listed, mirror, repo, unopened });
+            followed.push(Followed { listed, mirror, repo, unopened: None });
+        }
+        let deadline = self.opening_deadline(list.on_failure);
+        let mut unopened = BTreeMap::new();
+        for source in &mut followed {
+            if let Err(why) = self.finish_opening(&source.mirror, deadline).await {
+                unopened.insert(source.mirror.clone(), why);
+            }
+            source.unopened = unopened.get(&source.mirror).cloned();
         }
         let is_followed = |name: &String| followed.iter().any(|source| source.mirror == *name);
         self.repositories.retain(|name, repository| repository.busy || is_followed(name));
+        self.opening.retain(|name, opening| is_followed(name) || !opening.is_finished());
         let listed =
             |sources: &[Followed]| sources.iter().map(|source| source.listed.clone()).collect::<Vec<_>>();
         if listed(&followed) != listed(&self.sources) {
@@ -269,28 +285,6 @@ impl SourceSet {
         let client = wire::Client::new(wire.clone()).map_err(mirror::Error::from);
         let repo = client.map_err(|error| of_source(&listed.name, &error))?.remote().to_owned();
         Ok((listed, wire, repo))
-    }
-
-    /// Opens the mirror `name`, and adds its repository.
-    async fn open_mirror(
-        &mut self,
-        name: &str,
-        wire: wire::Options,
-        listed: &SourceSpec,
-    ) -> Result<(), SourceError> {
-        let wire::Options { max_fetch_bytes, ref issued, .. } = self.options.mirror.wire;
-        let wire = wire::Options { max_fetch_bytes, issued: issued.clone(), ..wire };
-        let options = mirror::Options {
-            dir: self.options.dir.join(name),
-            wire,
-            followed: listed.parsed_ref(),
-            ..self.options.mirror.clone()
-        };
-        let composer = Arc::clone(&self.composer);
-        let opened = blocking(move || composer.mirror(options)).await;
-        let opened = opened.map_err(|error| SourceError::of_mirror(&error))?;
-        self.repositories.insert(name.to_owned(), Repository::new(opened, listed.repo.clone()));
-        Ok(())
     }
 
     /// Marks the repositories of requested sources. The mark stays until the repository is polled. If it is paused, an
@@ -341,6 +335,7 @@ impl SourceSet {
             let held = held.iter().filter(|part| part.mirror == *name).map(|part| part.revision);
             let question = PollRequest {
                 mirror: Arc::clone(&repository.mirror),
+                turn_wait: repository.turn_wait.clone(),
                 refs: refs.into_iter().collect(),
                 known: repository.known.clone(),
                 refused: repository.refused.clone(),
@@ -371,12 +366,17 @@ impl SourceSet {
         late.map(|(name, _)| name.clone()).collect()
     }
 
+    /// Returns true if nothing can be published without all sources, or the process ends with this attempt.
+    fn needs_all(&self, on_failure: OnFailure) -> bool {
+        let is_first = self.options.root && self.published.is_empty();
+        self.options.one_time || is_first || on_failure == OnFailure::Hold
+    }
+
     /// Waits for answers: for all if the set cannot be published without them, otherwise for a limited time and without
     /// the repositories in `not_awaited`. In an outage of all repositories that time begins with the first answer.
     async fn wait_for_answers(&mut self, not_awaited: &BTreeSet<String>, is_outage: bool) {
-        let &SetOptions { one_time, root, timeout, .. } = &self.options;
-        let is_first = root && self.published.is_empty();
-        let all = one_time || is_first || self.on_failure == OnFailure::Hold;
+        let timeout = self.options.timeout;
+        let all = self.needs_all(self.on_failure);
         let limit = if self.delivery_waits() {
             // Twice the duration of the slowest last poll, so that repositories that become slower still answer in
             // time.

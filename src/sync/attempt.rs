@@ -24,6 +24,7 @@ use super::staging::Choice;
 use super::view::{Done, View};
 use super::{Options, PayloadInputs};
 use crate::clock;
+use crate::configmap::apply::Placement;
 use crate::generation::{GenerationRecord, Name};
 use crate::hooks::Hooks;
 use crate::human::one_line;
@@ -47,7 +48,9 @@ struct SettledTip {
 pub(super) struct Worker {
     options: Arc<Options>,
     store: Arc<Mutex<Store>>,
+    /// Deliveries lock it, too, so it is locked within the bounds of the attempt.
     upstream: Arc<Mutex<Upstream>>,
+    objects: Objects,
     metrics: Metrics,
     spare: SpareWork,
     scrubs: Scrubs,
@@ -57,6 +60,8 @@ pub(super) struct Worker {
     settled: Option<(SettledTip, Name)>,
     /// The commit the ref names, if the last attempt found that the root has it.
     named: Option<Named>,
+    /// Where the sources were placed when the upstream was last asked or fetched from.
+    placement: Placement,
     /// The revision of the tip in `settled`.
     settled_revision: Option<Revision>,
     /// The generation that was current before it disappeared (deleted by somebody else).
@@ -113,6 +118,7 @@ impl Worker {
         Self {
             options,
             store: Arc::new(Mutex::new(store)),
+            objects: upstream.objects(),
             upstream: Arc::new(Mutex::new(upstream)),
             metrics,
             spare: SpareWork::default(),
@@ -122,6 +128,7 @@ impl Worker {
             view,
             settled: None,
             named: None,
+            placement: Placement::default(),
             settled_revision: None,
             lost: None,
             refused: None,
@@ -142,7 +149,7 @@ impl Worker {
     }
 
     /// Shared handle to the remotes and their mirrors; deliveries of ConfigMaps use the same one.
-    pub(super) fn upstream(&self) -> Arc<Mutex<Upstream>> {
+    pub(super) fn shared_upstream(&self) -> Arc<Mutex<Upstream>> {
         Arc::clone(&self.upstream)
     }
 
@@ -153,7 +160,7 @@ impl Worker {
     /// Steps 5 to 8.
     async fn advance(&mut self, bounds: &Bounds, tip: &Tip, choice: &Choice) -> Result<Done, Error> {
         let revision = self.fetch(bounds, tip, &choice.wanted).await?; // 5
-        let objects = self.objects().await;
+        let objects = self.objects.clone();
         let path = self.options.path.clone();
         let current = self.view.revision();
         let inspect = move || {
@@ -191,14 +198,14 @@ impl Worker {
         let known = SettledTip { object: tip.object, selection: choice.digest.clone() };
         if self.is_current(&tip, &known) {
             let mut published = None;
-            if self.unverified || self.may_differ_in_depth(&tip).await {
+            if self.unverified || self.may_differ_in_depth(bounds, &tip).await? {
                 let revision = self.fetch(bounds, &tip, &choice.wanted).await?;
                 published = self.verify(bounds, revision, choice).await?;
             }
             // The commit of an annotated tag may be known only from the fetch.
             let settled = self.settled.as_ref().is_some_and(|(settled, _)| *settled == known);
             let revision = self.settled_revision.filter(|_| settled);
-            self.remember_named(revision.unwrap_or(Revision(tip.peeled.unwrap_or(tip.object)))).await;
+            self.remember_named(revision.unwrap_or(Revision(tip.peeled.unwrap_or(tip.object))));
             self.remember_settled(known);
             return Ok(published.map_or(Done::Unchanged, Done::published)); // 3
         }
@@ -212,7 +219,7 @@ impl Worker {
         match self.advance(bounds, &tip, choice).await {
             Ok(done) => {
                 if let Some(revision) = self.readable {
-                    self.remember_named(revision).await;
+                    self.remember_named(revision);
                 }
                 self.remember_settled(known);
                 self.refused = None;
@@ -221,7 +228,7 @@ impl Worker {
             Err(error) => {
                 let error = match error {
                     Error::Mirror(mirror::Error::Refused(refusal)) => {
-                        let mut upstream = self.upstream.lock().await;
+                        let mut upstream = self.upstream(bounds, bounds.stage()).await?;
                         let held_back = upstream.hold_back(refusal);
                         drop(upstream);
                         match held_back {
@@ -231,7 +238,10 @@ impl Worker {
                     }
                     Error::Store(error @ (StoreError::Collision { .. } | StoreError::Folded { .. })) => {
                         let hints = error.hints();
-                        if self.upstream.lock().await.hold_back_one_updated(&one_line(&error), &hints) {
+                        let mut upstream = self.upstream(bounds, bounds.stage()).await?;
+                        let held_back = upstream.hold_back_one_updated(&one_line(&error), &hints);
+                        drop(upstream);
+                        if held_back {
                             return Box::pin(self.follow(bounds, choice, may_publish)).await;
                         }
                         error.into()
@@ -248,15 +258,14 @@ impl Worker {
 
     /// Returns true if the mirror's history may not have the configured depth. Only git-sync's layout publishes
     /// worktrees in which git shows the history; the other layout skips the check.
-    async fn may_differ_in_depth(&self, tip: &Tip) -> bool {
+    async fn may_differ_in_depth(&self, bounds: &Bounds, tip: &Tip) -> Result<bool, Error> {
         let revision = Revision(tip.peeled.unwrap_or(tip.object));
-        self.by_commit && !self.upstream.lock().await.is_settled(revision)
+        Ok(self.by_commit && !self.upstream(bounds, Stage::Fetch).await?.is_settled(revision))
     }
 
     /// Records the revision that the ref names, for deliveries.
-    async fn remember_named(&mut self, revision: Revision) {
-        let sources = self.upstream.lock().await.placement();
-        self.named = Some(Named { revision, sources });
+    fn remember_named(&mut self, revision: Revision) {
+        self.named = Some(Named { revision, sources: self.placement.clone() });
         self.settled_revision = Some(revision);
     }
 
@@ -269,9 +278,10 @@ impl Worker {
         let began = Instant::now();
         let held = self.held();
         let current = self.view.revision();
-        let mut upstream = self.upstream.lock().await;
+        let mut upstream = self.upstream(bounds, Stage::Resolve).await?;
         let resolved = bounds.network(Stage::Resolve, upstream.resolve(current, &held)).await;
         self.view.sources = upstream.source_statuses(current, false);
+        self.placement = upstream.placement();
         self.was_answered = resolved.as_ref().map_or_else(Error::is_no_such_ref, |_| true);
         let tip = resolved?;
         self.metrics.took("resolve", began.elapsed());
@@ -288,13 +298,9 @@ impl Worker {
         held
     }
 
-    async fn objects(&self) -> Objects {
-        self.upstream.lock().await.objects()
-    }
-
     /// Returns true if the mirror holds the revision.
     async fn holds(&self, bounds: &Bounds, revision: Revision) -> Result<bool, Error> {
-        let objects = self.objects().await;
+        let objects = self.objects.clone();
         bounds.blocking(Stage::Export, move |_| Ok(objects.holds(revision))).await
     }
 
@@ -303,6 +309,11 @@ impl Worker {
         let commit = tip.peeled.unwrap_or(tip.object);
         self.settled.as_ref().is_some_and(|(settled, name)| settled == known && *name == current.name)
             || (current.revision == Revision(commit) && current.selection == known.selection)
+    }
+
+    /// Locks the remotes and their mirrors.
+    async fn upstream(&self, bounds: &Bounds, stage: Stage) -> Result<OwnedMutexGuard<Upstream>, Error> {
+        bounds.lock(stage, &self.upstream).await
     }
 
     /// Locks the store for a blocking step.
@@ -353,14 +364,7 @@ impl Work for Worker {
         };
         self.was_answered = false;
         let followed = self.follow(bounds, &choice, may_publish).await;
-        let mut upstream = self.upstream.lock().await;
-        if followed.is_ok() {
-            upstream.clear_suspects();
-        }
-        self.view.sources = upstream.source_statuses(self.view.revision(), followed.is_err());
-        self.view.source_failures = upstream.take_failures();
-        let answered = upstream.is_answered();
-        drop(upstream);
+        let answered = self.look_at_sources(bounds, &followed).await;
         if let Some(newest) = newest_answer(&self.view.sources) {
             self.view.last_answer = newest;
         } else if self.was_answered && !followed.as_ref().is_err_and(Error::is_connection_failure) {
@@ -394,13 +398,16 @@ impl Work for Worker {
         }
         self.housekeeping_due = false;
         let held = self.held();
-        let mut upstream = Arc::clone(&self.upstream).lock_owned().await;
         let root = self.root.clone();
-        let kept = bounds.blocking(Stage::Fetch, move |_| {
-            let kept = upstream.housekeep(&held);
-            let bytes = if upstream.dir().starts_with(&root) { upstream.disk_bytes() } else { 0 };
-            Ok((kept, bytes))
-        });
+        let kept = async {
+            let mut upstream = self.upstream(bounds, Stage::Fetch).await?;
+            let keep = move |_: &_| {
+                let kept = upstream.housekeep(&held);
+                let bytes = if upstream.dir().starts_with(&root) { upstream.disk_bytes() } else { 0 };
+                Ok((kept, bytes))
+            };
+            bounds.blocking(Stage::Fetch, keep).await
+        };
         match kept.await {
             Ok((kept, bytes)) => {
                 self.view.mirror_bytes = Some(bytes);
@@ -408,7 +415,10 @@ impl Work for Worker {
                     self.log_nonfatal("housekeep", &error.into());
                 }
             }
-            Err(error) => self.log_nonfatal("housekeep", &error),
+            Err(error) => {
+                self.housekeeping_due |= matches!(error, Error::MirrorInUse { .. });
+                self.log_nonfatal("housekeep", &error);
+            }
         }
         if !self.options.spare {
             return;
@@ -438,7 +448,7 @@ impl Work for Worker {
                 debug!("no spare: the selection of files changed meanwhile");
             }
             Ok(choice) => {
-                let objects = self.objects().await;
+                let objects = self.objects.clone();
                 self.spare.start(task, objects, revision, choice.wanted, self.metrics.clone());
             }
             Err(error) => self.log_nonfatal("spare", &error),

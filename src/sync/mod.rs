@@ -233,7 +233,7 @@ impl Sync {
 
     /// Returns a handle for deliveries that compares revisions, using this sync's mirror and remote.
     pub fn comparer(&self) -> RevisionComparer {
-        RevisionComparer::new(self.worker.upstream(), self.options.sync_timeout)
+        RevisionComparer::new(self.worker.shared_upstream(), self.options.sync_timeout)
     }
 
     /// Runs until the sync is done, gives up, or `draining` is cancelled.

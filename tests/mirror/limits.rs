@@ -1,8 +1,12 @@
 //! What a hostile or careless remote may cost.
 
-use super::common::{Files, Remote};
-use super::{Bench, noise, try_update, update, wide};
-use treeswap::mirror::{Access, Error, Selection, Submodules};
+use git2::ObjectType;
+
+use super::common::http_backend::{HttpBackend, Kind};
+use super::common::{Files, Raw, Remote};
+use super::{Bench, noise, payload, revision, try_update, update, wide};
+use treeswap::mirror::{Access, Error, Selection, Submodules, wire};
+use treeswap::payload::Rule;
 
 #[test]
 fn a_delta_bomb_names_the_memory_limit_and_its_flag() {
@@ -73,5 +77,62 @@ fn a_program_that_is_no_indexer_is_named() {
         bench.options.indexer = program.into();
         let error = try_update(&mut bench.open(), &[]).unwrap_err();
         assert!(error.to_string().contains(says), "{error}");
+    }
+}
+
+/// Publishes what `tip` returns as `asked`, beside an honest commit that the mirror has. Returns the outcome of the
+/// fetch, and the number of requests.
+fn fetch_over_http(
+    asked: &str,
+    tip: impl FnOnce(&Raw) -> git2::Oid,
+) -> (Bench, Result<String, Error>, usize) {
+    let mut bench = Bench::new(asked);
+    let server = HttpBackend::start(bench.world.dir(), Kind::default());
+    bench.options.wire = wire::Options::new(server.url("remote"));
+    let honest = bench.world.remote.commit(&wide());
+    bench.world.remote.git(&["update-ref", asked, &honest]);
+    let mut mirror = bench.open();
+    update(&mut mirror, &[]);
+    let tip = tip(&Raw::open(&bench.world.remote.path));
+    std::fs::write(bench.world.remote.path.join(asked), format!("{tip}\n")).unwrap();
+    server.forget();
+    let fetched = try_update(&mut mirror, &[revision(&honest)]);
+    let paths = fetched.map(|at| {
+        let payload = payload(&mirror.objects(), at);
+        let paths = payload.entries.iter().map(|entry| payload.path_of(entry));
+        paths.map(|path| String::from_utf8_lossy(&path).into_owned()).collect::<Vec<_>>().join(" ")
+    });
+    let hits = server.hits().len();
+    (bench, paths, hits)
+}
+
+#[test]
+fn what_an_author_wrote_is_published_or_refused_and_not_asked_for_again() {
+    let main = "refs/heads/main";
+    let entry = |mode: &'static str| move |raw: &Raw| raw.commit(raw.tree(&[(mode, "file", raw.blob("x"))]));
+    let (_, padded, requests) = fetch_over_http(main, entry("000000100644"));
+    assert_eq!((padded.unwrap().as_str(), requests), ("file", 2), "git ignores the zeros, too");
+    let endless_tags = |raw: &Raw| {
+        let mut tip = raw.commit(raw.tree(&[("100644", "file", raw.blob("x"))]));
+        let mut kind = "commit";
+        for _ in 0..17 {
+            let text = format!("object {tip}\ntype {kind}\ntag t\ntagger a <a@example.com> 0 +0000\n\nx\n");
+            tip = raw.object(ObjectType::Tag, text.as_bytes());
+            kind = "tag";
+        }
+        tip
+    };
+    // git drops the upper digits of this mode.
+    let overlong = fetch_over_http(main, entry("7000000000000100644"));
+    let tags = fetch_over_http("refs/tags/deep", endless_tags);
+    for ((bench, refused, requests), says) in
+        [(overlong, "its entry 0 (`file`) is malformed"), (tags, "16 tags")]
+    {
+        let error = refused.unwrap_err();
+        let Error::Refused(refusal) = &error else { panic!("{error:?}") };
+        assert!(matches!(&refusal.rule, Rule::Malformed { what } if what.contains(says)), "{error}");
+        assert!(error.is_refusal() && !error.is_transient(), "{error}");
+        assert_eq!(requests, 2, "the refs, and one pack");
+        assert_eq!(bench.packs().len(), 1, "the useless pack is removed");
     }
 }

@@ -2,10 +2,13 @@
 
 use std::collections::{BTreeSet, HashSet};
 
+use tokio_util::sync::CancellationToken;
+
 use crate::mirror::Depth;
-use crate::mirror::closure::{LocalHistory, history, tree_closure};
+use crate::mirror::closure::{HistoryWalk, tree_closure};
 use crate::mirror::error::Error;
 use crate::mirror::layout::Layout;
+use crate::mirror::object_error::ObjectError;
 use crate::mirror::odb::ObjectReader;
 use crate::mirror::repo_kind::RepoKind;
 use crate::revision::{ObjectId, Revision};
@@ -34,16 +37,30 @@ pub(super) struct CompleteTip {
     pub(super) boundary: Vec<ObjectId>,
 }
 
-/// Inspects the mirror with regard to the object `want`. `received` is set after a pack arrived: the commits at which
-/// the remote's own history ends. The indexing child has then verified that the tip's tree is complete.
+/// What to inspect the mirror for.
+pub(super) struct Inspection {
+    /// The wanted object.
+    pub(super) want: ObjectId,
+    /// The published revisions, newest first.
+    pub(super) held: Vec<Revision>,
+    pub(super) depth: Depth,
+    pub(super) partial: bool,
+    /// Set after a pack arrived: the commits at which the remote's own history ends. The indexing child has then
+    /// verified that the tip's tree is complete.
+    pub(super) received: Option<HashSet<ObjectId>>,
+    /// The last tip that was found complete, with history of the configured depth.
+    pub(super) settled: Option<ObjectId>,
+}
+
+/// Inspects the mirror. Fails with [`Error::Cancelled`] once `cancel` is cancelled: a full history may have millions of
+/// commits.
 pub(super) fn inspect(
     reader: &ObjectReader<'_>,
     layout: &Layout,
-    want: ObjectId,
-    held: &[Revision],
-    (depth, partial): (Depth, bool),
-    received: Option<HashSet<ObjectId>>,
+    inspection: Inspection,
+    cancel: &CancellationToken,
 ) -> Result<LocalState, Error> {
+    let Inspection { want, held, depth, partial, received, settled } = inspection;
     let mut known = LocalState { shallow: layout.shallow(), ..LocalState::default() };
     let mut base = None;
     for id in layout.tip().into_iter().chain(held.iter().map(|held| held.0)) {
@@ -69,40 +86,45 @@ pub(super) fn inspect(
         Err(_) => return Ok(known),
     };
     let whole = received.is_some() || tree_closure(reader, peeled.tree, base, partial).is_ok();
+    let commit = peeled.commit;
+    let has_received = received.is_some();
     let ends = received.unwrap_or_default();
-    let history = history(reader, peeled.commit, depth, &ends).unwrap_or_default();
+    // Then nothing is cut off, and the history of the last complete tip is whole if garbage collection kept it.
+    let is_whole = depth == Depth::Full && known.shallow.is_empty() && ends.is_empty();
+    let settled = settled.filter(|id| is_whole && held.contains(&Revision(*id)));
+    let mut walk = HistoryWalk::new(reader, depth, &ends, cancel).until(settled);
+    let history = match walk.of(commit) {
+        Ok(history) => history,
+        Err(None) => return Err(Error::Cancelled),
+        // It would be the same in another pack.
+        Err(Some(error @ ObjectError::Malformed { .. })) if has_received => {
+            return Err(Error::damaged(Revision(commit), error));
+        }
+        Err(Some(_)) => return Ok(known),
+    };
     if whole && history.complete {
-        let commit = peeled.commit;
         let parents = reader.commit(&commit).map_or(0, |commit| commit.parents.len());
-        let others = known.haves.iter().copied().chain(held.iter().map(|held| held.0));
-        let mut boundary = boundary(reader, history, others, depth, &ends);
+        let mut boundary: BTreeSet<_> = history.boundary.into_iter().collect();
+        if !is_whole {
+            // Those of the revisions that must stay readable.
+            let others = known.haves.iter().copied().chain(held.iter().map(|held| held.0));
+            for id in others.collect::<BTreeSet<_>>() {
+                match walk.of(id) {
+                    Ok(history) => boundary.extend(history.boundary),
+                    Err(None) => return Err(Error::Cancelled),
+                    Err(Some(_)) => {} // absent
+                }
+            }
+        }
         if layout.kind() == RepoKind::Worktrees {
             // Foreign refs may depend on other boundary commits: those whose parents are still absent are kept.
             let cut = |id: &ObjectId| {
                 reader.commit(id).is_ok_and(|commit| !commit.parents.iter().all(|parent| reader.has(parent)))
             };
             boundary.extend(layout.shallow().into_iter().filter(cut));
-            boundary.sort_unstable();
-            boundary.dedup();
         }
+        let boundary = boundary.into_iter().collect();
         known.complete = Some(CompleteTip { commit, parents, boundary });
     }
     Ok(known)
-}
-
-/// The content of the `shallow` file: the boundary of the tip, and those of the revisions that must stay readable.
-fn boundary(
-    reader: &ObjectReader<'_>,
-    tip: LocalHistory,
-    others: impl Iterator<Item = ObjectId>,
-    depth: Depth,
-    ends: &HashSet<ObjectId>,
-) -> Vec<ObjectId> {
-    let mut all: BTreeSet<_> = tip.boundary.into_iter().collect();
-    for id in others {
-        if let Ok(history) = history(reader, id, depth, ends) {
-            all.extend(history.boundary);
-        }
-    }
-    all.into_iter().collect()
 }

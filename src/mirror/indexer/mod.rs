@@ -104,9 +104,9 @@ pub(super) enum Report {
         /// The packs that may be removed, without a suffix.
         gone: Vec<String>,
     },
-    /// The pack was sound, but objects of the tip are missing. The pack was removed again.
+    /// The pack was sound, but objects of the tip are missing or of no use. The pack was removed again.
     Incomplete {
-        /// The path in the tree of the missing object, if it was found.
+        /// The path of the object in the tree, if it was found.
         at: Option<Box<str>>,
         /// The object, and why it cannot be read.
         error: ObjectError,
@@ -250,15 +250,12 @@ pub(super) fn failure(program: &Path, job: &Job, report: Report) -> Error {
         source: io::Error::new(kind_of(&why), why),
     };
     match (report, &job.task) {
-        (
-            Report::Incomplete { at, error: ObjectError::TooLarge { id, expected, bytes, limit } },
-            Task::Index { tip, .. },
-        ) => {
-            let path = at.map_or_else(|| format!("{expected} {id}"), String::from);
-            Error::too_large(Revision(*tip), path, bytes, limit)
-        }
         (Report::Incomplete { at, error }, Task::Index { tip, .. }) => {
-            Error::Incomplete { requested: *tip, at, source: error.into() }
+            Error::of_author(Revision(*tip), at.as_deref(), error).unwrap_or_else(|error| Error::Incomplete {
+                requested: *tip,
+                at,
+                source: error.into(),
+            })
         }
         (Report::Incomplete { at, error }, Task::Fill(_)) => {
             Error::Incomplete { requested: error.id(), at, source: error.into() }

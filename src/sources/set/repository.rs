@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use tokio::sync::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
-use crate::mirror::{self, Mirror, Part};
+use crate::mirror::{self, Mirror, Part, TurnWait};
 use crate::phase::LastAnswer;
 use crate::phase::machine::MIN_RETRY_DELAY;
 use crate::retry::Backoff;
@@ -34,6 +34,8 @@ pub(super) struct Pause {
 /// One repository, polled for all sources that use it with the same credentials.
 pub(super) struct Repository {
     pub(super) mirror: Arc<Mutex<Mirror>>,
+    /// How long the mirror has waited for its turns to index packs.
+    pub(super) turn_wait: TurnWait,
     /// The URL in the file when the mirror was opened. It may contain a secret.
     pub(super) url: String,
     /// By ref, the object it named last and that object's commit, which the mirror holds.
@@ -69,6 +71,7 @@ pub(super) struct Repository {
 impl Repository {
     pub(super) fn new(mirror: Mirror, url: String) -> Self {
         Self {
+            turn_wait: mirror.turn_wait(),
             mirror: Arc::new(Mutex::new(mirror)),
             url,
             known: BTreeMap::new(),

@@ -1,14 +1,15 @@
-//! Logging and counting of reaped generations and of failures that do not fail the attempt, and commit metadata for the
-//! status.
+//! Logging and counting of reaped generations and of failures that do not fail the attempt; commit metadata and the
+//! state of several sources for the status.
 
 use std::collections::BTreeMap;
 
 use tracing::{debug, info, warn};
 
-use super::Worker;
+use super::{Bounds, Done, Worker};
 use crate::generation::Name;
 use crate::human::one_line;
 use crate::revision::Revision;
+use crate::sources::SetError;
 use crate::sync::error::Error;
 
 impl Worker {
@@ -54,9 +55,25 @@ impl Worker {
         if new.is_empty() {
             return;
         }
-        let objects = self.objects().await;
+        let objects = self.objects.clone();
         let read = move || new.into_iter().map(|revision| (revision, objects.describe(revision))).collect();
         let read: Vec<_> = tokio::task::spawn_blocking(read).await.unwrap_or_default();
         self.view.commits.extend(read);
+    }
+
+    /// Updates the view of several sources after an attempt, and returns whether one was answered. If a delivery holds
+    /// the mirrors until the attempt is out of bounds, the next attempt does it.
+    pub(super) async fn look_at_sources(
+        &mut self,
+        bounds: &Bounds,
+        followed: &Result<Done, Error>,
+    ) -> Result<bool, SetError> {
+        let Ok(mut upstream) = self.upstream(bounds, bounds.stage()).await else { return Ok(true) };
+        if followed.is_ok() {
+            upstream.clear_suspects();
+        }
+        self.view.sources = upstream.source_statuses(self.view.revision(), followed.is_err());
+        self.view.source_failures = upstream.take_failures();
+        upstream.is_answered()
     }
 }

@@ -51,21 +51,23 @@ impl Worker {
             return false;
         }
         let held = self.held();
-        let mut upstream = Arc::clone(&self.upstream).lock_owned().await;
-        let bytes = match self.oversized_fetch {
-            Some((object, bytes)) if object == tip.object => bytes,
-            _ => match bounds.network(Stage::Fetch, upstream.pack_bytes(tip, &held)).await {
-                Ok(bytes) => bytes,
-                Err(error) => {
-                    debug!(error = one_line(&error), "it is not known how large it is");
-                    return false;
-                }
-            },
+        let oversized = async {
+            let mut upstream = self.upstream(bounds, Stage::Fetch).await?;
+            let bytes = match self.oversized_fetch {
+                Some((object, bytes)) if object == tip.object => bytes,
+                _ => bounds.network(Stage::Fetch, upstream.pack_bytes(tip, &held)).await?,
+            };
+            Ok::<_, Error>((bytes, upstream.dir()))
+        };
+        let (bytes, dir) = match oversized.await {
+            Ok(oversized) => oversized,
+            Err(error) => {
+                debug!(error = one_line(&error), "it is not known how large it is");
+                return false;
+            }
         };
         self.oversized_fetch = Some((tip.object, bytes));
         let needed = bytes + bytes / INDEX + (1 << 18);
-        let dir = upstream.dir();
-        drop(upstream);
         let mut store = self.store().await;
         let made = bounds.blocking(Stage::Fetch, move |cancel| {
             let made = store.make_room_to_fetch(&dir, needed, cancel)?;
@@ -106,11 +108,12 @@ impl Worker {
             }
             Ok(())
         });
-        let mut upstream = self.upstream.lock().await;
+        let mut upstream = self.upstream(bounds, Stage::Fetch).await?;
         let fetch = bounds.network(Stage::Fetch, upstream.fetch(tip, &held, wanted));
         // If the inspection fails, the spare is inspected when it is used.
         let (fetched, _) = tokio::join!(fetch, inspect_spare);
         self.view.sources = upstream.source_statuses(self.view.revision(), false);
+        self.placement = upstream.placement();
         let revision = fetched?;
         self.metrics.took("fetch", began.elapsed());
         Ok(revision)
@@ -148,7 +151,7 @@ impl Worker {
         info!(name: "update", target: GIT_SYNC, git_ref = ref_name, local, remote = %revision, updates, "update");
         let wanted = choice.wanted.clone();
         let choice = choice.clone();
-        let objects = self.objects().await;
+        let objects = self.objects.clone();
         let worktrees = self.by_commit.then(|| objects.clone());
         let mut store = self.store().await;
         let metrics = self.metrics.clone();
@@ -231,11 +234,14 @@ impl Worker {
     async fn make_room(&mut self, bounds: &Bounds, stage: Stage, coming: Option<Revision>) -> bool {
         let keep: Vec<_> = coming.into_iter().chain(self.held()).collect();
         let store = self.store().await;
-        let mut upstream = Arc::clone(&self.upstream).lock_owned().await;
-        let made = bounds.blocking(stage, move |cancel| {
-            store.wait_for_deletions(cancel); // of the staged files that did not fit
-            Ok(upstream.make_room(&keep)?)
-        });
+        let made = async {
+            let mut upstream = self.upstream(bounds, stage).await?;
+            let make = move |cancel: &_| {
+                store.wait_for_deletions(cancel); // of the staged files that did not fit
+                Ok(upstream.make_room(&keep)?)
+            };
+            bounds.blocking(stage, make).await
+        };
         match made.await {
             Ok(made) => {
                 if made {

@@ -142,7 +142,7 @@ impl Worker {
             self.unverified && (record.selection == choice.digest || claims(record))
         };
         let Some(record) = self.view.current().filter(is_comparable).cloned() else { return Ok(None) };
-        let objects = self.objects().await;
+        let objects = self.objects.clone();
         let mut store = self.store().await;
         let wanted = choice.wanted.clone();
         let digest = choice.digest.clone();
@@ -193,7 +193,7 @@ impl Worker {
         if self.by_commit || self.view.revision() == Some(revision) {
             return Ok(());
         }
-        let objects = self.objects().await;
+        let objects = self.objects.clone();
         let mut store = self.store().await;
         let noted = bounds.blocking(Stage::Publish, move |_| {
             let parts = objects.parts(revision).into_iter().map(|part| (part.name, part.revision));
@@ -230,7 +230,7 @@ impl Worker {
         let Some(revision) = self.view.revision().filter(|_| self.by_commit && !self.unverified) else {
             return Ok(None);
         };
-        let objects = self.objects().await;
+        let objects = self.objects.clone();
         let head = bounds.blocking(Stage::Repair, move |_| Ok(objects.worktree_head(revision))).await?;
         if head == Some(revision) {
             return Ok(None);

@@ -1,0 +1,155 @@
+//! Opens the mirrors of a set. Opening checks the whole tree that was fetched last, which may take longer than an
+//! attempt. So it goes on from one attempt to the next, and meanwhile the other sources are polled.
+
+use std::sync::Arc;
+
+use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use super::{OnFailure, Repository, SourceError, SourceSet, blocking};
+use crate::mirror::{self, Mirror, wire};
+use crate::retry::ErrorClass;
+use crate::sources::file::SourceSpec;
+
+/// The most mirrors that are checked at the same time: each check takes memory.
+const CHECKS_MAX: usize = 2;
+
+/// A mirror that is being opened.
+pub(super) struct Opening {
+    /// The URL in the file. It may contain a secret.
+    url: String,
+    task: JoinHandle<Result<Mirror, mirror::Error>>,
+}
+
+impl Opening {
+    /// Returns true once the mirror is open or has failed to open.
+    pub(super) fn is_finished(&self) -> bool {
+        self.task.is_finished()
+    }
+}
+
+/// Limits how many mirrors are checked at the same time.
+pub(super) fn limiter() -> Arc<Semaphore> {
+    Arc::new(Semaphore::new(CHECKS_MAX))
+}
+
+impl SourceSet {
+    /// Begins to open the mirror `name`, unless that has begun already.
+    pub(super) fn begin_opening(&mut self, name: &str, wire: wire::Options, listed: &SourceSpec) {
+        if self.opening.contains_key(name) {
+            return;
+        }
+        let wire::Options { max_fetch_bytes, ref issued, .. } = self.options.mirror.wire;
+        let wire = wire::Options { max_fetch_bytes, issued: issued.clone(), ..wire };
+        let options = mirror::Options {
+            dir: self.options.dir.join(name),
+            wire,
+            followed: listed.parsed_ref(),
+            ..self.options.mirror.clone()
+        };
+        let composer = Arc::clone(&self.composer);
+        let checks = Arc::clone(&self.checks);
+        let task = tokio::spawn(async move {
+            let _permit = checks.acquire().await; // an error means that it was closed, which never happens
+            blocking(move || composer.mirror(options)).await
+        });
+        self.opening.insert(name.to_owned(), Opening { url: listed.repo.clone(), task });
+    }
+
+    /// Until when an attempt that begins now waits for mirrors to open: for a part of its time, unless it needs all.
+    pub(super) fn opening_deadline(&self, on_failure: OnFailure) -> Instant {
+        let share = if self.needs_all(on_failure) { 1 } else { 4 };
+        Instant::now() + self.options.timeout / share
+    }
+
+    /// Waits for the mirror `name`, if it is being opened, and adds its repository. After the deadline it fails and the
+    /// opening goes on.
+    pub(super) async fn finish_opening(&mut self, name: &str, deadline: Instant) -> Result<(), SourceError> {
+        let Some(opening) = self.opening.get_mut(name) else { return Ok(()) };
+        // If this future is dropped, the task stays.
+        let Ok(ended) = tokio::time::timeout_at(deadline, &mut opening.task).await else {
+            return Err(still_opening());
+        };
+        let url = std::mem::take(&mut opening.url);
+        self.opening.remove(name);
+        let opened = ended.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
+        let opened = opened.map_err(|error| SourceError::of_mirror(&error))?;
+        self.repositories.insert(name.to_owned(), Repository::new(opened, url));
+        Ok(())
+    }
+}
+
+fn still_opening() -> SourceError {
+    SourceError {
+        what: "its mirror is still being checked".to_owned(),
+        hints: vec!["it is polled once that is done; a large tree on a slow disk takes long".to_owned()],
+        class: ErrorClass::Transient,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::retry::Backoff;
+    use crate::revision::Ref;
+    use crate::sources::SetOptions;
+
+    /// A set of the sources `one` and `two`, neither of which is published.
+    fn set(dir: &std::path::Path) -> SourceSet {
+        let file = dir.join("sources.yaml");
+        let source =
+            |name| format!("  - {{name: {name}, repo: {}/{name}, ref: main, to: {name}}}\n", dir.display());
+        let text = format!("version: 1\nsources:\n{}{}end: true\n", source("one"), source("two"));
+        std::fs::write(&file, text).unwrap();
+        let mirrors = dir.join("mirrors");
+        let second = Duration::from_secs(1);
+        SourceSet::open(SetOptions {
+            file,
+            dir: mirrors.clone(),
+            mirror: mirror::Options::new(&mirrors, Ref::Head, wire::Options::new("")),
+            wire: Arc::new(|source| Ok(wire::Options::new(source.repo.clone()))),
+            period: second,
+            backoff: Backoff { first: second, ceiling: second },
+            timeout: second,
+            one_time: false,
+            rules: true,
+            root: false,
+        })
+        .unwrap()
+    }
+
+    /// By source, why its mirror is not open.
+    fn unopened(set: &SourceSet) -> Vec<Option<&str>> {
+        set.sources.iter().map(|source| source.unopened.as_ref().map(|why| why.what.as_str())).collect()
+    }
+
+    #[tokio::test]
+    async fn a_mirror_that_opens_slowly_is_opened_once_and_holds_up_no_other() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut set = set(dir.path());
+        let checks = Arc::clone(&set.checks);
+        let slow = checks.acquire_many(CHECKS_MAX as u32).await.unwrap();
+        let attempt = tokio::time::timeout(Duration::from_millis(50), set.resolve(None, &[])).await;
+        assert!(attempt.is_err(), "the attempt ends while the mirrors are being opened");
+        assert_eq!(set.opening.len(), 2);
+        assert!(set.resolve(None, &[]).await.is_err());
+        let checked = Some("its mirror is still being checked");
+        assert_eq!(unopened(&set), [checked, checked]);
+        let (first, of_first) = set.opening.pop_first().unwrap();
+        let endless = Opening { url: String::new(), task: tokio::spawn(std::future::pending()) };
+        set.opening.insert(first.clone(), endless);
+        drop(slow);
+        assert!(set.resolve(None, &[]).await.is_err());
+        let is_first = set.sources.iter().map(|source| source.mirror == first);
+        let expected: Vec<_> = is_first.map(|is_first| checked.filter(|_| is_first)).collect();
+        assert_eq!(unopened(&set), expected, "the other mirror is open");
+        assert_eq!(set.repositories.len(), 1);
+        set.opening.insert(first, of_first);
+        assert!(set.resolve(None, &[]).await.is_err());
+        assert_eq!((unopened(&set), set.repositories.len()), (vec![None, None], 2));
+        assert!(set.opening.is_empty());
+    }
+}
