@@ -419,6 +419,18 @@ fn a_run_that_would_take_most_of_it_away_is_refused() {
     assert!(floor.check([&emptied].into_iter()).is_err(), "one of one is all of them");
     assert_eq!(PruneLimit { percent: 100 }.check([&emptied].into_iter()), Ok(()));
     assert_eq!(floor.check([&foreign].into_iter()), Ok(()));
+    // Neither what is created or refused makes the limit wider.
+    let created = policy().decide(Some(&full), None, None, None);
+    let known = entry(&full, &seen, R1);
+    let vanished = policy().decide(Some(&full), None, Some(&known), None);
+    let prow = prows(&[("a", "0")]);
+    let refused = policy().decide(Some(&full), Some(&prow), None, None);
+    let adopted = Policy { adopt: Adopt::Prow, ..policy() }.decide(Some(&full), Some(&prow), None, None);
+    for other in [&created, &vanished, &refused] {
+        let exceeded = floor.check([other, other, &emptied].into_iter()).unwrap_err();
+        assert_eq!((exceeded.emptied, exceeded.ours), (1, 1), "{other:?}");
+    }
+    assert_eq!(floor.check([&adopted, &emptied].into_iter()), Ok(()), "what is adopted is counted");
 }
 
 #[test]
