@@ -364,8 +364,10 @@ impl Policy {
         let action = match refusal {
             Some(refusal) => Action::Refuse(refusal),
             None if difference.is_empty() && self.has_our_metadata(wanted, seen) => Action::Nothing,
-            None if seen.immutable && !difference.is_empty() && self.recreate => Action::Recreate,
-            None if seen.immutable && !difference.is_empty() => Action::Refuse(Refusal::Immutable),
+            // Also if only labels or annotations differ: a PUT has the whole object and is not immutable, which the API
+            // server refuses.
+            None if seen.immutable && self.recreate => Action::Recreate,
+            None if seen.immutable => Action::Refuse(Refusal::Immutable),
             None => Action::Replace,
         };
         let why = if action == Action::Nothing { DecisionReason::Right } else { why };

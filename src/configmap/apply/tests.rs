@@ -322,6 +322,15 @@ fn an_immutable_one_is_refused_or_made_again() {
     );
     let recreating = Policy { recreate: true, ..policy() };
     assert_eq!(recreating.decide(Some(&new), Some(&old), None, None).action, Action::Recreate);
+    // Also if only its labels or annotations differ.
+    let same = LiveConfigMap { immutable: true, ..prows(&[("a", "2"), ("VERSION", R2)]) };
+    let adopting = |recreate| Policy { adopt: Adopt::Prow, recreate, ..policy() };
+    let decision = adopting(false).decide(Some(&new), Some(&same), None, None);
+    assert!(decision.difference.is_empty());
+    assert_eq!(decision.action, Action::Refuse(Refusal::Immutable));
+    assert_eq!(adopting(true).decide(Some(&new), Some(&same), None, None).action, Action::Recreate);
+    let right = LiveConfigMap { immutable: true, ..ours(&new, R1) };
+    assert_eq!(policy().decide(Some(&new), Some(&right), None, None).action, Action::Nothing);
 }
 
 #[test]
