@@ -327,7 +327,8 @@ impl Policy {
         record: Option<&LastAttempt>,
     ) -> Decision {
         let claim = self.claim(seen, entry);
-        if !wanted.fed && !self.adopt.covers(&claim) {
+        // Without files there is nothing to adopt it for: the write would empty what others made.
+        if !wanted.fed && claim != Claim::Ours {
             return Decision::new(Action::Nothing, DecisionReason::NotOurs, claim);
         }
         let refusal = match &claim {

@@ -308,8 +308,17 @@ fn a_last_file_that_goes_empties_or_deletes_what_is_ours() {
         Action::Nothing,
         "nor is it made"
     );
-    let decision = policy().decide(Some(&gone), Some(&prows(&[("a", "1")])), None, None);
-    assert_eq!((decision.action, decision.why), (Action::Nothing, DecisionReason::NotOurs));
+    let nobodys = LiveConfigMap { labels: BTreeMap::new(), ..prows(&[("a", "1")]) };
+    for (adopt, prune) in [(Adopt::Nothing, false), (Adopt::All, false), (Adopt::All, true)] {
+        for seen in [&prows(&[("a", "1")]), &nobodys] {
+            let decision = Policy { adopt, prune, ..policy() }.decide(Some(&gone), Some(seen), None, None);
+            assert_eq!(
+                (decision.action, decision.why),
+                (Action::Nothing, DecisionReason::NotOurs),
+                "what others made is not emptied to adopt it"
+            );
+        }
+    }
 }
 
 #[test]
