@@ -98,6 +98,8 @@ pub enum DecisionReason {
     Adopted,
     /// No file feeds it any more.
     Unfed,
+    /// A policy leaves it out: files match, but nothing that may be written comes of them.
+    LeftOut,
     /// No rule names it any more.
     NoRule,
     /// It is not desired and does not exist, or it is not ours.
@@ -331,6 +333,9 @@ impl Policy {
         if !wanted.fed && claim != Claim::Ours {
             return Decision::new(Action::Nothing, DecisionReason::NotOurs, claim);
         }
+        if wanted.left_out {
+            return Decision::new(Action::Nothing, DecisionReason::LeftOut, claim);
+        }
         let refusal = match &claim {
             claim if self.adopt.covers(claim) => None,
             Claim::Other(name) => Some(Refusal::Other(name.clone())),
@@ -495,6 +500,7 @@ impl fmt::Display for DecisionReason {
             Self::TurnedBack => "the rules or options changed back",
             Self::Adopted => "it is adopted",
             Self::Unfed => "no file matches it any more",
+            Self::LeftOut => "it is left out, as --oversize, --illegal-keys or --links say",
             Self::NoRule => "no rule names it any more",
             Self::NotOurs => "it is not owned by this installation",
         })

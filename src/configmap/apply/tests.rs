@@ -26,6 +26,7 @@ fn wanted(keys: &[(&str, &str)]) -> DesiredConfigMap {
         digest: payload.digest().to_owned(),
         payload,
         fed: !keys.is_empty(),
+        left_out: false,
         versioned: true,
         stamp: None,
     }
@@ -322,6 +323,23 @@ fn a_last_file_that_goes_empties_or_deletes_what_is_ours() {
 }
 
 #[test]
+fn what_a_policy_leaves_out_is_neither_written_nor_deleted() {
+    let left_out = DesiredConfigMap { left_out: true, ..wanted(&[]) };
+    let before = wanted(&[("a", "1")]);
+    let seen = ours(&before, R1);
+    let entry = entry(&before, &seen, R1);
+    for prune in [false, true] {
+        let policy = Policy { prune, adopt: Adopt::All, ..policy() };
+        let decide = |seen| policy.decide(Some(&left_out), seen, Some(&entry), None);
+        let decision = decide(Some(&seen));
+        assert_eq!((&decision.action, decision.why), (&Action::Nothing, DecisionReason::LeftOut));
+        assert!(!decision.removes_content());
+        assert_eq!(decide(None).action, Action::Nothing, "nor is it made");
+        assert_eq!(decide(Some(&prows(&[("a", "1")]))).why, DecisionReason::NotOurs);
+    }
+}
+
+#[test]
 fn an_immutable_one_is_refused_or_made_again() {
     let old = LiveConfigMap { immutable: true, ..ours(&wanted(&[("a", "1")]), R1) };
     let new = wanted(&[("a", "2")]);
@@ -376,6 +394,7 @@ fn a_stamp_holds_the_digest_and_is_outside_of_it() {
         payload: payload(&[("a", "1")]),
         files: [("a".to_owned(), b"dir/a"[..].into())].into(),
         fed: true,
+        left_out: false,
         stamp: Some(R2.into()),
     };
     let plan = Plan { configmaps: vec![planned.into()], ..Plan::default() };
@@ -409,6 +428,7 @@ fn a_stamp_that_makes_a_payload_too_large_is_known_before_it_is_written() {
         payload: payload(&[("a", &"x".repeat((1 << 20) - 63))]),
         files: BTreeMap::new(),
         fed: true,
+        left_out: false,
         stamp: None,
     };
     let plan = Plan { configmaps: vec![planned.into()], ..Plan::default() };
