@@ -380,6 +380,7 @@ mod tests {
                 payload: Payload::new(BTreeMap::new()),
                 digest: String::new(),
                 fed: true,
+                left_out: false,
                 versioned: false,
                 stamp: None,
                 held: None,

@@ -50,7 +50,7 @@ pub enum Oversize {
     Refuse,
     /// Split it across several ConfigMaps.
     Grow,
-    /// Leave the ConfigMap out.
+    /// Leave the ConfigMap out: it is neither written nor deleted.
     Skip,
 }
 

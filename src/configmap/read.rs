@@ -5,6 +5,7 @@
 
 mod shapes;
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use super::glob::{Dialect, Pattern, Patterns};
@@ -12,6 +13,7 @@ use super::payload::{check_key, check_name, check_namespace, partition};
 use super::rule_problem::{Problem, ProblemKind, RulesError};
 use super::rules::{ClusterNamespace, Names, Rule, RuleSet, Setting};
 use super::yaml::{Node, Top};
+use crate::human;
 
 /// Prow's default maps, for rules without `maps`: pattern and ConfigMap name.
 const DEFAULTS: [(&str, &str); 2] =
@@ -59,8 +61,8 @@ impl RuleSet {
             let why = format!("brackets are more than {NESTED_MAX} deep in each other");
             return Err(RulesError::Syntax { file: file(), why });
         }
-        let top: Top<'_> = serde_yaml::from_str(source)
-            .map_err(|error| RulesError::Syntax { file: file(), why: error.to_string() })?;
+        let top =
+            Top::read(source).map_err(|error| RulesError::Syntax { file: file(), why: error.to_string() })?;
         if top.0.is_empty() {
             return Err(RulesError::Empty { file: file() });
         }
@@ -70,6 +72,7 @@ impl RuleSet {
             problems: Vec::new(),
             warnings: Vec::new(),
             certain: HashMap::new(),
+            targets: 0,
         };
         let set = reader.document(&top, variable);
         if reader.problems.is_empty() {
@@ -87,6 +90,17 @@ const TEXT_MAX: usize = 1 << 20;
 /// Deepest nesting of brackets. The parser's time grows with the square of the depth; real rules nest at most five
 /// deep.
 const NESTED_MAX: usize = 250;
+
+/// Most ConfigMaps that rules name, counted in each cluster and namespace. Groups multiply: a text of some kilobytes
+/// could name millions.
+const TARGETS_MAX: usize = 100_000;
+
+/// How many problems are kept of each kind, errors and warnings. Whoever writes the commits controls how many there
+/// are.
+const PROBLEMS_MAX: usize = 2_000;
+
+/// The longest name that a problem's field shows as it is, in bytes.
+const NAME_MAX: usize = 1_000;
 
 /// Returns true if brackets nest deeper than [`NESTED_MAX`]. Counts brackets in quoted text, too.
 fn is_deep(source: &str) -> bool {
@@ -106,12 +120,24 @@ struct RulesParser<'s> {
     setting: &'s Setting<'s>,
     problems: Vec<Problem>,
     warnings: Vec<Problem>,
-    /// Indices of the rules that can write only one key, by that key and its ConfigMap.
-    certain: HashMap<(String, String), Vec<usize>>,
+    /// The rules that can write only one key, by that key and its ConfigMap: for each place the first rule's index.
+    certain: HashMap<(String, String), BTreeMap<ClusterNamespace, usize>>,
+    /// How many ConfigMaps the rules name so far, in all places.
+    targets: usize,
 }
 
-/// The targets of a cluster group: clusters, each with its namespaces.
-type Group = Vec<(String, Vec<String>)>;
+/// Clusters, each with the same namespaces.
+struct Group {
+    clusters: Vec<String>,
+    namespaces: Vec<String>,
+}
+
+impl Group {
+    /// Number of pairs of a cluster and a namespace.
+    fn pairs(&self) -> usize {
+        self.clusters.len().saturating_mul(self.namespaces.len())
+    }
+}
 
 impl RulesParser<'_> {
     /// Records a problem of the field whose node is `at`: as a warning if it is harmless or ignored by the settings, else
@@ -119,8 +145,10 @@ impl RulesParser<'_> {
     fn report(&mut self, field: &str, at: &Node<'_>, kind: ProblemKind) {
         let unknown = matches!(kind, ProblemKind::Unknown(_) | ProblemKind::Removed(_));
         let harmless = kind.is_harmless() || (unknown && self.setting.ignore_unknown);
-        let problem = Problem { field: field.to_owned(), line: at.line(self.source), kind };
-        if harmless { self.warnings.push(problem) } else { self.problems.push(problem) }
+        let kept = if harmless { &mut self.warnings } else { &mut self.problems };
+        if kept.len() < PROBLEMS_MAX {
+            kept.push(Problem { field: field.to_owned(), line: at.line(self.source), kind });
+        }
     }
 
     /// Reads a whole document. The result is only valid if no problem was recorded.
@@ -154,7 +182,7 @@ impl RulesParser<'_> {
         let mut rules = Vec::new();
         let mut patterns = Vec::new();
         for (text, key, node) in maps {
-            let field = format!("{prefix}maps[{text:?}]");
+            let field = format!("{prefix}maps[{:?}]", in_field(&text));
             match Pattern::new(dialect, &text, variable) {
                 Err(error) => self.report(&field, key, error.into()),
                 Ok(pattern) => {
@@ -212,7 +240,8 @@ impl RulesParser<'_> {
         }
         let gzip = self.boolean(&sub("gzip"), of("gzip"));
         let full_path = self.boolean(&sub("use_full_path_as_key"), of("use_full_path_as_key"));
-        let places = self.places(field, at, of("clusters"), of("cluster_groups"), groups);
+        let targets = (of("clusters"), of("cluster_groups"));
+        let places = self.places(field, at, targets, groups, names.all().len());
         let allowed = self.repositories(&sub("allowed_repos"), of("allowed_repos"));
         let denied = self.repositories(&sub("denied_repos"), of("denied_repos"));
         Rule {
@@ -264,56 +293,76 @@ impl RulesParser<'_> {
     }
 
     /// The places that a map's `clusters` or `cluster_groups` name, sorted, each once. A map without either goes to the
-    /// default namespace of the cluster `default`.
+    /// default namespace of the cluster `default`. `names`: how many ConfigMaps the map has in each place.
     fn places(
         &mut self,
         field: &str,
         at: &Node<'_>,
-        clusters: &Node<'_>,
-        named: &Node<'_>,
+        (clusters, named): (&Node<'_>, &Node<'_>),
         groups: &HashMap<String, Group>,
+        names: usize,
     ) -> Vec<ClusterNamespace> {
-        let own: Group = self
+        let own: Vec<Group> = self
             .mapping(&format!("{field}.clusters"), clusters)
             .into_iter()
             .map(|(cluster, key, node)| {
-                let field = format!("{field}.clusters.{cluster}");
+                let field = format!("{field}.clusters.{}", in_field(&cluster));
                 let namespaces = self.namespaces(&field, node);
                 if namespaces.is_empty() {
                     self.report(&field, key, ProblemKind::NoNamespace);
                 }
-                (cluster, namespaces)
+                Group { clusters: vec![cluster], namespaces }
             })
             .collect();
         let named = self.texts(&format!("{field}.cluster_groups"), named);
         if !own.is_empty() && !named.is_empty() {
             self.report(field, at, ProblemKind::ClustersAndGroups);
         }
-        let mut targets = own;
+        let mut targets: Vec<&Group> = own.iter().collect();
         for (index, name) in named.iter().enumerate() {
             match groups.get(name) {
-                Some(group) => targets.extend(group.iter().cloned()),
+                Some(group) => targets.push(group),
                 None => {
                     let kind = ProblemKind::NoSuchGroup(name.clone());
                     self.report(&format!("{field}.cluster_groups[{index}]"), at, kind);
                 }
             }
         }
-        if targets.is_empty() && named.is_empty() {
+        let is_default = targets.is_empty() && named.is_empty();
+        let pairs = if is_default { 1 } else { targets.iter().map(|group| group.pairs()).sum() };
+        if !self.has_room_for(pairs.saturating_mul(names), field, at) {
+            return Vec::new();
+        }
+        if is_default {
             return vec![self.place("default", "")];
         }
-        let places: BTreeSet<ClusterNamespace> = targets
-            .iter()
-            .flat_map(|(cluster, namespaces)| namespaces.iter().map(|one| self.place(cluster, one)))
-            .collect();
+        let mut places = BTreeSet::new();
+        for Group { clusters, namespaces } in targets {
+            for cluster in clusters {
+                places.extend(namespaces.iter().map(|namespace| self.place(cluster, namespace)));
+            }
+        }
         places.into_iter().collect()
+    }
+
+    /// Counts the ConfigMaps of a map in all places. Returns false if there are more than [`TARGETS_MAX`] with those
+    /// before; the map that exceeds the limit is recorded as a problem.
+    fn has_room_for(&mut self, targets: usize, field: &str, at: &Node<'_>) -> bool {
+        let had_room = self.targets <= TARGETS_MAX;
+        self.targets = self.targets.saturating_add(targets);
+        let has_room = self.targets <= TARGETS_MAX;
+        if had_room && !has_room {
+            let kind = ProblemKind::TooManyTargets { targets: self.targets, limit: TARGETS_MAX };
+            self.report(field, at, kind);
+        }
+        has_room
     }
 
     /// The cluster groups, by name.
     fn groups(&mut self, field: &str, node: &Node<'_>) -> HashMap<String, Group> {
         let mut groups = HashMap::new();
         for (name, key, node) in self.mapping(field, node) {
-            let field = format!("{field}.{name}");
+            let field = format!("{field}.{}", in_field(&name));
             let fields = self.fields(&field, node, GROUP);
             let of = |name: &str| fields.get(name).map_or(&Node::Null, |(_, node)| *node);
             let clusters = self.texts(&format!("{field}.clusters"), of("clusters"));
@@ -321,7 +370,7 @@ impl RulesParser<'_> {
             if namespaces.is_empty() || clusters.is_empty() {
                 self.report(&field, key, ProblemKind::NoNamespace);
             }
-            groups.insert(name, clusters.into_iter().map(|cluster| (cluster, namespaces.clone())).collect());
+            groups.insert(name, Group { clusters, namespaces });
         }
         groups
     }
@@ -373,13 +422,19 @@ impl RulesParser<'_> {
         let names = rule.names.all();
         let Some(name) = names.get(partition(&key, names.len())).cloned() else { return };
         let same = self.certain.entry((key.clone(), name.clone())).or_default();
-        let shares_place = |other: &&Rule| other.places.iter().any(|place| rule.places.contains(place));
-        let conflicting = same.iter().map(|at| &others[*at]).find(shares_place);
-        same.push(others.len());
-        if let Some(other) = conflicting {
+        let conflicting = rule.places.iter().filter_map(|place| same.get(place)).min().copied();
+        for place in &rule.places {
+            same.entry(place.clone()).or_insert(others.len());
+        }
+        if let Some(other) = conflicting.map(|at| &others[at]) {
             self.report(field, at, ProblemKind::SameKey { other: other.pattern.clone(), key, name });
         }
     }
+}
+
+/// A name for a problem's field; abbreviated if it is very long, since the fields below it repeat it.
+fn in_field(name: &str) -> Cow<'_, str> {
+    if name.len() > NAME_MAX { human::elide_middle(name).into() } else { name.into() }
 }
 
 fn is(key: &Node<'_>, name: &str) -> bool {

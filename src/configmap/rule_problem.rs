@@ -62,6 +62,16 @@ pub enum ProblemKind {
     /// Both `clusters` and `cluster_groups` are given.
     #[error("clusters and cluster_groups exclude each other")]
     ClustersAndGroups,
+    /// The rules up to this one name too many ConfigMaps in all their clusters and namespaces.
+    #[error(
+        "the rules up to this one name {targets} ConfigMaps in all clusters and namespaces, the limit is {limit}"
+    )]
+    TooManyTargets {
+        /// How many they name.
+        targets: usize,
+        /// The limit.
+        limit: usize,
+    },
     /// A cluster group that is not defined.
     #[error("there is no cluster group {0:?}")]
     NoSuchGroup(String),

@@ -105,7 +105,9 @@ impl Rule {
 
     /// Returns true if both rules do the same with a file that both match.
     pub(super) fn has_same_effect(&self, other: &Self) -> bool {
-        Self { pattern: String::new(), gzip: None, ..self.clone() }
-            == Self { pattern: String::new(), gzip: None, ..other.clone() }
+        // Compared for each such file, and there may be many places: nothing is copied.
+        let Self { pattern: _, names, key, full_path, gzip: _, compress, places, allowed, denied } = self;
+        (names, key, full_path, compress) == (&other.names, &other.key, &other.full_path, &other.compress)
+            && (places, allowed, denied) == (&other.places, &other.allowed, &other.denied)
     }
 }

@@ -6,9 +6,11 @@
 //! byte before the text tells.
 
 use std::borrow::Cow;
+use std::cell::Cell;
+use std::collections::HashSet;
 use std::fmt;
 
-use serde::de::{Deserialize, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 /// A value of the document.
 #[derive(Clone, Debug)]
@@ -91,67 +93,99 @@ impl fmt::Display for ImplicitType {
     }
 }
 
-impl<'de> Deserialize<'de> for Node<'de> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(NodeVisitor)
+/// Largest document, in bytes of text and [`VALUE_SIZE`] bytes for each value. Rules that do not repeat values by
+/// aliases are far below it: their text is limited, too.
+const EXPANDED_MAX: usize = 4 << 20;
+/// What a value counts besides its text, in bytes.
+const VALUE_SIZE: usize = 8;
+
+/// Reads nodes. Aliases repeat values, so that a text may stand for any number of them; the cell holds how many bytes
+/// are left for them.
+#[derive(Clone, Copy)]
+struct NodeReader<'r>(&'r Cell<usize>);
+
+impl NodeReader<'_> {
+    /// Takes the room for a value with a text of this length.
+    fn take<E: de::Error>(self, text: usize) -> Result<(), E> {
+        let left = self.0.get().checked_sub(VALUE_SIZE + text);
+        self.0.set(left.ok_or_else(|| {
+            let limit = crate::human::bytes(EXPANDED_MAX as u64);
+            E::custom(format_args!("with all that its aliases (*) repeat, it has more than {limit}"))
+        })?);
+        Ok(())
     }
 }
 
-struct NodeVisitor;
+impl<'de> DeserializeSeed<'de> for NodeReader<'_> {
+    type Value = Node<'de>;
 
-impl<'de> Visitor<'de> for NodeVisitor {
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for NodeReader<'_> {
     type Value = Node<'de>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a value without a tag")
     }
 
-    fn visit_unit<E>(self) -> Result<Self::Value, E> {
+    fn visit_unit<E: de::Error>(self) -> Result<Self::Value, E> {
+        self.take(0)?;
         Ok(Node::Null)
     }
 
-    fn visit_bool<E>(self, value: bool) -> Result<Self::Value, E> {
+    fn visit_bool<E: de::Error>(self, value: bool) -> Result<Self::Value, E> {
+        self.take(0)?;
         Ok(Node::Bool(value))
     }
 
-    fn visit_i64<E>(self, value: i64) -> Result<Self::Value, E> {
+    fn visit_i64<E: de::Error>(self, value: i64) -> Result<Self::Value, E> {
+        self.take(0)?;
         Ok(Node::Number(Some(value.to_string())))
     }
 
-    fn visit_u64<E>(self, value: u64) -> Result<Self::Value, E> {
+    fn visit_u64<E: de::Error>(self, value: u64) -> Result<Self::Value, E> {
+        self.take(0)?;
         Ok(Node::Number(Some(value.to_string())))
     }
 
-    fn visit_f64<E>(self, _: f64) -> Result<Self::Value, E> {
+    fn visit_f64<E: de::Error>(self, _: f64) -> Result<Self::Value, E> {
+        self.take(0)?;
         Ok(Node::Number(None))
     }
 
-    fn visit_borrowed_str<E>(self, value: &'de str) -> Result<Self::Value, E> {
+    fn visit_borrowed_str<E: de::Error>(self, value: &'de str) -> Result<Self::Value, E> {
+        self.take(value.len())?;
         Ok(Node::Text(Cow::Borrowed(value)))
     }
 
-    fn visit_str<E>(self, value: &str) -> Result<Self::Value, E> {
+    fn visit_str<E: de::Error>(self, value: &str) -> Result<Self::Value, E> {
+        self.take(value.len())?;
         Ok(Node::Text(Cow::Owned(value.to_owned())))
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+        self.take(0)?;
         let mut nodes = Vec::new();
-        while let Some(node) = list.next_element()? {
+        while let Some(node) = list.next_element_seed(self)? {
             nodes.push(node);
         }
         Ok(Node::List(nodes))
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        self.take(0)?;
         let mut entries = Vec::new();
         let mut merged = Vec::new();
-        while let Some((key, value)) = map.next_entry::<Node<'de>, Node<'de>>()? {
+        while let Some((key, value)) = map.next_entry_seed(self, self)? {
             match (&key, value) {
                 (Node::Text(text), Node::Map(others)) if text == "<<" => merged.extend(others),
                 (Node::Text(text), Node::List(lists)) if text == "<<" => {
                     for list in lists {
                         let Node::Map(others) = list else {
-                            return Err(A::Error::custom("a merge key (<<) takes mappings"));
+                            return Err(de::Error::custom("a merge key (<<) takes mappings"));
                         };
                         merged.extend(others);
                     }
@@ -159,17 +193,22 @@ impl<'de> Visitor<'de> for NodeVisitor {
                 (_, value) => entries.push((key, value)),
             }
         }
-        for (key, value) in merged {
-            let there = |(other, _): &(Node<'_>, Node<'_>)| match (other, &key) {
-                (Node::Text(other), Node::Text(key)) => other == key,
-                _ => false,
-            };
-            if !entries.iter().any(there) {
-                entries.push((key, value));
-            }
+        if !merged.is_empty() {
+            merge(&mut entries, merged);
         }
         Ok(Node::Map(entries))
     }
+}
+
+/// Adds the entries of merge keys whose names are not there already, of several with one name the first.
+fn merge<'a>(entries: &mut Vec<(Node<'a>, Node<'a>)>, merged: Vec<(Node<'a>, Node<'a>)>) {
+    let name = |(key, _): &(Node<'a>, Node<'a>)| match key {
+        Node::Text(text) => Some(text.clone()),
+        _ => None,
+    };
+    let mut there: HashSet<Cow<'a, str>> = entries.iter().filter_map(name).collect();
+    let is_new = |entry: &_| name(entry).is_none_or(|name| there.insert(name));
+    entries.extend(merged.into_iter().filter(is_new));
 }
 
 /// The top-level entries of a document. Values of entries that rules do not use are skipped and may have any type.
@@ -178,40 +217,44 @@ pub(super) struct Top<'a>(pub(super) Vec<(Node<'a>, Node<'a>)>);
 /// Names of the top-level entries whose values are read; compared without case.
 const WANTED: [&str; 5] = ["config_updater", "maps", "cluster_groups", "gzip", "dialect"];
 
-impl<'de> Deserialize<'de> for Top<'de> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct TopVisitor;
-        impl<'de> Visitor<'de> for TopVisitor {
-            type Value = Top<'de>;
+impl<'a> Top<'a> {
+    /// Parses a document. Refuses one that is too large when its aliases are replaced by what they repeat.
+    pub(super) fn read(source: &'a str) -> Result<Self, serde_yaml::Error> {
+        let left = Cell::new(EXPANDED_MAX);
+        serde_yaml::Deserializer::from_str(source).deserialize_any(TopVisitor(NodeReader(&left)))
+    }
+}
 
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a mapping with config_updater, or with maps")
-            }
+struct TopVisitor<'r>(NodeReader<'r>);
 
-            fn visit_unit<E>(self) -> Result<Self::Value, E> {
-                Ok(Top(Vec::new()))
-            }
+impl<'de> Visitor<'de> for TopVisitor<'_> {
+    type Value = Top<'de>;
 
-            /// serde_yaml calls this for an empty document.
-            fn visit_none<E>(self) -> Result<Self::Value, E> {
-                Ok(Top(Vec::new()))
-            }
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a mapping with config_updater, or with maps")
+    }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                let mut entries = Vec::new();
-                while let Some(key) = map.next_key::<Node<'de>>()? {
-                    let wanted = matches!(&key, Node::Text(text)
-                        if WANTED.iter().any(|name| text.eq_ignore_ascii_case(name)));
-                    if wanted {
-                        entries.push((key, map.next_value()?));
-                    } else {
-                        map.next_value::<IgnoredAny>()?;
-                        entries.push((key, Node::Null));
-                    }
-                }
-                Ok(Top(entries))
+    fn visit_unit<E>(self) -> Result<Self::Value, E> {
+        Ok(Top(Vec::new()))
+    }
+
+    /// serde_yaml calls this for an empty document.
+    fn visit_none<E>(self) -> Result<Self::Value, E> {
+        Ok(Top(Vec::new()))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut entries = Vec::new();
+        while let Some(key) = map.next_key_seed(self.0)? {
+            let wanted = matches!(&key, Node::Text(text)
+                if WANTED.iter().any(|name| text.eq_ignore_ascii_case(name)));
+            if wanted {
+                entries.push((key, map.next_value_seed(self.0)?));
+            } else {
+                map.next_value::<IgnoredAny>()?;
+                entries.push((key, Node::Null));
             }
         }
-        deserializer.deserialize_any(TopVisitor)
+        Ok(Top(entries))
     }
 }

@@ -28,7 +28,7 @@ pub enum Outcome {
     Recreated,
     /// It was deleted.
     Deleted,
-    /// No rule names it, and it was not deleted: pruning is off, or it is not ours.
+    /// No rule names it, and it was not deleted: pruning is off, or it is not ours. Or a policy leaves it out.
     Left,
     /// It must not be written until an operator acts.
     Refused,
@@ -87,7 +87,10 @@ impl Outcome {
     pub(super) fn of(decision: &Decision) -> Self {
         match &decision.action {
             Action::Nothing
-                if decision.why == DecisionReason::NoRule || decision.why == DecisionReason::NotOurs =>
+                if matches!(
+                    decision.why,
+                    DecisionReason::NoRule | DecisionReason::NotOurs | DecisionReason::LeftOut
+                ) =>
             {
                 Self::Left
             }

@@ -51,6 +51,10 @@ fn entry(item: &Item, digest: &str, old: Option<&Entry>, written: Option<&Writte
     if matches!(decision.action, Action::Hold(_)) {
         return old.cloned();
     }
+    // It still holds what was written last, and is read again before that counts: the rules may be others by then.
+    if decision.why == DecisionReason::LeftOut {
+        return old.map(|old| Entry { version: String::new(), ..old.clone() });
+    }
     let known = match written {
         Some(written) if written.target.outcome == Outcome::Deleted => return None,
         Some(written) if written.target.outcome.is_success() => {

@@ -397,23 +397,30 @@ impl<S: Source> Worker<S> {
         survey: &NamespaceSurvey,
     ) -> BTreeMap<String, Written> {
         let (items, order) = write_order(survey);
-        let mut done: BTreeMap<usize, Written> = BTreeMap::new();
+        let mut done = BTreeMap::new();
+        // What was to be gained and was not, each with the first write that failed to.
+        let mut missing: BTreeMap<usize, usize> = BTreeMap::new();
         for wave in &order.waves {
             let mut ready = Vec::new();
             for &write in wave {
                 let item = items[write];
-                let failed = |before: &&usize| {
-                    done.get(before).is_none_or(|written| !written.target.outcome.is_success())
-                };
-                let missing = order.after[write].iter().find(failed).filter(|_| item.decision.writes());
-                let held = missing.map(|&before| items[before].name.clone());
+                let awaited = order.waits_for[write].iter().filter_map(|moved| missing.get(moved)).min();
+                let held = awaited.filter(|_| item.decision.writes());
+                let held = held.map(|&before| items[before].name.clone());
                 ready.push(async move { (write, self.write_unless_held(writer, survey, item, held).await) });
             }
             let wave: Vec<(usize, Written)> =
                 stream::iter(ready).buffer_unordered(self.options.concurrency.max(1)).collect().await;
-            done.extend(wave);
+            for (write, written) in wave {
+                if !written.target.outcome.is_success() {
+                    for &moved in &order.gains[write] {
+                        missing.entry(moved).and_modify(|first| *first = write.min(*first)).or_insert(write);
+                    }
+                }
+                done.insert(items[write].name.clone(), written);
+            }
         }
-        done.into_iter().map(|(write, written)| (items[write].name.clone(), written)).collect()
+        done
     }
 
     /// Writes one ConfigMap, unless `held` names another one that gains keys from it and could not be written.

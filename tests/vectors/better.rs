@@ -87,6 +87,53 @@ fn references_that_multiply_are_refused() {
 }
 
 #[test]
+fn what_a_short_text_names_in_all_is_limited() {
+    let names = |count: usize| (0..count).map(|at| format!("n{at}")).collect::<Vec<_>>().join(", ");
+    // One alias may stand for many values, ...
+    let list = format!("x: &x [{}]\n", names(10_000));
+    let yaml = format!("{list}maps:\n  a/*: {{name: a, allowed_repos: [{}]}}\n", vec!["*x"; 100].join(", "));
+    let error = read(&yaml, "default", false).unwrap_err().to_string();
+    assert!(error.contains("with all that its aliases (*) repeat, it has more than 4.0 MiB"), "{error}");
+    // ... a group has each namespace in each cluster, ...
+    let group = |count| {
+        format!("cluster_groups: {{g: {{clusters: [{0}], namespaces: [{0}]}}}}\nmaps:\n", names(count))
+    };
+    let rule = |at: usize| format!("  a{at}/*: {{name: a, cluster_groups: [g]}}\n");
+    let problems = |yaml: &str| read(yaml, "default", false).unwrap_err().problems().to_vec();
+    let [problem] = &problems(&format!("{}{}{}", group(3_000), rule(1), rule(2)))[..] else { panic!() };
+    assert_eq!(problem.field, "maps[\"a1/*\"]");
+    assert_eq!(
+        problem.kind.to_string(),
+        "the rules up to this one name 9000000 ConfigMaps in all clusters and namespaces, the limit is 100000"
+    );
+    // ... and so have several rules, and each partition of one.
+    let several: String = (0..11).map(rule).collect();
+    assert_eq!(problems(&format!("{}{several}", group(100)))[0].field, "maps[\"a10/*\"]");
+    let partitions = format!("  a/*: {{partitioned_names: [{}], cluster_groups: [g]}}\n", names(11));
+    assert_eq!(problems(&format!("{}{partitions}", group(100))).len(), 1);
+    let rules = read(&format!("{}{}", group(100), rule(1)), "default", false).unwrap();
+    assert_eq!(rules.rules[0].places.len(), 10_000);
+    // Nor are there more problems than anybody reads.
+    let unknown: String = (0..3_000).map(|at| format!("  a{at}: {{name: a, nmae: a}}\n")).collect();
+    assert_eq!(problems(&format!("maps:\n{unknown}")).len(), 2_000);
+}
+
+#[test]
+fn a_merge_key_adds_what_is_not_there_and_of_several_the_first() {
+    let yaml = "x: &x {name: x, key: x}\ny: &y {key: y, gzip: true}\nmaps:\n  a/b: {<<: [*x, *y], name: a}\n";
+    let rules = read(yaml, "default", true).unwrap();
+    let rule = &rules.rules[0];
+    assert_eq!((rule.names.all(), rule.key.as_deref()), (&["a".to_owned()][..], Some("x")));
+    assert!(rule.compress);
+    // However many there are: each is looked up once and not compared with all others.
+    let clusters =
+        |from: usize| (from..from + 30_000).map(|at| format!("c{at}: [n]")).collect::<Vec<_>>().join(", ");
+    let rule = format!("{{name: a, clusters: {{<<: *x, {}}}}}", clusters(15_000));
+    let yaml = format!("x: &x {{{}}}\nmaps:\n  a/b: {rule}\n", clusters(0));
+    assert_eq!(read(&yaml, "default", true).unwrap().rules[0].places.len(), 45_000);
+}
+
+#[test]
 fn words_that_yaml_1_1_reads_otherwise_are_named_unless_they_are_quoted() {
     let (_, found) = problem("maps:\n  a/x: {name: cm, clusters: {on: [n1]}}\n");
     assert!(matches!(found, ProblemKind::ImplicitType { word, what: "a boolean" } if word == "on"));

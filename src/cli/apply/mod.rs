@@ -130,7 +130,7 @@ pub(super) struct Rights {
     #[arg(long, hide_short_help = true, value_name = "WHAT", default_value = "apply", value_parser = PossibleValuesParser::new(["apply", "hold"]))]
     on_rewind: String,
 
-    /// Delete and recreate an immutable ConfigMap when its content has to change
+    /// Delete and recreate an immutable ConfigMap when it has to change
     #[arg(long, hide_short_help = true, value_name = "BOOL", default_value = "false", value_parser = config::boolean, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     recreate_immutable: bool,
 

@@ -98,6 +98,8 @@ pub enum DecisionReason {
     Adopted,
     /// No file feeds it any more.
     Unfed,
+    /// A policy leaves it out: files match, but nothing that may be written comes of them.
+    LeftOut,
     /// No rule names it any more.
     NoRule,
     /// It is not desired and does not exist, or it is not ours.
@@ -327,8 +329,12 @@ impl Policy {
         record: Option<&LastAttempt>,
     ) -> Decision {
         let claim = self.claim(seen, entry);
-        if !wanted.fed && !self.adopt.covers(&claim) {
+        // Without files there is nothing to adopt it for: the write would empty what others made.
+        if !wanted.fed && claim != Claim::Ours {
             return Decision::new(Action::Nothing, DecisionReason::NotOurs, claim);
+        }
+        if wanted.left_out {
+            return Decision::new(Action::Nothing, DecisionReason::LeftOut, claim);
         }
         let refusal = match &claim {
             claim if self.adopt.covers(claim) => None,
@@ -364,8 +370,10 @@ impl Policy {
         let action = match refusal {
             Some(refusal) => Action::Refuse(refusal),
             None if difference.is_empty() && self.has_our_metadata(wanted, seen) => Action::Nothing,
-            None if seen.immutable && !difference.is_empty() && self.recreate => Action::Recreate,
-            None if seen.immutable && !difference.is_empty() => Action::Refuse(Refusal::Immutable),
+            // Also if only labels or annotations differ: a PUT has the whole object and is not immutable, which the API
+            // server refuses.
+            None if seen.immutable && self.recreate => Action::Recreate,
+            None if seen.immutable => Action::Refuse(Refusal::Immutable),
             None => Action::Replace,
         };
         let why = if action == Action::Nothing { DecisionReason::Right } else { why };
@@ -492,6 +500,7 @@ impl fmt::Display for DecisionReason {
             Self::TurnedBack => "the rules or options changed back",
             Self::Adopted => "it is adopted",
             Self::Unfed => "no file matches it any more",
+            Self::LeftOut => "it is left out, as --oversize, --illegal-keys or --links say",
             Self::NoRule => "no rule names it any more",
             Self::NotOurs => "it is not owned by this installation",
         })

@@ -59,6 +59,8 @@ pub struct DesiredConfigMap {
     pub digest: String,
     /// Whether any rule that feeds it has a file.
     pub fed: bool,
+    /// Whether a policy leaves it out: it is neither written nor deleted.
+    pub left_out: bool,
     /// Whether we write the key `VERSION`; false if a file has that key.
     pub versioned: bool,
     /// The name of its stamp key; `None` without stamps.
@@ -141,6 +143,7 @@ impl DesiredConfigMap {
             payload: planned.payload.clone(),
             digest: planned.payload.digest().to_owned(),
             fed: planned.fed,
+            left_out: planned.left_out,
             versioned: planned.stamp.is_some(),
             stamp,
             held: None,

@@ -126,9 +126,17 @@ impl Ledger {
     }
 
     /// Records an attempt. A record with no writes sent only updates the ledger if the outcome differs from the last
-    /// one, for example to clear an error. `counted`: the write counts against the [`RepairLimit`].
+    /// one, for example to clear an error. `counted`: the write counts against the [`RepairLimit`]. An attempt that is
+    /// recorded already changes nothing.
     pub fn record_attempt(&mut self, name: &str, mut record: LastAttempt, counted: bool) {
         let old = self.records.get(name);
+        // The ledger may have been written although no answer came; it is then read and has this very attempt.
+        let is_this = |old: &LastAttempt| {
+            (old.at, &old.revision, &old.digest) == (record.at, &record.revision, &record.digest)
+        };
+        if old.is_some_and(is_this) {
+            return;
+        }
         let sent = record.attempts > 0;
         if let Some(old) = old {
             record.repairs.clone_from(&old.repairs);
@@ -198,6 +206,18 @@ mod tests {
     }
 
     #[test]
+    fn an_attempt_that_was_recorded_without_an_answer_is_not_counted_again() {
+        let mut ledger = Ledger::default();
+        ledger.record_attempt("a", record(1, None, 1), true);
+        let mut read_again = Ledger::read(&ledger.data());
+        read_again.record_attempt("a", record(1, None, 1), true);
+        assert_eq!(read_again, ledger);
+        read_again.record_attempt("a", record(2, None, 1), true);
+        let a = &read_again.records["a"];
+        assert_eq!((a.attempts, &a.repairs[..]), (2, &[at(1), at(2)][..]), "the next attempt is another one");
+    }
+
+    #[test]
     fn a_long_error_is_no_news_the_second_time() {
         let mut ledger = Ledger::default();
         let long = "é".repeat(1_000);
@@ -219,8 +239,8 @@ mod tests {
         assert!(data.iter().map(|(key, text)| key.len() + text.len()).sum::<usize>() <= BYTES_MAX);
         assert!((0..10_000).step_by(10).all(|target| data.contains_key(&format!("target-{target}"))));
         assert!(data.contains_key("target-9999") && !data.contains_key("target-1"));
-        for _ in 0..20 {
-            ledger.record_attempt("target-1", record(1, None, 1), true);
+        for second in 2..22 {
+            ledger.record_attempt("target-1", record(second, None, 1), true);
         }
         assert_eq!(ledger.records["target-1"].repairs.len(), REPAIRS_MAX);
     }

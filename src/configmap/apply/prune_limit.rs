@@ -1,7 +1,7 @@
 //! The limit on how much one run may delete or empty, so that a wrong directory, ref or rules file does not remove
 //! everything.
 
-use super::decision::Decision;
+use super::decision::{Action, Decision, DecisionReason, Refusal};
 
 /// The largest share of our ConfigMaps in a cluster that one run may delete or empty.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,11 +36,11 @@ impl PruneLimitExceeded {
 }
 
 impl PruneLimit {
-    /// Checks the decisions on all ConfigMaps that exist in one cluster.
-    pub fn check<'v>(&self, existing: impl Iterator<Item = &'v Decision>) -> Result<(), PruneLimitExceeded> {
+    /// Checks the decisions on all ConfigMaps of one cluster.
+    pub fn check<'v>(&self, all: impl Iterator<Item = &'v Decision>) -> Result<(), PruneLimitExceeded> {
         let mut ours = 0;
         let mut emptied = 0;
-        for decision in existing.filter(|decision| decision.why != super::DecisionReason::NotOurs) {
+        for decision in all.filter(|decision| is_existing_and_ours(decision)) {
             ours += 1;
             emptied += usize::from(decision.removes_content());
         }
@@ -49,4 +49,14 @@ impl PruneLimit {
         }
         Ok(())
     }
+}
+
+/// Returns true if the ConfigMap exists, and is ours or would be adopted. Others must not make the limit wider: however
+/// many are created, what exists may be all deleted.
+fn is_existing_and_ours(decision: &Decision) -> bool {
+    let is_refused =
+        matches!(decision.action, Action::Refuse(Refusal::Other(_) | Refusal::Prow | Refusal::Nobody));
+    let is_other =
+        matches!(decision.why, DecisionReason::NotOurs | DecisionReason::Absent | DecisionReason::Vanished);
+    !is_refused && !is_other
 }

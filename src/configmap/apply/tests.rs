@@ -26,6 +26,7 @@ fn wanted(keys: &[(&str, &str)]) -> DesiredConfigMap {
         digest: payload.digest().to_owned(),
         payload,
         fed: !keys.is_empty(),
+        left_out: false,
         versioned: true,
         stamp: None,
     }
@@ -308,8 +309,34 @@ fn a_last_file_that_goes_empties_or_deletes_what_is_ours() {
         Action::Nothing,
         "nor is it made"
     );
-    let decision = policy().decide(Some(&gone), Some(&prows(&[("a", "1")])), None, None);
-    assert_eq!((decision.action, decision.why), (Action::Nothing, DecisionReason::NotOurs));
+    let nobodys = LiveConfigMap { labels: BTreeMap::new(), ..prows(&[("a", "1")]) };
+    for (adopt, prune) in [(Adopt::Nothing, false), (Adopt::All, false), (Adopt::All, true)] {
+        for seen in [&prows(&[("a", "1")]), &nobodys] {
+            let decision = Policy { adopt, prune, ..policy() }.decide(Some(&gone), Some(seen), None, None);
+            assert_eq!(
+                (decision.action, decision.why),
+                (Action::Nothing, DecisionReason::NotOurs),
+                "what others made is not emptied to adopt it"
+            );
+        }
+    }
+}
+
+#[test]
+fn what_a_policy_leaves_out_is_neither_written_nor_deleted() {
+    let left_out = DesiredConfigMap { left_out: true, ..wanted(&[]) };
+    let before = wanted(&[("a", "1")]);
+    let seen = ours(&before, R1);
+    let entry = entry(&before, &seen, R1);
+    for prune in [false, true] {
+        let policy = Policy { prune, adopt: Adopt::All, ..policy() };
+        let decide = |seen| policy.decide(Some(&left_out), seen, Some(&entry), None);
+        let decision = decide(Some(&seen));
+        assert_eq!((&decision.action, decision.why), (&Action::Nothing, DecisionReason::LeftOut));
+        assert!(!decision.removes_content());
+        assert_eq!(decide(None).action, Action::Nothing, "nor is it made");
+        assert_eq!(decide(Some(&prows(&[("a", "1")]))).why, DecisionReason::NotOurs);
+    }
 }
 
 #[test]
@@ -322,6 +349,15 @@ fn an_immutable_one_is_refused_or_made_again() {
     );
     let recreating = Policy { recreate: true, ..policy() };
     assert_eq!(recreating.decide(Some(&new), Some(&old), None, None).action, Action::Recreate);
+    // Also if only its labels or annotations differ.
+    let same = LiveConfigMap { immutable: true, ..prows(&[("a", "2"), ("VERSION", R2)]) };
+    let adopting = |recreate| Policy { adopt: Adopt::Prow, recreate, ..policy() };
+    let decision = adopting(false).decide(Some(&new), Some(&same), None, None);
+    assert!(decision.difference.is_empty());
+    assert_eq!(decision.action, Action::Refuse(Refusal::Immutable));
+    assert_eq!(adopting(true).decide(Some(&new), Some(&same), None, None).action, Action::Recreate);
+    let right = LiveConfigMap { immutable: true, ..ours(&new, R1) };
+    assert_eq!(policy().decide(Some(&new), Some(&right), None, None).action, Action::Nothing);
 }
 
 #[test]
@@ -358,6 +394,7 @@ fn a_stamp_holds_the_digest_and_is_outside_of_it() {
         payload: payload(&[("a", "1")]),
         files: [("a".to_owned(), b"dir/a"[..].into())].into(),
         fed: true,
+        left_out: false,
         stamp: Some(R2.into()),
     };
     let plan = Plan { configmaps: vec![planned.into()], ..Plan::default() };
@@ -391,6 +428,7 @@ fn a_stamp_that_makes_a_payload_too_large_is_known_before_it_is_written() {
         payload: payload(&[("a", &"x".repeat((1 << 20) - 63))]),
         files: BTreeMap::new(),
         fed: true,
+        left_out: false,
         stamp: None,
     };
     let plan = Plan { configmaps: vec![planned.into()], ..Plan::default() };
@@ -419,6 +457,18 @@ fn a_run_that_would_take_most_of_it_away_is_refused() {
     assert!(floor.check([&emptied].into_iter()).is_err(), "one of one is all of them");
     assert_eq!(PruneLimit { percent: 100 }.check([&emptied].into_iter()), Ok(()));
     assert_eq!(floor.check([&foreign].into_iter()), Ok(()));
+    // Neither what is created or refused makes the limit wider.
+    let created = policy().decide(Some(&full), None, None, None);
+    let known = entry(&full, &seen, R1);
+    let vanished = policy().decide(Some(&full), None, Some(&known), None);
+    let prow = prows(&[("a", "0")]);
+    let refused = policy().decide(Some(&full), Some(&prow), None, None);
+    let adopted = Policy { adopt: Adopt::Prow, ..policy() }.decide(Some(&full), Some(&prow), None, None);
+    for other in [&created, &vanished, &refused] {
+        let exceeded = floor.check([other, other, &emptied].into_iter()).unwrap_err();
+        assert_eq!((exceeded.emptied, exceeded.ours), (1, 1), "{other:?}");
+    }
+    assert_eq!(floor.check([&adopted, &emptied].into_iter()), Ok(()), "what is adopted is counted");
 }
 
 #[test]

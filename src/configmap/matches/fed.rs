@@ -31,7 +31,7 @@ pub(super) struct FedConfigMap {
 
 #[derive(Debug)]
 pub(super) struct Built {
-    /// Empty if the ConfigMap is skipped, several if it was split.
+    /// Several if the ConfigMap was split.
     pub(super) planned: Vec<Arc<Planned>>,
     /// The flag says whether the finding refuses the plan.
     pub(super) findings: Vec<(Finding, bool)>,
@@ -40,8 +40,15 @@ pub(super) struct Built {
 }
 
 impl FedConfigMap {
-    /// Builds the ConfigMap under the given policies. `fed`: at least one of its rules has a file.
-    pub(super) fn build(&self, fed: bool, values: &HashMap<Source, Arc<Value>>, options: &Options) -> Built {
+    /// Builds the ConfigMap under the given policies. `fed`: at least one of its rules has a file. `left_out`: if none
+    /// has, a policy left out what they match.
+    pub(super) fn build(
+        &self,
+        fed: bool,
+        left_out: bool,
+        values: &HashMap<Source, Arc<Value>>,
+        options: &Options,
+    ) -> Built {
         let mut findings = Vec::new();
         let mut content = BTreeMap::new();
         let mut paths = BTreeMap::new();
@@ -63,6 +70,7 @@ impl FedConfigMap {
             payload: Payload::new(content),
             files: paths,
             fed,
+            left_out: !fed && left_out,
             rules: self.rules.clone(),
         };
         let bytes = planned.payload.size() as u64;
@@ -109,7 +117,9 @@ fn apply_oversize_policy(
         }
         Oversize::Skip => {
             findings.push((planned.oversize(over), false));
-            Vec::new()
+            // It stays in the plan, so that it does not look as if no rule named it any more.
+            let (payload, files) = (Payload::default(), BTreeMap::new());
+            vec![Planned { payload, files, fed: false, left_out: true, ..planned }]
         }
     }
 }

@@ -195,3 +195,41 @@ fn a_commit_makes_just_the_configmaps_again_that_it_feeds() {
         .collect();
     assert_eq!(changed, ["same"]);
 }
+
+#[test]
+fn what_a_policy_leaves_out_stays_in_the_plan() {
+    let policies = Policies {
+        illegal_keys: IllegalKeys::Skip,
+        links: Links::Skip,
+        oversize: Oversize::Skip,
+        ..Policies::default()
+    };
+    let file = |number: usize| Entry::File(number.into());
+    let cases: [(&str, &[(&str, Entry)]); 3] = [
+        ("large", &[("large/a", file(6)), ("large/b", file(7))]),
+        ("same", &[("same/..a", file(1))]),
+        ("one", &[("one/a", Entry::Other)]),
+    ];
+    for (name, entries) in cases {
+        let repository = Some("acme/config".to_owned());
+        let options = Options { policies, repository, ..Options::default() };
+        let all: BTreeMap<&str, Entry> = entries.iter().cloned().collect();
+        let mut matches = Matches::of(rules(), options, &tree(&all));
+        let mut planned = |changes: &[Change]| {
+            assert!(matches.follow(changes));
+            let plan = matches.plan(&mut Texts).unwrap().accepted().unwrap();
+            let planned = plan.configmaps.iter().find(|planned| planned.name == name).unwrap();
+            (planned.fed, planned.left_out, planned.payload.values().len())
+        };
+        assert_eq!(planned(&[]), (false, true, 0), "{name}");
+        let gone = |(path, _): &(&str, Entry)| Change { path: (*path).into(), before: true, now: None };
+        let gone: Vec<Change> = entries.iter().map(gone).collect();
+        assert_eq!(planned(&gone), (false, false, 0), "{name}: no file matches it any more");
+        let path: Vec<u8> = [name, "/z"].concat().into();
+        let keyed = Change { path: path.clone(), before: false, now: Some(file(1)) };
+        let (again, now) = (entries[0].0.into(), Some(entries[0].1.clone()));
+        let again = Change { path: again, before: false, now };
+        let (fed, left_out, _) = planned(&[keyed, again]);
+        assert!(fed && !left_out, "{name}: a file has a key");
+    }
+}

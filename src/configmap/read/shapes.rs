@@ -180,7 +180,10 @@ impl RulesParser<'_> {
         match node {
             Node::Null => Vec::new(),
             Node::List(nodes) => {
-                let text = |(index, node)| self.text(&format!("{field}[{index}]"), node);
+                let text = |(index, node): (usize, &Node<'_>)| match node {
+                    Node::Text(text) if node.implicit_type(self.source).is_none() => text.to_string(),
+                    other => self.text(&format!("{field}[{index}]"), other),
+                };
                 nodes.iter().enumerate().map(text).collect()
             }
             other => {
