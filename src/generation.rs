@@ -320,9 +320,9 @@ impl GenerationRecord {
 }
 
 /// Estimates the bytes that generations take together on a file system with this block size: the content, plus one
-/// block for each entry and each top directory. The estimate can be made before anything is written. It is exact for
-/// a small file and half a block too high for a large one on average; a ceiling must also hold for a tree of small
-/// files. Files that several generations share count once.
+/// block for each entry and each top directory. The estimate can be made before anything is written. For the content of
+/// a file it is never too low, and too high by at most a block: by almost nothing for a file of a few bytes, by half a
+/// block on average. Files that several generations share count once.
 pub fn bytes_on_disk<'r>(records: impl IntoIterator<Item = &'r GenerationRecord>, block: u64) -> u64 {
     let mut records: Vec<_> = records.into_iter().collect();
     records.sort_by_key(|record| std::cmp::Reverse(record.order()));
@@ -393,6 +393,18 @@ mod tests {
             assert_eq!(Name::parse(other), None, "{other}");
         }
         assert!(Name::parse("..2019_01_31_00_00_00.0123456789").is_some(), "a kubelet's name");
+    }
+
+    #[test]
+    fn the_estimate_is_too_high_by_at_most_a_block_a_file() {
+        const BLOCK: u64 = 4096;
+        for (size, too_much) in
+            [(0_u64, BLOCK), (1, 1), (7, 7), (3000, 3000), (4095, 4095), (4096, 4096), (4097, 1), (10_240, 2048)]
+        {
+            let blocks = size.div_ceil(BLOCK) * BLOCK;
+            let directory = BLOCK;
+            assert_eq!(on_disk((size, 1), BLOCK) - directory - blocks, too_much, "{size} bytes");
+        }
     }
 
     #[test]
