@@ -13,7 +13,7 @@ use crate::clock::Now;
 use crate::revision::{ObjectId, Revision};
 
 /// The symlink to the current generation in the kubelet's layout, relative to the root.
-pub const LINK: &str = "..data";
+pub const DATA_LINK: &str = "..data";
 
 /// The directory that holds the generations in git-sync's layout, relative to the root.
 pub const WORKTREES: &str = ".worktrees";
@@ -60,7 +60,7 @@ impl Name {
     }
 
     /// Returns the name of a revision's generation in git-sync's layout: the commit id.
-    pub fn of(revision: Revision) -> Self {
+    pub fn from_commit(revision: Revision) -> Self {
         Self(revision.to_string())
     }
 
@@ -73,16 +73,16 @@ impl Name {
 
     /// Parses a name of any form.
     pub fn parse(text: &str) -> Option<Self> {
-        Self::dated(text).or_else(|| Self::committed(text))
+        Self::parse_timestamp(text).or_else(|| Self::parse_commit(text))
     }
 
     /// Parses a timestamp name: made by treeswap or by a kubelet.
-    pub fn dated(text: &str) -> Option<Self> {
+    pub fn parse_timestamp(text: &str) -> Option<Self> {
         is_timestamp(text).then(|| Self(text.to_owned()))
     }
 
     /// Parses a name of git-sync's layout: a commit id, with or without a serial number.
-    pub fn committed(text: &str) -> Option<Self> {
+    pub fn parse_commit(text: &str) -> Option<Self> {
         commit_in(text).map(|_| Self(text.to_owned()))
     }
 
@@ -246,7 +246,8 @@ pub struct GenerationRecord {
     pub tree: ObjectId,
     /// Digest of the settings that shape the content besides the tree (sparse patterns, symlink policy). If it changes,
     /// a new generation is published even if the tree is the same.
-    pub selection: String,
+    #[serde(rename = "selection")]
+    pub selection_digest: String,
     /// Number of files, symlinks and directories in it.
     pub entries: u64,
     /// Sum of its files' sizes, in bytes. It takes more on disk.
@@ -275,7 +276,7 @@ impl GenerationRecord {
             name,
             sources: BTreeMap::new(),
             tree: ObjectId([0; 20]),
-            selection: String::new(),
+            selection_digest: String::new(),
             entries,
             bytes,
             lineage: None,
@@ -295,7 +296,7 @@ impl GenerationRecord {
     pub fn untrusted(self) -> Self {
         Self {
             tree: ObjectId([0; 20]),
-            selection: String::new(),
+            selection_digest: String::new(),
             boot_id: String::new(),
             synced: false,
             ..self
@@ -325,9 +326,9 @@ impl GenerationRecord {
 }
 
 /// Estimates the bytes that generations take together on a file system with this block size: the content, plus one
-/// block for each entry and each top directory. The estimate can be made before anything is written. It is exact for
-/// a small file and half a block too high for a large one on average; a ceiling must also hold for a tree of small
-/// files. Files that several generations share count once.
+/// block for each entry and each top directory. The estimate can be made before anything is written. For the content of
+/// a file it is never too low, and too high by at most a block: by almost nothing for a file of a few bytes, by half a
+/// block on average. Files that several generations share count once.
 pub fn bytes_on_disk<'r>(records: impl IntoIterator<Item = &'r GenerationRecord>, block: u64) -> u64 {
     let mut records: Vec<_> = records.into_iter().collect();
     records.sort_by_key(|record| std::cmp::Reverse(record.order()));
@@ -401,10 +402,44 @@ mod tests {
     }
 
     #[test]
+    fn a_record_keeps_the_field_names_of_state_files() {
+        let now =
+            Now { wall: Timestamp::UNIX_EPOCH, boottime: std::time::Duration::ZERO, boot_id: String::new() };
+        let name = Name::parse("..2026_11_20_15_04_05.1").unwrap();
+        let record =
+            GenerationRecord { selection_digest: "d".into(), ..GenerationRecord::unknown(name, 1, 2, &now) };
+        let json = serde_json::to_value(&record).unwrap();
+        let mut fields: Vec<&str> = json.as_object().unwrap().keys().map(String::as_str).collect();
+        fields.sort_unstable();
+        let expected = "boot_id bytes entries name published retired revision selection synced tree";
+        assert_eq!((fields.join(" ").as_str(), json["selection"].as_str()), (expected, Some("d")));
+        assert_eq!(serde_json::from_value::<GenerationRecord>(json).unwrap(), record);
+    }
+
+    #[test]
+    fn the_estimate_is_too_high_by_at_most_a_block_a_file() {
+        const BLOCK: u64 = 4096;
+        for (size, too_much) in [
+            (0_u64, BLOCK),
+            (1, 1),
+            (7, 7),
+            (3000, 3000),
+            (4095, 4095),
+            (4096, 4096),
+            (4097, 1),
+            (10_240, 2048),
+        ] {
+            let blocks = size.div_ceil(BLOCK) * BLOCK;
+            let directory = BLOCK;
+            assert_eq!(on_disk((size, 1), BLOCK) - directory - blocks, too_much, "{size} bytes");
+        }
+    }
+
+    #[test]
     fn a_name_says_where_its_directory_is() {
         let commit = "0123456789abcdef0123456789abcdef01234567";
         let name = Name::parse(commit).unwrap();
-        assert_eq!(name, Name::of(Revision(commit.parse().unwrap())));
+        assert_eq!(name, Name::from_commit(Revision(commit.parse().unwrap())));
         assert_eq!(name.relative_path(), Path::new(".worktrees").join(commit));
         let again = name.numbered(7).numbered(12);
         assert_eq!(again.relative_path(), Path::new(".worktrees").join(format!("{commit}.12")));

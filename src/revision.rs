@@ -121,7 +121,7 @@ impl fmt::Display for Revision {
 }
 
 /// What to follow in a repository.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Ref {
     /// `HEAD`: the remote's default branch.
     Head,

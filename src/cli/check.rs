@@ -9,7 +9,7 @@ use super::flags::{self, FlagOrigins};
 use super::sync::Args;
 use crate::config::{self, Origin, Settings};
 use crate::mirror::wire::ssh::KnownHosts;
-use crate::sources::List;
+use crate::sources::SourcesFile;
 use crate::{app, detached_io, secret};
 
 /// Validates the configuration and prints it as flags of `sync`, each with the origin of its value.
@@ -50,7 +50,7 @@ pub(super) fn run(args: &Args, given: &FlagOrigins) -> anyhow::Result<ExitCode> 
 }
 
 /// A warning for each credential file of a source that cannot be read by this process.
-fn unreadable_credentials(list: &List) -> Vec<String> {
+fn unreadable_credentials(list: &SourcesFile) -> Vec<String> {
     let mut found = Vec::new();
     for source in &list.sources {
         for (key, file) in source.credentials.files() {
@@ -67,7 +67,7 @@ fn unreadable_credentials(list: &List) -> Vec<String> {
 }
 
 /// The sources as a table in comments, as the rest of the output can be used as flags again.
-fn source_table(list: &List) -> String {
+fn source_table(list: &SourcesFile) -> String {
     let top = |path: &str| if path.is_empty() { "/".to_owned() } else { path.to_owned() };
     let mut rows = vec![["source", "repo", "ref", "path", "to"].map(str::to_owned)];
     rows.extend(list.sources.iter().map(|source| {

@@ -17,7 +17,7 @@ use crate::detached_io;
 use crate::mirror::{self, wire};
 use crate::phase::machine::Timing;
 use crate::secret::Source;
-use crate::sources::{BadFile, List, SetOptions, SourceSpec};
+use crate::sources::{BadFile, SetOptions, SourceSpec, SourcesFile};
 
 impl Check<'_> {
     /// Whether `--sources` is given. Refuses flags that it excludes: those that the file has for each source, and
@@ -101,18 +101,18 @@ impl Check<'_> {
 ///
 /// # Errors
 /// When the file is absent or invalid.
-pub fn listed(sources: &SetOptions) -> Result<List, Error> {
+pub fn listed(sources: &SetOptions) -> Result<SourcesFile, Error> {
     let sources = sources.clone();
     let file = sources.file.clone();
     let read = detached_io::wait_for_io(&file, move |path| {
-        Ok(List::read(path).and_then(|list| sources.check().map(|()| list)))
+        Ok(SourcesFile::read(path).and_then(|list| sources.check().map(|()| list)))
     });
     let read = read.unwrap_or_else(|error| Err(BadFile { path: file, why: error.to_string() }));
     read.map_err(|file| Error::Sources { name: "--sources".to_owned(), file })
 }
 
 /// Warnings about likely mistakes in the file of sources. They never contain a value, which may be a secret.
-pub fn warnings_about(list: &List) -> Vec<String> {
+pub fn warnings_about(list: &SourcesFile) -> Vec<String> {
     let mut remarks = Vec::new();
     for SourceSpec { name, repo, credentials, .. } in &list.sources {
         let mut remark = |text: &str| remarks.push(format!("source {name}: {text}"));
@@ -195,7 +195,7 @@ mod tests {
             let text = format!(
                 "version: 1\nunique-base-names: 'jobs/**'\nsources:\n  - {{name: a, {source}}}\nend: true\n"
             );
-            warnings_about(&List::parse(&text).unwrap())
+            warnings_about(&SourcesFile::parse(&text).unwrap())
         };
         for (source, words) in [
             (

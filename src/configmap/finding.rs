@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::payload::{InvalidKey, sized};
+use super::plan::FINDINGS_MAX;
 use super::rule_problem::{SHOWN, more};
 use super::tree::BadLink;
 use crate::human;
@@ -16,8 +17,10 @@ pub enum Finding {
     Overlap {
         /// The file.
         path: Vec<u8>,
-        /// The rules' patterns and the ConfigMaps they feed.
+        /// The rules' patterns and the ConfigMaps they feed; only the first of them, as many as a message shows.
         rules: Vec<(String, String)>,
+        /// How many rules match the file.
+        total: usize,
     },
     /// Several files map to the same key.
     Collision {
@@ -34,11 +37,13 @@ pub enum Finding {
         path: Vec<u8>,
         /// The ConfigMap.
         name: String,
+        /// The key. The rule may have made it from the whole path.
+        key: String,
         /// The rule the key breaks.
         why: InvalidKey,
     },
-    /// A link does not resolve to a file.
-    Link {
+    /// A symbolic link does not resolve to a file.
+    BadSymlink {
         /// The link.
         path: Vec<u8>,
         /// The reason.
@@ -67,15 +72,48 @@ pub enum Finding {
         path: Vec<u8>,
         /// What `bytes` counts, as a phrase for messages.
         what: &'static str,
-        /// The size.
+        /// The size, the key `VERSION` included.
         bytes: usize,
         /// The limit.
         limit: usize,
         /// Whether the rule compresses the value.
         compressed: bool,
     },
+    /// The key that `--stamp-key` gives a ConfigMap is not valid.
+    IllegalStampKey {
+        /// The ConfigMap.
+        name: String,
+        /// The key.
+        key: String,
+        /// The rule the key breaks.
+        why: InvalidKey,
+    },
+    /// A file has the key of the stamp.
+    StampKeyTaken {
+        /// The ConfigMap.
+        name: String,
+        /// The key.
+        key: String,
+        /// The file.
+        path: Vec<u8>,
+    },
+    /// A ConfigMap exceeds a limit of the API server, but only with its stamp.
+    OversizeStamp {
+        /// The ConfigMap.
+        name: String,
+        /// The key of the stamp.
+        key: String,
+        /// What `bytes` counts, as a phrase for messages.
+        what: &'static str,
+        /// The size, the stamp included.
+        bytes: usize,
+        /// The limit.
+        limit: usize,
+        /// The largest keys, as in [`Self::Oversize`].
+        largest: Vec<(String, usize, Vec<u8>)>,
+    },
     /// Keys and values exceed the memory limit for a plan.
-    TooMuch {
+    MemoryLimit {
         /// The limit, in bytes.
         limit: u64,
     },
@@ -87,19 +125,19 @@ pub enum Finding {
         taken: String,
     },
     /// A rule is restricted to some repositories, and --repository is not given.
-    NoRepository {
+    RepositoryUnknown {
         /// The rule's pattern.
         pattern: String,
     },
     /// This repository may not feed a rule that its files match. Only noted.
-    Denied {
+    RepositoryNotPermitted {
         /// The rule's pattern.
         pattern: String,
         /// How many files match it.
         files: usize,
     },
     /// No file matches a rule. Only noted.
-    NoFile {
+    NoMatch {
         /// The rule's pattern.
         pattern: String,
     },
@@ -108,21 +146,22 @@ pub enum Finding {
 impl Finding {
     /// Returns true if the finding is only noted, whatever the policies are.
     pub fn is_harmless(&self) -> bool {
-        matches!(self, Self::Denied { .. } | Self::NoFile { .. })
+        matches!(self, Self::RepositoryNotPermitted { .. } | Self::NoMatch { .. })
     }
 
     /// What an operator can do about the finding, for example which flag accepts it.
     fn hint(&self) -> Option<&'static str> {
         Some(match self {
             Self::Overlap { .. } => {
-                "--overlaps=first gives such a file to the first rule of the file, --overlaps=specific to the rule that \
-                 says most of its path"
+                "--overlaps=first gives the file to the rule that comes first in the rules file, --overlaps=specific \
+                 to the rule whose pattern has the most literal characters"
             }
             Self::Collision { .. } => {
-                "use_full_path_as_key gives such files distinct keys; --collisions=last takes the last one by path"
+                "use_full_path_as_key gives files of the same name distinct keys; --collisions=last takes the last one \
+                 by path"
             }
             Self::IllegalKey { .. } => "--illegal-keys=skip leaves such files out",
-            Self::Link { .. } => "--links=skip leaves such links out",
+            Self::BadSymlink { .. } => "--links=skip leaves such links out",
             Self::Oversize { .. } => {
                 "gzip and partitioned_names make it smaller; --oversize=grow splits it over more ConfigMaps, \
                  --oversize=skip leaves it out"
@@ -134,25 +173,44 @@ impl Finding {
             Self::OversizeKey { compressed: true, .. } => {
                 "make the file smaller, or move it out of the rule; --oversize=skip leaves the ConfigMap out"
             }
-            Self::TooMuch { .. } => {
-                "raise the memory limit of the container, or let rules name fewer files: two plans have to fit into it"
+            Self::IllegalStampKey { .. } | Self::StampKeyTaken { .. } => {
+                "choose another --stamp-key, the same one for `treeswap watch --set`"
             }
-            Self::NoRepository { .. } => "give it with --repository=ORGANISATION/NAME",
+            Self::OversizeStamp { .. } => {
+                "make the ConfigMap smaller, for example with gzip or partitioned_names, or leave out --stamp-key"
+            }
+            Self::MemoryLimit { .. } => {
+                "raise the container's memory limit, or match fewer files: two plans must fit in memory"
+            }
+            Self::RepositoryUnknown { .. } => "give it with --repository=ORGANISATION/NAME",
             Self::NameTaken { .. } => {
                 "give one of the two rules another name, or the large one partitioned_names"
             }
-            Self::Denied { .. } | Self::NoFile { .. } => return None,
+            Self::RepositoryNotPermitted { .. } | Self::NoMatch { .. } => return None,
         })
     }
 }
 
-/// The first [`SHOWN`] items, separated by commas, and how many more there are.
-fn list<T>(items: &[T], show: impl Fn(&T) -> String) -> String {
+/// The first [`SHOWN`] of `total` items, separated by commas, and how many more there are.
+fn list<T>(items: &[T], total: usize, show: impl Fn(&T) -> String) -> String {
     let mut shown: Vec<String> = items.iter().take(SHOWN).map(show).collect();
-    if items.len() > SHOWN {
-        shown.push(format!("{} more", items.len() - SHOWN));
+    if total > shown.len() {
+        shown.push(format!("{} more", total - shown.len()));
     }
     shown.join(", ")
+}
+
+/// The largest keys of a ConfigMap with their sizes and files.
+fn largest_keys(largest: &[(String, usize, Vec<u8>)]) -> String {
+    list(largest, largest.len(), |(key, bytes, path)| match &path[..] {
+        b"" => sized(key, *bytes), // a stamp
+        path => format!("{} ({})", sized(key, *bytes), human::elide_middle(&escaped(path))),
+    })
+}
+
+/// A key, escaped and abbreviated: one that is not valid may have any length and any characters.
+fn shown_key(key: &str) -> String {
+    human::elide_middle(&escaped(key.as_bytes()))
 }
 
 /// A pattern, escaped for a one-line message.
@@ -163,23 +221,23 @@ fn shown(pattern: &str) -> String {
 impl std::fmt::Display for Finding {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Overlap { path, rules } => {
-                let rules = list(rules, |(pattern, name)| format!("{} (ConfigMap {name})", shown(pattern)));
+            Self::Overlap { path, rules, total } => {
+                let rule =
+                    |(pattern, name): &(String, String)| format!("{} (ConfigMap {name})", shown(pattern));
+                let rules = list(rules, *total, rule);
                 write!(f, "{} is claimed by several rules: {rules}", escaped(path))
             }
             Self::Collision { name, key, paths } => {
-                let paths = list(paths, |path| escaped(path));
+                let paths = list(paths, paths.len(), |path| escaped(path));
                 write!(f, "key {key} of ConfigMap {name} is claimed by several files: {paths}")
             }
-            Self::IllegalKey { path, name, why } => {
-                write!(f, "{} gives no legal key for ConfigMap {name}: {why}", escaped(path))
+            Self::IllegalKey { path, name, key, why } => {
+                let (key, path) = (shown_key(key), escaped(path));
+                write!(f, "{path} cannot have the key \"{key}\" in ConfigMap {name}: {why}")
             }
-            Self::Link { path, why } => write!(f, "{} is {why}", escaped(path)),
+            Self::BadSymlink { path, why } => write!(f, "{} is {why}", escaped(path)),
             Self::Oversize { name, what, bytes, limit, largest } => {
-                let largest = list(largest, |(key, bytes, path)| match &path[..] {
-                    b"" => sized(key, *bytes), // a stamp
-                    path => format!("{} ({})", sized(key, *bytes), human::elide_middle(&escaped(path))),
-                });
+                let largest = largest_keys(largest);
                 write!(
                     f,
                     "ConfigMap {name} has {bytes} bytes {what}, the limit is {limit}; the largest keys: {largest}"
@@ -193,7 +251,26 @@ impl std::fmt::Display for Finding {
                      key cannot be split"
                 )
             }
-            Self::TooMuch { limit } => {
+            Self::IllegalStampKey { name, key, why } => {
+                let key = shown_key(key);
+                write!(f, "the stamp of ConfigMap {name} cannot have the key \"{key}\" (--stamp-key): {why}")
+            }
+            Self::StampKeyTaken { name, key, path } => {
+                let (key, path) = (human::elide_middle(key), escaped(path));
+                write!(
+                    f,
+                    "key {key} of ConfigMap {name} is claimed by the stamp (--stamp-key) and by a file: {path}"
+                )
+            }
+            Self::OversizeStamp { name, key, what, bytes, limit, largest } => {
+                let (key, largest) = (human::elide_middle(key), largest_keys(largest));
+                write!(
+                    f,
+                    "ConfigMap {name} has {bytes} bytes {what} with its stamp {key}, the limit is {limit}; the largest \
+                     keys: {largest}"
+                )
+            }
+            Self::MemoryLimit { limit } => {
                 let limit = human::bytes(*limit);
                 write!(f, "the ConfigMaps take more than the {limit} of memory that there are for a plan")
             }
@@ -203,21 +280,27 @@ impl std::fmt::Display for Finding {
                     "ConfigMap {name} is too large, and {taken}, which it would grow into, is another rule's"
                 )
             }
-            Self::NoRepository { pattern } => {
+            Self::RepositoryUnknown { pattern } => {
                 write!(f, "the rule {} depends on the repository's name, which is not given", shown(pattern))
             }
-            Self::Denied { pattern, files } => {
+            Self::RepositoryNotPermitted { pattern, files } => {
                 let pattern = shown(pattern);
                 write!(f, "the rule {pattern} does not take files from this repository: {files} left out")
             }
-            Self::NoFile { pattern } => write!(f, "no file matches the rule {}", shown(pattern)),
+            Self::NoMatch { pattern } => write!(f, "no file matches the rule {}", shown(pattern)),
         }
     }
 }
 
+/// The suffix ` (and N more)`. A list of [`FINDINGS_MAX`] may be incomplete.
+fn others(findings: &[Finding]) -> String {
+    let others = findings.len() - 1;
+    if findings.len() < FINDINGS_MAX { more(others) } else { format!(" (and at least {others} more)") }
+}
+
 /// A plan is refused and must not be carried out.
 #[derive(Debug, thiserror::Error)]
-#[error("{}{}", .0[0], more(.0.len() - 1))]
+#[error("{}{}", .0[0], others(.0))]
 pub struct Refused(
     /// The findings that refuse it; at least one.
     pub Vec<Finding>,
@@ -238,49 +321,91 @@ impl Refused {
 mod tests {
     use super::*;
 
-    #[test]
-    fn every_finding_that_refuses_is_one_line_and_says_what_to_do() {
+    /// One of each, and of [`Finding::OversizeKey`] one for each of its hints.
+    fn each() -> Vec<Finding> {
         let text = || "x".to_owned();
         let path = || b"a/b".to_vec();
-        let each = [
-            Finding::Overlap { path: path(), rules: vec![(text(), text())] },
+        let oversize_key = |compressed| {
+            let (what, bytes, limit) = ("of values", 2, 1);
+            Finding::OversizeKey { name: text(), key: text(), path: path(), what, bytes, limit, compressed }
+        };
+        let (what, bytes, limit, largest) = ("of values", 2, 1, vec![("x".to_owned(), 2, path())]);
+        vec![
+            Finding::Overlap { path: path(), rules: vec![(text(), text())], total: 2 },
             Finding::Collision { name: text(), key: text(), paths: vec![path()] },
-            Finding::Link { path: path(), why: BadLink::Dangling },
-            Finding::IllegalKey { path: path(), name: text(), why: InvalidKey::Empty },
-            Finding::Oversize { name: text(), what: "of keys", bytes: 2, limit: 1, largest: Vec::new() },
-            Finding::OversizeKey {
-                name: text(),
-                key: text(),
+            Finding::BadSymlink { path: path(), why: BadLink::Dangling },
+            Finding::IllegalKey {
                 path: path(),
-                what: "of keys",
-                bytes: 2,
-                limit: 1,
-                compressed: true,
+                name: text(),
+                key: "a\nb".into(),
+                why: InvalidKey::Characters,
             },
-            Finding::TooMuch { limit: 1 << 20 },
+            Finding::Oversize { name: text(), what, bytes, limit, largest: largest.clone() },
+            oversize_key(false),
+            oversize_key(true),
+            Finding::IllegalStampKey { name: text(), key: "x".repeat(300), why: InvalidKey::Long },
+            Finding::StampKeyTaken { name: text(), key: text(), path: path() },
+            Finding::OversizeStamp { name: text(), key: text(), what, bytes, limit, largest },
+            Finding::MemoryLimit { limit: 1 << 20 },
             Finding::NameTaken { name: text(), taken: text() },
-            Finding::NoRepository { pattern: text() },
-            Finding::Denied { pattern: text(), files: 1 },
-            Finding::NoFile { pattern: text() },
-        ];
-        for finding in each {
+            Finding::RepositoryUnknown { pattern: text() },
+            Finding::RepositoryNotPermitted { pattern: text(), files: 1 },
+            Finding::NoMatch { pattern: text() },
+        ]
+    }
+
+    #[test]
+    fn every_finding_is_one_line_and_one_that_refuses_says_what_to_do() {
+        for finding in each() {
             let hints = match &finding {
                 Finding::Overlap { .. }
                 | Finding::Collision { .. }
                 | Finding::IllegalKey { .. }
-                | Finding::Link { .. }
+                | Finding::BadSymlink { .. }
                 | Finding::Oversize { .. }
                 | Finding::OversizeKey { .. }
-                | Finding::TooMuch { .. }
+                | Finding::IllegalStampKey { .. }
+                | Finding::StampKeyTaken { .. }
+                | Finding::OversizeStamp { .. }
+                | Finding::MemoryLimit { .. }
                 | Finding::NameTaken { .. }
-                | Finding::NoRepository { .. } => true,
-                Finding::Denied { .. } | Finding::NoFile { .. } => false,
+                | Finding::RepositoryUnknown { .. } => true,
+                Finding::RepositoryNotPermitted { .. } | Finding::NoMatch { .. } => false,
             };
             assert_eq!(hints, !finding.is_harmless());
             let refused = Refused(vec![finding]);
-            if hints {
-                crate::human::assert_message_style(&refused, &refused.hints());
+            match hints {
+                true => crate::human::assert_message_style(&refused, &refused.hints()),
+                // A warning has no hint; what the style asks of one does not apply.
+                false => crate::human::assert_message_style(&refused, &["it is only noted".to_owned()]),
             }
+        }
+    }
+
+    #[test]
+    fn the_key_of_a_rule_is_shown_and_not_only_the_path() {
+        let (path, name) = (b"a/..data/b".to_vec(), "cm".to_owned());
+        let finding = Finding::IllegalKey { path, name, key: "..data-b".into(), why: InvalidKey::Dots };
+        assert_eq!(
+            finding.to_string(),
+            "a/..data/b cannot have the key \"..data-b\" in ConfigMap cm: it is `.` or begins with `..`"
+        );
+    }
+
+    #[test]
+    fn what_a_list_leaves_out_is_counted() {
+        let rules =
+            |count: usize| (0..count).map(|at| (format!("p{at}"), "m".to_owned())).collect::<Vec<_>>();
+        for (kept, total, end) in
+            [(2, 2, "p1 (ConfigMap m)"), (20, 20, "p19 (ConfigMap m)"), (20, 25, "(ConfigMap m), 5 more")]
+        {
+            let line = Finding::Overlap { path: b"a".to_vec(), rules: rules(kept), total }.to_string();
+            assert!(line.ends_with(end), "{line}");
+        }
+        for (count, end) in [(1, "x"), (3, "(and 2 more)"), (FINDINGS_MAX, "(and at least 1999 more)")] {
+            let refused =
+                Refused(vec![Finding::RepositoryUnknown { pattern: "x".into() }; count]).to_string();
+            assert!(count == 1 || refused.ends_with(end), "{refused}");
         }
     }
 }

@@ -17,12 +17,10 @@ use super::finding::Finding;
 use super::payload::{Value, check_key, partition};
 use super::plan::{Contents, FINDINGS_MAX, Findings, Options, Plan, ReadFailed, Source, ValueError};
 use super::policies::{IllegalKeys, Links, Overlaps};
+use super::rule_problem::SHOWN;
 use super::rules::RuleSet;
 use super::tree::{BadLink, Entry, FileRef, Tree};
 use fed::{FedConfigMap, MatchedFile};
-
-/// How many overlapping rules a finding lists for one file.
-const OVERLAPPING_MAX: usize = 20;
 
 /// Estimated bytes of memory per key besides the key's text and the file's path, which are stored several times. Close
 /// to what was measured.
@@ -40,7 +38,7 @@ pub struct Change {
 }
 
 /// Computes the plan for a whole tree. If keys and values exceed [`Options::memory_limit`], reading stops and the plan
-/// is refused with [`Finding::TooMuch`].
+/// is refused with [`Finding::MemoryLimit`].
 pub fn plan(
     rules: &RuleSet,
     tree: &Tree,
@@ -189,7 +187,7 @@ impl Matches {
                     }
                 },
                 Err(why) => {
-                    let finding = Finding::Link { path: path.to_vec(), why };
+                    let finding = Finding::BadSymlink { path: path.to_vec(), why };
                     found.push((finding, self.options.policies.links == Links::Refuse));
                     self.leave_out(rule);
                 }
@@ -246,7 +244,8 @@ impl Matches {
         let named = |&rule: &usize| (rules[rule].pattern.clone(), rules[rule].names.all().join(", "));
         let finding = Finding::Overlap {
             path: path.to_vec(),
-            rules: candidates.iter().take(OVERLAPPING_MAX).map(named).collect(),
+            rules: candidates.iter().take(SHOWN).map(named).collect(),
+            total: candidates.len(),
         };
         let policy = self.options.policies.overlaps;
         found.push((finding, policy == Overlaps::Refuse));
@@ -267,7 +266,8 @@ impl Matches {
         match check_key(key.as_bytes()) {
             Ok(()) => Ok(key),
             Err(why) => {
-                Err(Finding::IllegalKey { path: path.to_vec(), name: rule.names.all().join(", "), why })
+                let (path, name) = (path.to_vec(), rule.names.all().join(", "));
+                Err(Finding::IllegalKey { path, name, key, why })
             }
         }
     }
@@ -327,7 +327,7 @@ impl Matches {
     }
 
     /// Builds the ConfigMaps that changed and returns the whole plan. If keys and values exceed the memory limit,
-    /// reading stops and the plan is refused with [`Finding::TooMuch`].
+    /// reading stops and the plan is refused with [`Finding::MemoryLimit`].
     pub fn plan(&mut self, contents: &mut dyn Contents) -> Result<Plan, ReadFailed> {
         let unchanged: u64 =
             self.config_maps.iter().filter_map(|fed| fed.built.as_ref()).map(|built| built.bytes).sum();
@@ -337,7 +337,7 @@ impl Matches {
         };
         let Some(values) = values else {
             let mut findings = Findings::default();
-            findings.add(Finding::TooMuch { limit: self.max_bytes() }, true);
+            findings.add(Finding::MemoryLimit { limit: self.max_bytes() }, true);
             return Ok(Plan { refused: findings.refused, ..Plan::default() });
         };
         for fed in self.config_maps.iter_mut().filter(|fed| fed.built.is_none()) {
@@ -388,11 +388,11 @@ impl Matches {
         for (rule, Count { matched, .. }) in self.rules.rules.iter().zip(&self.counts) {
             let pattern = rule.pattern.clone();
             match repository {
-                None if rule.is_restricted() => add(&(Finding::NoRepository { pattern }, true)),
+                None if rule.is_restricted() => add(&(Finding::RepositoryUnknown { pattern }, true)),
                 Some(name) if *matched > 0 && !rule.permits(name) => {
-                    add(&(Finding::Denied { pattern, files: *matched }, false));
+                    add(&(Finding::RepositoryNotPermitted { pattern, files: *matched }, false));
                 }
-                _ if *matched == 0 => add(&(Finding::NoFile { pattern }, false)),
+                _ if *matched == 0 => add(&(Finding::NoMatch { pattern }, false)),
                 _ => {}
             }
         }

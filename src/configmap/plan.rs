@@ -109,32 +109,44 @@ impl Planned {
     /// The first limit that it exceeds; `None` if it fits. `other` is a further stamp besides its own: key and length
     /// of the value.
     pub(super) fn over(&self, other: Option<(&str, usize)>) -> Option<LimitExceeded> {
-        let stamps: Vec<_> = self.stamp.iter().map(|text| (VERSION, text.len())).chain(other).collect();
+        let stamps: Vec<_> = self.version_stamp().into_iter().chain(other).collect();
         self.payload.over(&stamps)
     }
 
     /// The finding that it exceeds a limit: names the key that is too large by itself, or else the largest keys.
     pub(super) fn oversize(&self, over: LimitExceeded) -> Finding {
-        let file = |key: &String| self.files.get(key).map(|path| path.to_vec()).unwrap_or_default();
+        // With the key `VERSION`, which each part of a split has: a key that does not fit beside it cannot be helped.
+        let version = self.version_stamp();
         let alone = self.payload.values().iter().find_map(|(key, value)| {
             let one = Payload::new([(key.clone(), value.clone())].into());
-            one.over(&[]).map(|over| (key.clone(), value.form() == ValueEncoding::Gzip, over))
+            one.over(version.as_slice()).map(|over| (key.clone(), value.form() == ValueEncoding::Gzip, over))
         });
+        let name = self.name.clone();
         if let Some((key, compressed, LimitExceeded { what, bytes, limit })) = alone {
-            let (name, path) = (self.name.clone(), file(&key));
+            let path = self.path_of(&key);
             return Finding::OversizeKey { name, key, path, what, bytes, limit, compressed };
         }
-        let largest = self.content().largest().into_iter().map(|(key, size)| {
-            let path = file(&key);
+        let LimitExceeded { what, bytes, limit } = over;
+        Finding::Oversize { name, what, bytes, limit, largest: self.largest() }
+    }
+
+    /// The largest keys, the key `VERSION` included, each with size and file. The file is empty for a stamp.
+    pub(super) fn largest(&self) -> Vec<(String, usize, Vec<u8>)> {
+        let with_path = |(key, size): (String, usize)| {
+            let path = self.path_of(&key);
             (key, size, path)
-        });
-        Finding::Oversize {
-            name: self.name.clone(),
-            what: over.what,
-            bytes: over.bytes,
-            limit: over.limit,
-            largest: largest.collect(),
-        }
+        };
+        self.content().largest().into_iter().map(with_path).collect()
+    }
+
+    /// The key `VERSION`, if it has one, and the length of its value.
+    fn version_stamp(&self) -> Option<(&'static str, usize)> {
+        self.stamp.as_ref().map(|text| (VERSION, text.len()))
+    }
+
+    /// The path of the file that a key is from; empty for a stamp.
+    fn path_of(&self, key: &str) -> Vec<u8> {
+        self.files.get(key).map(|path| path.to_vec()).unwrap_or_default()
     }
 }
 

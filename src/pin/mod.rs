@@ -47,7 +47,7 @@ use rustix::io::Errno;
 
 use crate::clock;
 use crate::fsx::{self, Link};
-use crate::generation::{LINK, Name, WORKTREES};
+use crate::generation::{DATA_LINK, Name, WORKTREES};
 
 /// How often the lock is tried while it is held exclusively. With the pauses, about a quarter of a second in total.
 pub const LOCK_TRIES: u32 = 50;
@@ -119,7 +119,7 @@ impl Pin {
     /// # Errors
     /// If nothing is published within the time to wait, or the generation cannot be opened.
     pub fn take(root: impl AsRef<Path>, options: &Options) -> Result<Self, Error> {
-        Self::take_link(root.as_ref().join(LINK), options)
+        Self::take_link(root.as_ref().join(DATA_LINK), options)
     }
 
     /// Pins the generation that a link of any name names: `--link` in git-sync's layout.
@@ -327,7 +327,7 @@ pub enum Error {
         link: PathBuf,
     },
     /// The root has git-sync's layout, in which no link is called `..data`.
-    #[error("{} is a root in git-sync's layout, which has no {LINK}", root.display())]
+    #[error("{} is a root in git-sync's layout, which has no {DATA_LINK}", root.display())]
     OtherLayout {
         /// The root.
         root: PathBuf,
@@ -368,7 +368,7 @@ pub enum Error {
 impl Error {
     /// The error for a link that does not exist in the directory `home`.
     fn absent(link: &Path, home: &Path) -> Self {
-        if link.file_name() == Some(LINK.as_ref()) && home.join(WORKTREES).is_dir() {
+        if link.file_name() == Some(DATA_LINK.as_ref()) && home.join(WORKTREES).is_dir() {
             return Self::OtherLayout { root: home.to_owned() };
         }
         Self::NoGeneration { link: link.to_owned() }
@@ -418,7 +418,7 @@ fn hint_for_absence(link: &Path) -> String {
     let exists = |name: &str| link.with_file_name(name).symlink_metadata().is_ok();
     if absent_dir(link).is_some() {
         format!("there is no directory {root}: name the --root of `treeswap sync`, or the link it keeps")
-    } else if link.file_name() != Some(LINK.as_ref()) {
+    } else if link.file_name() != Some(DATA_LINK.as_ref()) {
         "has the first sync ended, and is this its link? `treeswap pin --wait 1m` waits for the first generation".to_owned()
     } else if exists("..treeswap") {
         format!(

@@ -23,7 +23,7 @@ fn record(number: usize, bytes: u64, retired: Option<Retired>) -> GenerationReco
         sources: Default::default(),
         revision: Revision(ObjectId([0; 20])),
         tree: ObjectId([0; 20]),
-        selection: String::new(),
+        selection_digest: String::new(),
         entries: 1,
         bytes,
         lineage: None,

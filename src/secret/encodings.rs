@@ -137,6 +137,7 @@ pub const ENCODINGS: &[Encoding] = &[
     ("base64 in a URL", |text| percent(base64(text).as_bytes())),
     ("base64 in lines", |text| base64(text).as_bytes().chunks(7).map(|line| lossy(line) + "\n").collect()),
     ("base32", |text| base(text, BASE32, 5)),
+    ("base32, lower case", |text| base(text, BASE32, 5).to_lowercase()),
     ("base32 behind three bytes, lower case", |text| {
         behind(text, "abc", |text| base(text, BASE32, 5)).to_lowercase()
     }),

@@ -28,7 +28,7 @@ use std::future::Future;
 use std::sync::Arc;
 
 pub use attempts::{AttemptReporter, RevisionComparer, RevisionQuery};
-pub use file::{BadFile, Credentials, List, SourceSpec};
+pub use file::{BadFile, Credentials, SourceSpec, SourcesFile};
 pub use published::Published;
 pub use remote::Remote;
 pub use requests::Requests;

@@ -25,8 +25,8 @@ pub(super) struct PollRequest {
     pub(super) mirror: Arc<Mutex<Mirror>>,
     /// How long the mirror has waited for its turns to index packs.
     pub(super) turn_wait: TurnWait,
-    /// The refs as the file has them, each once.
-    pub(super) refs: Vec<String>,
+    /// The refs as the file has them, each once, and parsed.
+    pub(super) refs: BTreeMap<String, Ref>,
     /// By ref, the object it named before and that object's commit. The same object is not fetched again.
     pub(super) known: BTreeMap<String, (ObjectId, Revision)>,
     /// By ref, an object that was refused before: fetching it again would have the same result.
@@ -127,8 +127,8 @@ async fn within<T>(limit: Duration, turn_wait: &TurnWait, work: impl Future<Outp
     }
 }
 
-fn failed(refs: &[String], why: &SourceError) -> PollResult {
-    let of_refs = refs.iter().map(|ref_name| (ref_name.clone(), Answer::Failed(why.clone()))).collect();
+fn failed(refs: &BTreeMap<String, Ref>, why: &SourceError) -> PollResult {
+    let of_refs = refs.keys().map(|ref_name| (ref_name.clone(), Answer::Failed(why.clone()))).collect();
     PollResult {
         of_refs,
         full: None,
@@ -157,7 +157,7 @@ async fn ask(request: PollRequest) -> PollResult {
         is_answered: true,
     };
     let mut connection_error = None;
-    for (ref_name, tip) in request.refs.iter().zip(tips) {
+    for (ref_name, tip) in request.refs.keys().zip(tips) {
         let answer = match tip {
             Ok(tip) => match request.previous_answer(ref_name, tip.object) {
                 Some(answer) => answer,
@@ -203,7 +203,7 @@ async fn consistent_tips(
         let known = request.known.get(ref_name);
         matches!((tip, known), (Ok(tip), Some((object, _))) if tip.object == *object)
     };
-    if refs.len() < 2 || refs.iter().zip(&before).all(is_known) {
+    if refs.len() < 2 || refs.keys().zip(&before).all(is_known) {
         return Ok(before);
     }
     for _ in 1..MAX_REQUESTS {
@@ -217,16 +217,15 @@ async fn consistent_tips(
     let what = "its refs change faster than they can be read together".to_owned();
     let hints = vec!["they are read again at the next attempt".to_owned()];
     let why = SourceError { what, hints, class: ErrorClass::Transient };
-    Ok(refs.iter().map(|_| Err(why.clone())).collect())
+    Ok(refs.values().map(|_| Err(why.clone())).collect())
 }
 
 /// Asks for all refs with one request.
 async fn request_tips(
     mirror: &mut Mirror,
-    refs: &[String],
+    refs: &BTreeMap<String, Ref>,
 ) -> Result<Vec<Result<Tip, SourceError>>, mirror::Error> {
-    // The refs were checked when the file was parsed.
-    let refs: Vec<Ref> = refs.iter().map(|ref_name| ref_name.parse().unwrap_or(Ref::Head)).collect();
+    let refs: Vec<Ref> = refs.values().cloned().collect();
     let found = mirror.resolve_refs(&refs).await?;
     let tip = |ref_name| found.tip(ref_name).map_err(|error| SourceError::of_mirror(&error.into()));
     Ok(refs.iter().map(tip).collect())

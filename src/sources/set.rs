@@ -35,14 +35,14 @@ pub use options::{SetError, SetOptions, WireOf};
 use repository::{Repository, mirror_name};
 
 use super::SourceError;
-use super::file::{BadFile, List, OnFailure, SourceSpec};
+use super::file::{BadFile, OnFailure, SourceSpec, SourcesFile};
 use super::poll::{PollRequest, PollResult, poll};
 use super::requests::{Requested, Requests};
 use crate::detached_io;
 use crate::mirror::{self, Composer, Objects, Part, Tip, UniqueBaseNames, wire};
 use crate::phase::LastAnswer;
 use crate::retry::ErrorClass;
-use crate::revision::Revision;
+use crate::revision::{Ref, Revision};
 
 /// How long an attempt waits for answers once something is published. A later answer requests another attempt.
 const ANSWERS_WAIT: Duration = Duration::from_secs(1);
@@ -200,7 +200,7 @@ impl SourceSet {
     pub async fn resolve(&mut self, current: Option<Revision>, held: &[Revision]) -> Result<Tip, SetError> {
         let file = self.options.file.clone();
         let own = file.clone();
-        let list = detached_io::run(&file, move || List::read(&own));
+        let list = detached_io::run(&file, move || SourcesFile::read(&own));
         let unread = |why: &str| BadFile::unread(&self.options.file, why);
         let list = match tokio::time::timeout(detached_io::DEFAULT_TIMEOUT, list).await {
             Ok(Some(list)) => list?,
@@ -234,7 +234,7 @@ impl SourceSet {
     }
 
     /// Follows the listed sources: opens the mirrors of new repositories, and closes those that are no longer listed.
-    async fn apply_list(&mut self, list: List) -> Result<(), SetError> {
+    async fn apply_list(&mut self, list: SourcesFile) -> Result<(), SetError> {
         // All checks of the file come first, so that an error changes nothing.
         let checked = list.sources.into_iter().map(|listed| self.wire_options(listed));
         let checked = checked.collect::<Result<Vec<_>, _>>()?;
@@ -327,7 +327,8 @@ impl SourceSet {
                 continue;
             }
             let sources = self.sources.iter().filter(|source| source.mirror == *name);
-            let refs: BTreeSet<String> = sources.map(|source| source.listed.ref_name.clone()).collect();
+            let named = |source: &Followed| (source.listed.ref_name.clone(), source.listed.followed.clone());
+            let refs: BTreeMap<String, Ref> = sources.map(named).collect();
             let is_wanted = polls_all || repository.is_due(&refs, now, self.options.period);
             if refs.is_empty() || !is_wanted {
                 continue; // without refs, its last source was removed from the file while it was being polled
@@ -336,7 +337,7 @@ impl SourceSet {
             let question = PollRequest {
                 mirror: Arc::clone(&repository.mirror),
                 turn_wait: repository.turn_wait.clone(),
-                refs: refs.into_iter().collect(),
+                refs,
                 known: repository.known.clone(),
                 refused: repository.refused.clone(),
                 held: held.collect(),

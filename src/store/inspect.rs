@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use crate::configmap::apply::LedgerSet;
 use crate::fsx::{self, Link};
-use crate::generation::{GenerationRecord, LINK, Name, WORKTREES};
+use crate::generation::{DATA_LINK, GenerationRecord, Name, WORKTREES};
 use crate::phase::Status;
 use crate::store::error::Error;
 use crate::store::ledger::LEDGER_LIMIT;
@@ -96,7 +96,7 @@ fn inspect_root(root: &Path) -> Result<Inspection, Error> {
     };
     // In git-sync's layout only the state file says where the published link is.
     let git_sync = state.link.as_ref().map(|link| path.join(link));
-    let at = git_sync.clone().unwrap_or_else(|| path.join(LINK));
+    let at = git_sync.clone().unwrap_or_else(|| path.join(DATA_LINK));
     let link = fsx::read_link(rustix::fs::CWD, &at).map_err(Error::io("read the link", &at))?;
     if private.is_none() && link == Link::Absent {
         return Err(Error::NoRoot { path });
@@ -105,8 +105,8 @@ fn inspect_root(root: &Path) -> Result<Inspection, Error> {
     let status = private.as_ref().and_then(read_status);
     let ledger = read(LEDGER, LEDGER_LIMIT).and_then(|text| LedgerSet::read(&text).ok());
     let (home, form): (_, fn(&str) -> Option<Name>) = match git_sync {
-        Some(_) => (path.join(WORKTREES), Name::committed),
-        None => (path.clone(), Name::dated),
+        Some(_) => (path.join(WORKTREES), Name::parse_commit),
+        None => (path.clone(), Name::parse_timestamp),
     };
     let below = home.strip_prefix(&path).map(Path::to_owned).unwrap_or_default();
     let below = if below == Path::new("") { Path::new(".") } else { &below };

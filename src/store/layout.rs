@@ -44,7 +44,7 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::FileType;
 
 use crate::fsx::{self, Flush, Link};
-use crate::generation::{LINK, Name, WORKTREES};
+use crate::generation::{DATA_LINK, Name, WORKTREES};
 use crate::store::error::{Error, MAKE_ROOT, some_names};
 use crate::store::link::{PublishedLink, clean};
 use crate::store::names::{DIR_MODE, LINK_TMP, PRIVATE, PRIVATE_ASIDE, STAGING, STATE, TRASH};
@@ -349,10 +349,10 @@ fn is_ours(root: &OwnedFd, name: &OsStr) -> std::io::Result<bool> {
     if text.starts_with(PRIVATE_ASIDE) {
         return Ok(true); // moved there by a start that was killed before it created our private directory
     }
-    if text == LINK || text == LINK_TMP {
+    if text == DATA_LINK || text == LINK_TMP {
         return kind(FileType::Symlink);
     }
-    if Name::dated(text).is_some() {
+    if Name::parse_timestamp(text).is_some() {
         return kind(FileType::Directory);
     }
     Ok(matches!(root_link(root, name)?, RootLink::Ours(_)))
@@ -386,7 +386,7 @@ pub(crate) fn root_link(root: &OwnedFd, name: &OsStr) -> std::io::Result<RootLin
         return Ok(RootLink::Foreign);
     };
     Ok(match first.to_str() {
-        Some(dir) if second == name && (dir == LINK || Name::dated(dir).is_some()) => {
+        Some(dir) if second == name && (dir == DATA_LINK || Name::parse_timestamp(dir).is_some()) => {
             RootLink::Ours(dir.to_owned())
         }
         _ => RootLink::Foreign,

@@ -10,7 +10,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Component, Path, PathBuf};
 
 use crate::fsx::{self, Link};
-use crate::generation::{LINK, Name, WORKTREES};
+use crate::generation::{DATA_LINK, Name, WORKTREES};
 use crate::store::error::Error;
 use crate::store::names::PRIVATE;
 
@@ -50,8 +50,8 @@ impl PublishedLink {
         Ok(Self {
             dir: fsx::open_dir(root, ".")?,
             at: path.to_owned(),
-            name: LINK.into(),
-            tmp: temporary(LINK.as_ref()),
+            name: DATA_LINK.into(),
+            tmp: temporary(DATA_LINK.as_ref()),
             to_generations: PathBuf::new(),
             generations_dir: path.to_owned(),
             names_are_commits: false,
@@ -143,7 +143,7 @@ impl PublishedLink {
     /// Parses a directory's name as a generation's name of this layout.
     pub(crate) fn name_of(&self, text: &OsStr) -> Option<Name> {
         let text = text.to_str()?;
-        if self.names_are_commits { Name::committed(text) } else { Name::dated(text) }
+        if self.names_are_commits { Name::parse_commit(text) } else { Name::parse_timestamp(text) }
     }
 
     /// Creates a link to this generation under the temporary name.

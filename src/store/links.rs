@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use crate::fsx;
-use crate::generation::{LINK, Name};
+use crate::generation::{DATA_LINK, Name};
 use crate::store::Recovered;
 use crate::store::error::{Error, some_names};
 use crate::store::layout::{Layout, RootLink, root_link};
@@ -126,7 +126,7 @@ impl Layout {
     /// Creates or replaces one root link atomically.
     fn point_link(&self, name: &OsStr) -> Result<(), Error> {
         let failed = || Error::io("make the link", self.at(name));
-        let target = Path::new(LINK).join(name);
+        let target = Path::new(DATA_LINK).join(name);
         let tmp = loop {
             let tmp = fsx::unique("tmp-link-");
             match rustix::fs::symlinkat(&target, &self.private, tmp.as_str()) {
@@ -147,7 +147,7 @@ impl Layout {
         let mut made = Names::default();
         for name in names.0.iter() {
             let repaired = match self.root_link_at(name)? {
-                RootLink::Ours(dir) if dir == LINK => continue,
+                RootLink::Ours(dir) if dir == DATA_LINK => continue,
                 RootLink::Ours(_) => &mut pointed,
                 RootLink::Absent => &mut made,
                 RootLink::Foreign => {
@@ -163,7 +163,7 @@ impl Layout {
         let removed = removed.map(|names| {
             format!("removed root links whose names the current generation does not have: {names}")
         });
-        let pointed = pointed.shown().map(|names| format!("pointed root links to {LINK}: {names}"));
+        let pointed = pointed.shown().map(|names| format!("pointed root links to {DATA_LINK}: {names}"));
         let made = made.shown().map(|names| format!("made missing root links: {names}"));
         found.done.extend([removed, pointed, made].into_iter().flatten());
         Ok(())

@@ -22,7 +22,7 @@ use rustix::fs::{AtFlags, Mode, OFlags, Timespec, Timestamps, UTIME_NOW};
 use rustix::io::Errno;
 
 use crate::fsx;
-use crate::generation::{LINK, Name, WORKTREES};
+use crate::generation::{DATA_LINK, Name, WORKTREES};
 use crate::store::Style;
 use crate::store::link::{clean, temporary};
 use crate::store::mounts;
@@ -61,7 +61,9 @@ fn check_in_root(style: &Style, below: &Path) -> Result<(), String> {
                 "the repository may have a {first:?} of its own, which is a link in the root then"
             ));
         }
-        Style::Kubelet => [LINK, LINK_TMP, PRIVATE].contains(&&*first) || Name::dated(&first).is_some(),
+        Style::Kubelet => {
+            [DATA_LINK, LINK_TMP, PRIVATE].contains(&&*first) || Name::parse_timestamp(&first).is_some()
+        }
         Style::GitSync { .. } => [".git", WORKTREES, PRIVATE].contains(&&*first),
     };
     if ours { Err(format!("{first:?} in the root is treeswap's own")) } else { Ok(()) }

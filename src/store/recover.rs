@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use crate::clock::Now;
 use crate::fsx::{self, Link, Lock};
-use crate::generation::{GenerationRecord, LINK, Name, Retired};
+use crate::generation::{DATA_LINK, GenerationRecord, Name, Retired};
 use crate::human::one_line;
 use crate::store::layout::{Layout, RootLink, root_link};
 use crate::store::ledger::DAMAGED;
@@ -120,8 +120,9 @@ impl Store {
         for entry in fsx::list(&layout.generations_dir).map_err(Error::io("list", path))? {
             let name = entry.os();
             let failed = || Error::io("stat", path.join(name));
-            let known = [LINK, LINK_TMP, PRIVATE, "lost+found"].iter().any(|known| name == OsStr::new(known))
-                || !layout.is_git_sync && operator_file::is_operator_name(&self.options.own, name);
+            let known =
+                [DATA_LINK, LINK_TMP, PRIVATE, "lost+found"].iter().any(|known| name == OsStr::new(known))
+                    || !layout.is_git_sync && operator_file::is_operator_name(&self.options.own, name);
             let stat = || fsx::stat(&layout.generations_dir, name).map_err(failed());
             match layout.link.name_of(name) {
                 _ if known => {}
@@ -184,7 +185,7 @@ impl Store {
                 return Ok(None);
             }
             (LinkState::Odd(what), None) => {
-                let to = self.layout.move_aside(LINK.as_ref())?;
+                let to = self.layout.move_aside(DATA_LINK.as_ref())?;
                 found.done.push(format!("moved {what} from {link} to {to}"));
             }
             (LinkState::Odd(what), Some(wanted)) if !self.layout.is_git_sync => {
@@ -478,10 +479,12 @@ impl Layout {
     /// never absent, unless the file system cannot exchange names. Returns where the foreign thing is now.
     fn exchange_link(&self, name: &Name) -> Result<String, Error> {
         self.link.make_tmp(name)?;
-        if fsx::exchange(&self.root, LINK_TMP, &self.root, LINK).map_err(Error::io("swap", self.at(LINK)))? {
+        if fsx::exchange(&self.root, LINK_TMP, &self.root, DATA_LINK)
+            .map_err(Error::io("swap", self.at(DATA_LINK)))?
+        {
             return self.move_aside(LINK_TMP.as_ref());
         }
-        let to = self.move_aside(LINK.as_ref())?;
+        let to = self.move_aside(DATA_LINK.as_ref())?;
         self.link.swap_tmp()?;
         Ok(to)
     }

@@ -135,7 +135,7 @@ impl SpareSlot {
         self.to_trash(RETIRED)?;
         let origin = SpareRecord {
             tree: delta.tree,
-            selection: current.selection.clone(),
+            selection_digest: current.selection_digest.clone(),
             group_write: options.group_write,
             bytes: delta.bytes,
             entries: delta.entries,
@@ -188,7 +188,7 @@ impl SpareCheck {
 impl SpareTask {
     /// The retired generation that waits to be made the spare, if there is one with the right selection.
     pub fn retired(&self) -> Option<RetiredTree> {
-        self.slot().state.waiting_of(&self.generation().selection)
+        self.slot().state.waiting_of(&self.generation().selection_digest)
     }
 
     /// Deletes the retired generation that waits, because it cannot be used.
@@ -209,7 +209,7 @@ impl SpareTask {
         let current = self.generation();
         let options = self.options();
         let is_base = |retired: &RetiredGeneration| {
-            retired.record.tree == delta.base && retired.record.selection == current.selection
+            retired.record.tree == delta.base && retired.record.selection_digest == current.selection_digest
         };
         let tree = slot.state.tree().take();
         let retired = match tree {
@@ -272,7 +272,8 @@ impl Store {
         let pinned = self.last_pinned.get(&record.name);
         // A reader may go on reading for a moment after it released its pin.
         let is_unread = pinned.is_none_or(|pinned| now.boottime.saturating_sub(*pinned) >= grace);
-        let has_selection = self.current().is_some_and(|current| current.selection == record.selection);
+        let has_selection =
+            self.current().is_some_and(|current| current.selection_digest == record.selection_digest);
         let is_synced = record.synced || self.options.durability == Durability::None;
         (is_unread && has_selection && is_synced && !stamps.clock_was_set() && stamps.allow_recycling())
             .then_some(stamps)

@@ -111,7 +111,9 @@ impl SlotState {
     /// Like [`SlotState::waiting`], if it has this selection. With another selection the same tree has other files.
     pub(super) fn waiting_of(&self, selection: &str) -> Option<RetiredTree> {
         match &*self.tree() {
-            Some(SlotTree::Waiting(retired)) if retired.record.selection == selection => Some(retired.tree()),
+            Some(SlotTree::Waiting(retired)) if retired.record.selection_digest == selection => {
+                Some(retired.tree())
+            }
             _ => None,
         }
     }

@@ -43,8 +43,9 @@ const MAX_RECORD: u64 = 64 << 10;
 pub struct SpareRecord {
     /// The object id of its tree.
     pub tree: ObjectId,
-    /// Digest of the settings that shaped it, as in [`GenerationRecord::selection`].
-    pub selection: String,
+    /// Digest of the settings that shaped it, as in [`GenerationRecord::selection_digest`].
+    #[serde(rename = "selection")]
+    pub selection_digest: String,
     /// True if it is writable by the group.
     pub group_write: bool,
     /// Sum of its files' sizes, in bytes. Includes files that are hard links to a generation's.
@@ -75,7 +76,7 @@ impl SpareRecord {
     /// Returns true if a generation whose delta has this base and selection can be made from it, with these options.
     pub(super) fn fits(&self, tree: &ObjectId, selection: &str, options: &Options) -> bool {
         self.tree == *tree
-            && self.selection == selection
+            && self.selection_digest == selection
             && self.group_write == options.group_write
             && (self.synced || options.durability == Durability::None)
     }
@@ -114,7 +115,7 @@ pub(super) fn copy(
     durable::make_durable(top.as_fd(), durability, &Unsynced::after_write(payload))?;
     let record = SpareRecord {
         tree: payload.tree,
-        selection: selection.to_owned(),
+        selection_digest: selection.to_owned(),
         group_write: options.group_write,
         bytes: payload.bytes,
         entries: payload.count(),
@@ -147,7 +148,7 @@ pub(super) fn link(
     durable::make_durable(linked.top.as_fd(), options.durability, &unsynced)?;
     let record = SpareRecord {
         tree: current.tree,
-        selection: current.selection.clone(),
+        selection_digest: current.selection_digest.clone(),
         group_write: options.group_write,
         bytes: current.bytes,
         entries: current.entries,

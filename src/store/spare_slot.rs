@@ -290,7 +290,7 @@ impl SpareTask {
                 let record = spare::copy(
                     self.slot.dir.as_fd(),
                     payload,
-                    &self.current.selection,
+                    &self.current.selection_digest,
                     blobs,
                     &self.options.write_options(),
                     self.options.durability,
@@ -367,7 +367,7 @@ impl SpareTask {
     ) -> Result<bool, Error> {
         let slot = &self.slot;
         let (_busy, cancel) = self.lock_for_preparation(cancel)?;
-        if slot.ready(&self.current.tree, &self.current.selection, &self.options).is_some() {
+        if slot.ready(&self.current.tree, &self.current.selection_digest, &self.options).is_some() {
             return Ok(true);
         }
         slot.discard()?;
@@ -466,7 +466,7 @@ impl Store {
     /// Returns the current generation, if a spare of it is wanted and not ready.
     fn current_without_spare(&self) -> Option<&GenerationRecord> {
         let current = self.current().filter(|record| record.is_known())?;
-        let ready = self.spare.ready(&current.tree, &current.selection, &self.options);
+        let ready = self.spare.ready(&current.tree, &current.selection_digest, &self.options);
         (self.options.spare != Spare::Off && ready.is_none()).then_some(current)
     }
 

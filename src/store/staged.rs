@@ -38,7 +38,7 @@ struct RecordFacts {
     revision: Revision,
     sources: BTreeMap<String, Revision>,
     tree: ObjectId,
-    selection: String,
+    selection_digest: String,
     need: RequiredSpace,
     /// The space it takes in addition to the current generation.
     unshared: RequiredSpace,
@@ -51,8 +51,17 @@ struct RecordFacts {
 impl RecordFacts {
     fn of((revision, tree): (Revision, ObjectId), selection: &str, need: RequiredSpace) -> Self {
         let sources = BTreeMap::new();
-        let selection = selection.to_owned();
-        Self { revision, sources, tree, selection, need, unshared: need, lineage: None, directories: None }
+        let selection_digest = selection.to_owned();
+        Self {
+            revision,
+            sources,
+            tree,
+            selection_digest,
+            need,
+            unshared: need,
+            lineage: None,
+            directories: None,
+        }
     }
 }
 
@@ -66,7 +75,7 @@ impl Staged {
     pub fn repeats(&self, published: &GenerationRecord) -> bool {
         published.is_known()
             && published.tree == self.facts.tree
-            && published.selection == self.facts.selection
+            && published.selection_digest == self.facts.selection_digest
     }
 
     /// Sets the sources' commits that it is composed of.
@@ -102,7 +111,7 @@ impl Staged {
             revision: self.facts.revision,
             sources: self.facts.sources.clone(),
             tree: self.facts.tree,
-            selection: self.facts.selection.clone(),
+            selection_digest: self.facts.selection_digest.clone(),
             entries: self.facts.need.entries,
             bytes: self.facts.need.bytes,
             published: now.wall,

@@ -125,7 +125,7 @@ impl Store {
     pub(super) fn found_record(&self, name: &Name, now: &Now) -> GenerationRecord {
         let size = self.layout.measure(name);
         let mut record = GenerationRecord::unknown(name.clone(), size.entries, size.bytes, now);
-        let is_plain = name.commit().is_some_and(|commit| Name::of(commit) == *name);
+        let is_plain = name.commit().is_some_and(|commit| Name::from_commit(commit) == *name);
         if let Some(at) = is_plain.then(|| self.modified(name)).flatten() {
             let at = at.min(now.wall);
             let age = Duration::try_from(now.wall.duration_since(at)).unwrap_or_default();
@@ -163,7 +163,7 @@ impl Store {
         for record in self.state.generations.iter_mut().filter(|record| record.name == name) {
             record.revision = payload.revision;
             record.tree = payload.tree;
-            record.selection = selection.to_owned();
+            record.selection_digest = selection.to_owned();
             (record.entries, record.bytes) = (payload.count(), payload.bytes);
             record.boot_id.clone_from(&now.boot_id); // verified in this boot; not synced by us
         }

@@ -111,7 +111,7 @@ impl Store {
 
     /// Step 1: chooses the names, and renames an entry out of the way if names cannot be exchanged.
     fn choose_names(&mut self, staged: &Staged) -> Result<WorktreeNames, Error> {
-        let name = Name::of(staged.revision());
+        let name = Name::from_commit(staged.revision());
         let failed = |act| Error::io(act, self.layout.path_of(&name));
         let taken = fsx::stat(&self.layout.generations_dir, name.as_str()).map_err(failed("stat"))?.is_some();
         let replaces_current = self.layout.linked_generation()?.as_ref() == Some(&name);

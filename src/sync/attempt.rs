@@ -41,7 +41,7 @@ use crate::telemetry::metrics::Metrics;
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct SettledTip {
     object: ObjectId,
-    selection: String,
+    selection_digest: String,
 }
 
 /// The resources of attempts, and what one attempt remembers for the next.
@@ -172,7 +172,7 @@ impl Worker {
         let (tree, is_placed_alike) = bounds.blocking(Stage::Export, move |_| inspect()).await?;
         let is_same = |record: &GenerationRecord| {
             let names_it = !self.by_commit || record.revision == revision;
-            record.tree == tree && record.selection == choice.digest && names_it
+            record.tree == tree && record.selection_digest == choice.digest && names_it
         };
         if self.view.current().is_some_and(|record| is_same(record) || self.is_claimed(record, revision)) {
             debug!(%revision, "published already, or another revision of the same tree");
@@ -182,7 +182,8 @@ impl Worker {
             self.advance_record(bounds, revision).await?;
             return Ok(Done::Unchanged); // 6
         }
-        let base = self.view.current().filter(|record| record.selection == choice.digest && is_placed_alike);
+        let base =
+            self.view.current().filter(|record| record.selection_digest == choice.digest && is_placed_alike);
         let base = base.map(|record| mirror::Base {
             tree: record.tree,
             entries: record.entries,
@@ -195,7 +196,7 @@ impl Worker {
     async fn follow(&mut self, bounds: &Bounds, choice: &Choice, may_publish: bool) -> Result<Done, Error> {
         self.named = None;
         let tip = self.resolve(bounds).await?; // 2
-        let known = SettledTip { object: tip.object, selection: choice.digest.clone() };
+        let known = SettledTip { object: tip.object, selection_digest: choice.digest.clone() };
         if self.is_current(&tip, &known) {
             let mut published = None;
             if self.unverified || self.may_differ_in_depth(bounds, &tip).await? {
@@ -213,7 +214,8 @@ impl Worker {
             return Err(Error::StillRefused { message: message.clone(), hints: hints.clone() }); // 3
         }
         // The minimum interval applies to new commits only, not to a selection that the operator changed.
-        if !may_publish && self.view.current().is_some_and(|record| record.selection == choice.digest) {
+        if !may_publish && self.view.current().is_some_and(|record| record.selection_digest == choice.digest)
+        {
             return Ok(Done::Held); // 4
         }
         match self.advance(bounds, &tip, choice).await {
@@ -308,7 +310,7 @@ impl Worker {
         let Some(current) = self.view.current() else { return false };
         let commit = tip.peeled.unwrap_or(tip.object);
         self.settled.as_ref().is_some_and(|(settled, name)| settled == known && *name == current.name)
-            || (current.revision == Revision(commit) && current.selection == known.selection)
+            || (current.revision == Revision(commit) && current.selection_digest == known.selection_digest)
     }
 
     /// Locks the remotes and their mirrors.
@@ -444,7 +446,7 @@ impl Work for Worker {
         let revision = self.readable.unwrap_or(task.generation().revision);
         match self.choice(bounds).await {
             // The selection changed meanwhile. The next attempt publishes it, and its housekeeping makes the spare.
-            Ok(choice) if choice.digest != task.generation().selection => {
+            Ok(choice) if choice.digest != task.generation().selection_digest => {
                 debug!("no spare: the selection of files changed meanwhile");
             }
             Ok(choice) => {

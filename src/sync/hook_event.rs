@@ -14,7 +14,7 @@ pub(super) fn of_record(record: &GenerationRecord, commit: Option<&Commit>, root
     HookEvent {
         revision: record.revision,
         sources: sources(commit),
-        selection: record.selection.clone(),
+        selection: record.selection_digest.clone(),
         generation: Some(record.name.clone()),
         dir: root.join(record.name.relative_path()),
     }

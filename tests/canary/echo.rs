@@ -117,8 +117,9 @@ impl State {
             .enumerate()
             .flat_map(|(which, word)| (0..=word.len()).map(move |at| (which, at)))
             .collect();
-        // Each step leads far away, and all of them everywhere; there are as many encodings as lead to each with each
-        // kind of answer.
+        // Each step leads far away, and all of them everywhere. The number of encodings has no divisor in common with
+        // that of the kinds of answers (8) and of pieces (7), so that each comes with each.
+        const { assert!(!ENCODINGS.len().is_multiple_of(2) && !ENCODINGS.len().is_multiple_of(7)) };
         let (which, at) = bounds[number.wrapping_mul(7919) % bounds.len()];
         let word = all[which].as_bytes();
         let (_, encode) = ENCODINGS[number % ENCODINGS.len()];

@@ -73,7 +73,6 @@ fn a_password_cookies_headers_and_settings_of_git() {
         .env("TREESWAP_GIT_CONFIG", format!("http.extraHeader:X-Basic: Basic {basic}")),
     );
     run.watch(&canaries);
-    assert!(canaries.kinds() >= 18, "{}", canaries.kinds());
     assert!(echo.answers() > 300, "{}", echo.answers());
     for sent in [&password, &one, &two, &bearer, &custom, &word] {
         assert!(echo.was_sent(sent), "{sent} was not sent");

@@ -1,4 +1,5 @@
-//! `deploy/image` packs what the Dockerfile makes.
+//! `deploy/image`: what its archive holds. It runs with the user, entry point and variables of the image that
+//! `deploy/Dockerfile` makes: `the_image_runs_the_binary_as_an_unprivileged_user` compares [`settings`] of both.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,21 +8,25 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::common::run;
-use super::deploy;
+use super::{deploy, files_of};
 
 /// A statically linked program, small and quickly made.
-fn program(dir: &Path) -> std::path::PathBuf {
+fn program(dir: &Path) -> PathBuf {
     let (source, program) = (dir.join("main.c"), dir.join("program"));
     std::fs::write(&source, "int main(void) { return 0; }\n").unwrap();
     run::to_end(Command::new("cc").args(["-static", "-o"]).arg(&program).arg(&source)).expect_ok("cc");
     program
 }
 
-/// The same program, as far as its header says, for AArch64.
-fn for_arm(program: &Path) -> PathBuf {
+/// ELF's numbers of the machines.
+const X86_64: u16 = 62;
+const AARCH64: u16 = 183;
+
+/// The same program, as far as its header says, for this machine, whatever machine the test runs on.
+fn for_machine(program: &Path, machine: u16) -> PathBuf {
     let mut bytes = std::fs::read(program).unwrap();
-    bytes[18..20].copy_from_slice(&[0xb7, 0]); // e_machine
-    let path = program.with_file_name("arm");
+    bytes[18..20].copy_from_slice(&machine.to_le_bytes()); // e_machine
+    let path = program.with_file_name(machine.to_string());
     std::fs::write(&path, bytes).unwrap();
     path
 }
@@ -107,19 +112,18 @@ impl Archive {
     }
 }
 
-/// The environment of an image that `deploy/image` packs.
-pub(super) fn variables(kind: &str) -> Vec<String> {
+/// What an image that `deploy/image` packs sets for whoever runs it: everything but labels, with sorted variables.
+pub(super) fn settings(kind: &str) -> Value {
     let dir = tempfile::tempdir().unwrap();
     let archive = Archive::pack(kind, &[&program(dir.path())]);
-    let config = archive.config(&archive.images()[0].1);
-    let variables = config["config"]["Env"].as_array().unwrap().iter();
-    let mut variables: Vec<String> = variables.map(|one| one.as_str().unwrap().to_owned()).collect();
-    variables.sort();
-    variables
+    let mut settings = archive.config(&archive.images()[0].1)["config"].take();
+    settings.as_object_mut().unwrap().remove("Labels");
+    settings["Env"].as_array_mut().unwrap().sort_by_key(|variable| variable.as_str().unwrap().to_owned());
+    settings
 }
 
 #[test]
-fn an_archive_holds_the_binary_and_nothing_to_run_it_with() {
+fn the_image_holds_only_the_binary_and_etc_passwd() {
     let dir = tempfile::tempdir().unwrap();
     let program = program(dir.path());
     for (kind, user, home) in [("treeswap", 65532, "config"), ("git-sync", 65533, "git")] {
@@ -144,7 +148,7 @@ fn an_archive_holds_the_binary_and_nothing_to_run_it_with() {
 fn an_archive_for_two_processors_has_an_image_for_each() {
     let dir = tempfile::tempdir().unwrap();
     let program = program(dir.path());
-    let arm = for_arm(&program);
+    let [program, arm] = [X86_64, AARCH64].map(|machine| for_machine(&program, machine));
     let archive = Archive::pack("treeswap", &[&program, &arm]);
     let images = archive.images();
     let platforms: Vec<&str> = images.iter().map(|(platform, _)| platform.as_str()).collect();
@@ -192,7 +196,6 @@ fn a_binary_that_needs_libraries_is_refused() {
     assert!(!dir.path().join("image.tar").exists());
 }
 
-/// What it needs is there wherever the tests on a node ran; elsewhere it would be installed by the script.
 #[test]
 fn the_script_for_a_static_binary_says_what_it_lacks() {
     // No compiler, and nothing to install one with.
@@ -206,10 +209,18 @@ fn the_script_for_a_static_binary_says_what_it_lacks() {
     assert!(!ran.ok() && ran.stderr.contains("gcc make cmake"), "{}", ran.stderr);
 }
 
-/// The documentation names no other way, which would need what nothing says.
+/// Cargo alone does not make it: that takes what `deploy/static` installs.
 #[test]
-fn the_documentation_builds_the_static_binary_with_it() {
+fn the_documentation_builds_the_static_binary_with_deploy_static_alone() {
     let top = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let text = std::fs::read_to_string(top.join("docs/development.md")).unwrap();
-    assert!(text.contains("deploy/static") && !text.contains("--target x86_64"), "{text}");
+    let mut documents = vec![top.join("README.md")];
+    files_of(&top.join("docs"), "md", &mut documents);
+    let read = |path: &PathBuf| (path.clone(), std::fs::read_to_string(path).unwrap());
+    let documents: Vec<(PathBuf, String)> = documents.iter().map(read).collect();
+    assert!(documents.len() > 10, "{documents:?}");
+    let of_it = documents.iter().filter(|(_, text)| text.contains("deploy/static"));
+    assert!(of_it.map(|(path, _)| path).eq([&top.join("docs/development.md")]));
+    for (path, text) in &documents {
+        assert!(!text.contains("-linux-musl"), "{} names the target for Cargo", path.display());
+    }
 }

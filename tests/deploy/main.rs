@@ -31,15 +31,16 @@ fn built(name: &str, modules: &str, module: &str) -> PathBuf {
     program
 }
 
-fn yaml_files(dir: &Path, into: &mut Vec<PathBuf>) {
+/// Adds the files with this extension.
+fn files_of(dir: &Path, extension: &str, into: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
             // A chart's templates are no YAML; the chart's tests look at what they make.
             if !path.ends_with("helm") {
-                yaml_files(&path, into);
+                files_of(&path, extension, into);
             }
-        } else if path.extension().is_some_and(|extension| extension == "yaml") {
+        } else if path.extension().is_some_and(|its| its == extension) {
             into.push(path);
         }
     }
@@ -47,7 +48,7 @@ fn yaml_files(dir: &Path, into: &mut Vec<PathBuf>) {
 
 fn documents() -> Vec<(PathBuf, Value)> {
     let mut files = Vec::new();
-    yaml_files(&deploy(), &mut files);
+    files_of(&deploy(), "yaml", &mut files);
     assert!(files.len() >= 5, "deploy/ lost its manifests: {files:?}");
     let mut documents = Vec::new();
     for path in files {
@@ -486,7 +487,7 @@ fn the_image_runs_the_binary_as_an_unprivileged_user() {
         assert!(stage.contains(&format!("\nUSER {user}:{user}\n")), "{stage}");
         assert!(stage.contains(&format!("ENTRYPOINT [\"{entry}\"]")), "{stage}");
         let kind = entry.trim_start_matches('/');
-        assert_eq!(variables(stage), image::variables(kind), "deploy/Dockerfile and deploy/image: {kind}");
+        assert_eq!(settings(stage), image::settings(kind), "deploy/Dockerfile and deploy/image: {kind}");
     }
     for line in text.lines().filter(|line| line.starts_with("COPY ") && !line.contains("--from")) {
         for source in line.split_whitespace().skip(1).take(line.split_whitespace().count() - 2) {
@@ -496,12 +497,19 @@ fn the_image_runs_the_binary_as_an_unprivileged_user() {
     }
 }
 
-/// The environment that a stage of the Dockerfile sets.
-fn variables(stage: &str) -> Vec<String> {
-    let lines = stage.lines().filter_map(|line| line.strip_prefix("ENV "));
-    let mut variables: Vec<String> = lines.flat_map(str::split_whitespace).map(str::to_owned).collect();
-    variables.sort();
-    variables
+/// What a stage of the Dockerfile sets for whoever runs its image, as the configuration of an image names it.
+fn settings(stage: &str) -> serde_json::Value {
+    let lines =
+        |word: &'static str| stage.lines().filter_map(move |line| line.strip_prefix(word)?.strip_prefix(' '));
+    let list = |word: &'static str| {
+        lines(word).next_back().map_or(serde_json::json!([]), |line| serde_json::from_str(line).unwrap())
+    };
+    let mut variables: Vec<&str> = lines("ENV").flat_map(str::split_whitespace).collect();
+    variables.sort_unstable();
+    serde_json::json!({
+        "User": lines("USER").next_back(), "WorkingDir": lines("WORKDIR").next_back(),
+        "Entrypoint": list("ENTRYPOINT"), "Cmd": list("CMD"), "Env": variables,
+    })
 }
 
 /// What the Dockerfile copies is enough for Cargo to read the manifest, whose targets must all be there.

@@ -44,7 +44,11 @@ const SCENES: [Scene; 21] = [
         "commits become visible through treeswap, a ConfigMap volume and git-sync",
         latency::side_by_side,
     ),
-    (Others, "the applier's CronJob ends what cannot go on, and lets go of what it missed", cronjob::ends),
+    (
+        Others,
+        "the applier's CronJob ends what cannot go on, and lets go of what it missed",
+        cronjob::job_limits_take_effect,
+    ),
     (
         Others,
         "a volume too small for a revision gets its Pod evicted, and the next one recovers",
@@ -110,7 +114,7 @@ const SCENES: [Scene; 21] = [
     (
         Nobody,
         "the applier's CronJob writes each revision once, through a power cut and beside another",
-        cronjob::applies,
+        cronjob::writes_each_revision_once,
     ),
 ];
 

@@ -53,8 +53,8 @@ fn refused(plan: &Plan) -> Option<Defect> {
         Finding::Overlap { .. } => Defect::Overlap,
         Finding::Collision { .. } => Defect::Collision,
         Finding::IllegalKey { .. } => Defect::IllegalKey,
-        Finding::Link { .. } => Defect::BadLink,
-        Finding::NoRepository { .. } => Defect::RestrictedRuleSkipped,
+        Finding::BadSymlink { .. } => Defect::BadLink,
+        Finding::RepositoryUnknown { .. } => Defect::RestrictedRuleSkipped,
         other => panic!("{other}"),
     })
 }

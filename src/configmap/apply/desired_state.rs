@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::super::compare::Current;
-use super::super::payload::Payload;
+use super::super::payload::{LimitExceeded, Payload};
 use super::super::plan::VERSION;
 use super::super::{ClusterNamespace, Finding, Plan, Planned, check_key};
 use super::names;
@@ -124,20 +124,7 @@ impl DesiredConfigMap {
     fn of(planned: &Planned, shape: &ExtraKeys) -> Result<Self, Finding> {
         let stamp = shape.stamp_key.as_ref().map(|key| stamp_of(key, &planned.name));
         if let Some(key) = &stamp {
-            if let Err(why) = check_key(key.as_bytes()) {
-                let path = b"the stamp (--stamp-key)".to_vec();
-                return Err(Finding::IllegalKey { path, name: planned.name.clone(), why });
-            }
-            if let Some(path) = planned.files.get(key) {
-                let paths = vec![path.to_vec(), b"the stamp (--stamp-key)".to_vec()];
-                return Err(Finding::Collision { name: planned.name.clone(), key: key.clone(), paths });
-            }
-            // The stamp counts against the limits, and the oversize policy did not leave room for it.
-            let digest = "0".repeat(64);
-            if let Some(over) = planned.over(Some((key, digest.len()))) {
-                let payload = planned.payload.with_text(key, digest);
-                return Err(Planned { payload, ..planned.clone() }.oversize(over));
-            }
+            check_stamp(planned, key)?;
         }
         Ok(Self {
             payload: planned.payload.clone(),
@@ -181,6 +168,26 @@ impl DesiredConfigMap {
         .map(|(key, value)| (key.to_owned(), value.to_owned()))
         .into()
     }
+}
+
+/// Checks that a ConfigMap can have its stamp under this key. The findings are the stamp's own, because no policy for
+/// files accepts them.
+fn check_stamp(planned: &Planned, key: &str) -> Result<(), Finding> {
+    let (name, key) = (planned.name.clone(), key.to_owned());
+    if let Err(why) = check_key(key.as_bytes()) {
+        return Err(Finding::IllegalStampKey { name, key, why });
+    }
+    if let Some(path) = planned.files.get(&key) {
+        return Err(Finding::StampKeyTaken { name, key, path: path.to_vec() });
+    }
+    // The stamp counts against the limits, and the oversize policy did not leave room for it.
+    let digest = "0".repeat(64);
+    if let Some(LimitExceeded { what, bytes, limit }) = planned.over(Some((&key, digest.len()))) {
+        let payload = planned.payload.with_text(&key, digest);
+        let largest = Planned { payload, ..planned.clone() }.largest();
+        return Err(Finding::OversizeStamp { name, key, what, bytes, limit, largest });
+    }
+    Ok(())
 }
 
 impl ExtraKeys {

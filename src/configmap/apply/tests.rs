@@ -48,6 +48,19 @@ fn policy() -> Policy {
     }
 }
 
+/// Asserts that a problem of the stamp is told as such: no policy for files accepts it, so no hint names one.
+#[track_caller]
+fn assert_blames_stamp(finding: Finding, words: &str) {
+    let refused = super::super::Refused(vec![finding]);
+    assert!(refused.to_string().contains(words), "{refused}");
+    let hints = refused.hints();
+    crate::human::assert_message_style(&refused, &hints);
+    assert!(hints.iter().any(|hint| hint.contains("--stamp-key")), "{hints:?}");
+    for policy in ["--illegal-keys", "--collisions", "--oversize", "use_full_path_as_key"] {
+        assert!(!hints.iter().any(|hint| hint.contains(policy)), "{policy} does not help: {hints:?}");
+    }
+}
+
 fn desired_of(plan: &Plan, shape: ExtraKeys) -> Result<Desired, Finding> {
     let made_of = (Revision(ObjectId([1; 20])), Placement::default());
     Desired::new(plan, made_of, "rules".into(), shape, |_| b"")
@@ -406,15 +419,15 @@ fn a_stamp_holds_the_digest_and_is_outside_of_it() {
     assert_eq!((content.data["VERSION"].as_str(), content.data["a"].as_str()), (R2, "1"));
     assert_eq!(desired.clusters().collect::<Vec<_>>(), ["c"]);
     let clash = ExtraKeys { stamp_key: Some("a".into()), ..shape.clone() };
-    let finding = desired_of(&plan, clash).unwrap_err();
-    assert!(finding.to_string().contains("key a of ConfigMap m"), "{finding}");
+    let claimed = "key a of ConfigMap m is claimed by the stamp (--stamp-key) and by a file: dir/a";
+    assert_blames_stamp(desired_of(&plan, clash).unwrap_err(), claimed);
     let named = ExtraKeys { stamp_key: Some(".{name}.stamp".into()), ..shape.clone() };
     assert_eq!(named.check(), Ok(()));
     let named = desired_of(&plan, named.clone()).unwrap().of("c", "n").unwrap()["m"].content(&named, R2);
     assert_eq!(named.data[".m.stamp"], content.data["stamp"], "the same payload");
     let long = ExtraKeys { stamp_key: Some(format!("{}{{name}}{{name}}", "x".repeat(252))), ..shape.clone() };
-    let finding = desired_of(&plan, long).unwrap_err();
-    assert!(finding.to_string().contains("longer than 253 bytes"), "{finding}");
+    let too_long = "(--stamp-key): it is longer than 253 bytes";
+    assert_blames_stamp(desired_of(&plan, long).unwrap_err(), too_long);
     assert!(ExtraKeys { stamp_key: Some("VERSION".into()), ..shape.clone() }.check().is_err());
     assert!(ExtraKeys { stamp_key: Some("..x".into()), ..shape }.check().is_err());
 }
@@ -438,8 +451,8 @@ fn a_stamp_that_makes_a_payload_too_large_is_known_before_it_is_written() {
     };
     assert!(desired(None).is_ok());
     let finding = desired(Some("s".into())).unwrap_err();
-    assert!(finding.to_string().contains("1048577 bytes of values"), "{finding}");
     assert!(finding.to_string().ends_with("the largest keys: a 1.0 MiB, s 64 B"), "{finding}");
+    assert_blames_stamp(finding, "1048577 bytes of values with its stamp s, ");
 }
 
 #[test]

@@ -126,7 +126,7 @@ proptest! {
             let links = entries.values().any(|entry| matches!(entry, Entry::Link(_)));
             prop_assert!(was_followed || links || options.memory_limit.is_some() || followed.has_links);
             let made = if was_followed { followed.plan(&mut Texts).unwrap() } else { Plan::default() };
-            let too_much = |plan: &Plan| matches!(plan.refused[..], [Finding::TooMuch { .. }]);
+            let too_much = |plan: &Plan| matches!(plan.refused[..], [Finding::MemoryLimit { .. }]);
             if was_followed && !too_much(&made) {
                 prop_assert_eq!(&made, &plan);
                 prop_assert_eq!(followed.key_bytes, expected.key_bytes);
@@ -174,7 +174,7 @@ fn what_is_refused_is_found_behind_whatever_is_only_noted() {
     let mut matches = Matches::of(rules(), Options { policies, ..Options::default() }, &all);
     let plan = matches.plan(&mut Texts).unwrap();
     assert_eq!(plan.noted.len(), FINDINGS_MAX);
-    assert!(plan.refused.iter().any(|finding| matches!(finding, Finding::Link { .. })));
+    assert!(plan.refused.iter().any(|finding| matches!(finding, Finding::BadSymlink { .. })));
 }
 
 #[test]

@@ -68,15 +68,15 @@ impl<'v> Keys<'v> {
     }
 
     /// The key's value as a string, if it is set.
-    pub(super) fn text(&self, key: &str) -> Result<Option<String>, String> {
-        self.get(key).map(|value| text(key, value)).transpose()
+    pub(super) fn string(&self, key: &str) -> Result<Option<String>, String> {
+        self.get(key).map(|value| string(key, value)).transpose()
     }
 
     /// The key's value as a list of strings; empty if it is not set.
-    pub(super) fn texts(&self, key: &str) -> Result<Vec<String>, String> {
+    pub(super) fn strings(&self, key: &str) -> Result<Vec<String>, String> {
         match self.get(key) {
             None => Ok(Vec::new()),
-            Some(Value::Sequence(list)) => list.iter().map(|value| text(key, value)).collect(),
+            Some(Value::Sequence(list)) => list.iter().map(|value| string(key, value)).collect(),
             Some(_) => Err(format!("{key}: write a list, as in `{key}: [one, another]`")),
         }
     }
@@ -92,13 +92,13 @@ impl<'v> Keys<'v> {
 }
 
 /// The value as a string. An error does not repeat the value: it may be a secret at the wrong key.
-fn text(key: &str, value: &Value) -> Result<String, String> {
+fn string(key: &str, value: &Value) -> Result<String, String> {
     match value {
         Value::String(text) => Ok(text.clone()),
-        Value::Null => Err(format!("{key}: there is nothing after it; leave the key out, or write a text")),
+        Value::Null => Err(format!("{key} has no value; leave the key out, or write a string")),
         Value::Bool(_) | Value::Number(_) => {
             Err(format!("{key}: put it in quotes: without them YAML reads a number, or true or false"))
         }
-        _ => Err(format!("{key}: write one text, neither a list nor keys")),
+        _ => Err(format!("{key} must be a string, not a list or a mapping")),
     }
 }

@@ -45,7 +45,7 @@ impl SourceSet {
         let options = mirror::Options {
             dir: self.options.dir.join(name),
             wire,
-            followed: listed.parsed_ref(),
+            followed: listed.followed.clone(),
             ..self.options.mirror.clone()
         };
         let composer = Arc::clone(&self.composer);

@@ -8,7 +8,7 @@ use crate::human::one_line;
 use crate::mirror::{self, wire};
 use crate::retry::{Backoff, ErrorClass};
 use crate::sources::SourceError;
-use crate::sources::file::{BadFile, List, SourceSpec};
+use crate::sources::file::{BadFile, SourceSpec, SourcesFile};
 
 /// Returns the connection options of a source's repository, or an error message.
 pub type WireOf = Arc<dyn Fn(&SourceSpec) -> Result<wire::Options, String> + Send + Sync>;
@@ -45,7 +45,7 @@ impl SetOptions {
     /// # Errors
     /// When the file or a source in it is invalid.
     pub fn check(&self) -> Result<(), BadFile> {
-        for source in List::read(&self.file)?.sources {
+        for source in SourcesFile::read(&self.file)?.sources {
             let bad =
                 |why| BadFile { path: self.file.clone(), why: format!("source {:?}: {why}", source.name) };
             let wire = (self.wire)(&source).map_err(bad)?;

@@ -13,7 +13,7 @@ use crate::mirror::{self, Mirror, Part, TurnWait};
 use crate::phase::LastAnswer;
 use crate::phase::machine::MIN_RETRY_DELAY;
 use crate::retry::Backoff;
-use crate::revision::{ObjectId, Revision};
+use crate::revision::{ObjectId, Ref, Revision};
 use crate::sources::SourceError;
 use crate::sources::file::SourceSpec;
 use crate::sources::poll::{Answer, PollResult};
@@ -157,12 +157,12 @@ impl Repository {
     /// requested, its pause is over, a ref is new in the file, or its last poll was half a period ago. (Every attempt
     /// postpones the next timer, so without the last condition a repository would not be polled while others are
     /// requested repeatedly.)
-    pub(super) fn is_due(&self, refs: &BTreeSet<String>, now: Instant, period: Duration) -> bool {
+    pub(super) fn is_due(&self, refs: &BTreeMap<String, Ref>, now: Instant, period: Duration) -> bool {
         let is_new =
             |ref_name: &String| !self.known.contains_key(ref_name) && !self.errors.contains_key(ref_name);
         self.requested.load(Ordering::Relaxed)
             || self.pause.is_some()
-            || refs.iter().any(is_new)
+            || refs.keys().any(is_new)
             || self.polled_at.is_none_or(|at| now >= at + period / 2)
     }
 

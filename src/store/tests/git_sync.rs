@@ -57,7 +57,7 @@ impl Root {
         assert!(target.is_relative(), "{target:?}");
         assert_eq!(target.file_name().unwrap().to_str().unwrap(), commit.to_string());
         let dir = self.link.canonicalize().unwrap();
-        assert_eq!(dir, self.at(Name::of(commit).relative_path()).canonicalize().unwrap());
+        assert_eq!(dir, self.at(Name::from_commit(commit).relative_path()).canonicalize().unwrap());
         let mut found = read_back(&dir);
         let git = found.remove(&b".git"[..]).unwrap().1;
         assert_eq!(String::from_utf8(git).unwrap(), format!("gitdir: ../../.git/worktrees/{commit}\n"));
@@ -121,7 +121,7 @@ fn a_generation_is_named_by_its_commit_and_the_one_before_has_its_grace_period()
     root.assert_serves(&one);
     let published = publish(&mut store, &two);
     root.assert_serves(&two);
-    assert_eq!(published.previous, Some(Name::of(of(&one).revision)));
+    assert_eq!(published.previous, Some(Name::from_commit(of(&one).revision)));
     assert_eq!(root.worktrees().len(), 2);
     let order: Vec<_> = store.generations().iter().map(|record| record.revision).collect();
     assert_eq!(order, [of(&two).revision, of(&one).revision], "newest first, whatever their names");
@@ -202,7 +202,7 @@ fn a_commit_that_is_published_again_is_exchanged_and_the_old_one_stays_for_its_r
     assert_ne!(inode(&root.link), before);
     assert!(watch.events().iter().any(|event| event == "MOVED_TO live"), "watchers of the link are told");
     let old = published.previous.unwrap();
-    assert_eq!(old, Name::of(of(&one).revision).numbered(1));
+    assert_eq!(old, Name::from_commit(of(&one).revision).numbered(1));
     assert_eq!(inode(&root.at(old.relative_path())), before);
     assert_eq!(fs_err::read_to_string(root.at(old.relative_path()).join("a")).unwrap(), "tampered");
     let later =
@@ -238,7 +238,7 @@ fn going_back_to_a_retired_commit_leaves_its_readers_their_directory() {
     publish(&mut store, &one);
     root.assert_serves(&one);
     assert_eq!(store.generations().len(), 3);
-    let name = Name::of(of(&one).revision);
+    let name = Name::from_commit(of(&one).revision);
     assert_eq!(fsx::identity(&reader).unwrap().1, inode(&root.at(name.numbered(1).relative_path())));
     assert_eq!(store.generations().iter().filter(|record| record.retired.is_none()).count(), 1);
 }
@@ -253,7 +253,7 @@ fn without_an_exchange_there_is_always_a_complete_generation_behind_the_link() {
     store.probes.exchange = false;
     publish(&mut store, &one);
     publish(&mut store, &one);
-    let name = Name::of(of(&one).revision);
+    let name = Name::from_commit(of(&one).revision);
     assert_eq!(store.current().unwrap().name, name.numbered(1));
     assert_eq!(fs_err::read_to_string(root.link.join("a")).unwrap(), "1");
     publish(&mut store, &two);
@@ -279,7 +279,7 @@ fn what_becomes_of_the_link_is_mended_and_what_it_named_elsewhere_is_left_alone(
     publish(&mut store, &one);
     publish(&mut store, &two);
     root.assert_serves(&two);
-    let retired = Name::of(of(&one).revision).relative_path();
+    let retired = Name::from_commit(of(&one).revision).relative_path();
     for target in [None, Some("releases/v1"), Some("nowhere"), Some(retired.to_str().unwrap())] {
         fs_err::remove_file(&root.link).unwrap();
         if let Some(target) = target {
@@ -318,10 +318,10 @@ fn foreign_things_are_kept_and_garbage_in_the_way_is_replaced() {
     fs_err::write(root.at("note"), "x").unwrap();
     fs_err::write(root.at(of(&one).revision.to_string()), "a file named as a commit").unwrap();
     let mut store = root.open();
-    fs_err::write(root.at(Name::of(of(&one).revision).relative_path()), "garbage").unwrap();
+    fs_err::write(root.at(Name::from_commit(of(&one).revision).relative_path()), "garbage").unwrap();
     publish(&mut store, &one);
     root.assert_serves(&one);
-    fs_err::create_dir(root.at(Name::of(of(&two).revision).relative_path())).unwrap();
+    fs_err::create_dir(root.at(Name::from_commit(of(&two).revision).relative_path())).unwrap();
     publish(&mut store, &two);
     root.assert_serves(&two);
     let found = repair(&mut store);

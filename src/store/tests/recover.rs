@@ -3,7 +3,7 @@
 use std::os::unix::fs::symlink;
 
 use super::*;
-use crate::generation::LINK;
+use crate::generation::DATA_LINK;
 use crate::store::names::LINK_TMP;
 
 fn found_nothing(found: &Recovered) -> bool {
@@ -75,7 +75,7 @@ fn missing_and_obsolete_root_links_are_mended() {
     let mut store = world.with(&files("abc", "1"));
     fs_err::remove_file(world.at("a")).unwrap();
     fs_err::remove_file(world.at("b")).unwrap();
-    let generation = fs_err::read_link(world.at(LINK)).unwrap();
+    let generation = fs_err::read_link(world.at(DATA_LINK)).unwrap();
     symlink(generation.join("b"), world.at("b")).unwrap(); // as a publication cut off after its swap leaves it
     symlink("..data/gone", world.at("gone")).unwrap();
     symlink("..2001_01_01_00_00_00.1/early", world.at("early")).unwrap();
@@ -115,7 +115,7 @@ fn a_link_that_was_removed_or_turned_is_put_back() {
     let world = World::new();
     let second = files("a", "2");
     let mut store = world.with(&files("a", "1"));
-    let first = fs_err::read_link(world.at(LINK)).unwrap();
+    let first = fs_err::read_link(world.at(DATA_LINK)).unwrap();
     publish(&mut store, &second);
     for target in [
         None,
@@ -125,17 +125,17 @@ fn a_link_that_was_removed_or_turned_is_put_back() {
         Some("/etc"),
         Some("nowhere"),
     ] {
-        fs_err::remove_file(world.at(LINK)).unwrap();
+        fs_err::remove_file(world.at(DATA_LINK)).unwrap();
         if let Some(target) = target {
-            symlink(target, world.at(LINK)).unwrap();
+            symlink(target, world.at(DATA_LINK)).unwrap();
         }
         let found = store.repair(&clock::now()).unwrap();
         assert_eq!(found.done.len(), 1, "{target:?}: {found:?}");
         world.assert_serves(&second);
         // The same, found by a start.
-        fs_err::remove_file(world.at(LINK)).unwrap();
+        fs_err::remove_file(world.at(DATA_LINK)).unwrap();
         if let Some(target) = target {
-            symlink(target, world.at(LINK)).unwrap();
+            symlink(target, world.at(DATA_LINK)).unwrap();
         }
         drop(store);
         store = world.open();
@@ -149,8 +149,8 @@ fn a_directory_or_file_in_the_place_of_the_link_is_moved_aside_unread() {
     let world = World::new();
     let first = files("a", "1");
     let mut store = world.with(&first);
-    fs_err::remove_file(world.at(LINK)).unwrap();
-    fs_err::create_dir(world.at(LINK)).unwrap();
+    fs_err::remove_file(world.at(DATA_LINK)).unwrap();
+    fs_err::create_dir(world.at(DATA_LINK)).unwrap();
     fs_err::write(world.at("..data/precious"), "x").unwrap();
     let watch = Watch::on(&world.root());
     store.repair(&clock::now()).unwrap();
@@ -160,8 +160,8 @@ fn a_directory_or_file_in_the_place_of_the_link_is_moved_aside_unread() {
     let aside = quarantined(&world);
     assert_eq!(fs_err::read_to_string(aside.join("precious")).unwrap(), "x");
     fs_err::remove_dir_all(aside).unwrap();
-    fs_err::remove_file(world.at(LINK)).unwrap();
-    fs_err::write(world.at(LINK), "a file").unwrap();
+    fs_err::remove_file(world.at(DATA_LINK)).unwrap();
+    fs_err::write(world.at(DATA_LINK), "a file").unwrap();
     drop(store);
     world.open();
     world.assert_serves(&first);
@@ -176,8 +176,8 @@ fn nothing_that_an_odd_link_names_is_ever_touched() {
     fs_err::write(victim.join("sub/file"), "x").unwrap();
     let mut store = world.with(&files("a", "1"));
     for target in ["../victim", victim.to_str().unwrap(), ".", "..treeswap"] {
-        fs_err::remove_file(world.at(LINK)).unwrap();
-        symlink(target, world.at(LINK)).unwrap();
+        fs_err::remove_file(world.at(DATA_LINK)).unwrap();
+        symlink(target, world.at(DATA_LINK)).unwrap();
         store.repair(&clock::now()).unwrap();
         publish(&mut store, &files("a", target));
         let plan = store.plan(&clock::now());
@@ -307,7 +307,7 @@ fn without_state_and_link_the_newest_generation_serves() {
     publish(&mut store, &files("a", "2"));
     drop(store);
     fs_err::remove_file(world.at("..treeswap/state")).unwrap();
-    fs_err::remove_file(world.at(LINK)).unwrap();
+    fs_err::remove_file(world.at(DATA_LINK)).unwrap();
     world.open();
     world.assert_serves(&files("a", "2"));
 }
@@ -318,7 +318,7 @@ fn a_directory_that_a_kubelet_made_is_adopted() {
     let made = world.at("..2026_01_01_00_00_00.123");
     fs_err::create_dir_all(&made).unwrap();
     fs_err::write(made.join("a"), "old").unwrap();
-    symlink("..2026_01_01_00_00_00.123", world.at(LINK)).unwrap();
+    symlink("..2026_01_01_00_00_00.123", world.at(DATA_LINK)).unwrap();
     symlink("..data/a", world.at("a")).unwrap();
     let (mut store, _) = world.recover();
     world.assert_serves(&files("a", "old"));
@@ -424,7 +424,7 @@ fn a_link_that_is_lost_after_a_swap_that_is_not_on_record_names_the_new_generati
     let before = store.state.clone();
     publish(&mut store, &files("bc", "2"));
     as_if_publishing(&world, store, before);
-    fs_err::remove_file(world.at(LINK)).unwrap();
+    fs_err::remove_file(world.at(DATA_LINK)).unwrap();
     let (store, found) = world.recover();
     world.assert_serves(&files("bc", "2"));
     assert_eq!(store.generations().len(), 2, "{found:?}");
@@ -438,8 +438,8 @@ fn a_generation_whose_publication_did_not_end_stays_while_a_reader_pins_it() {
     publish(&mut store, &files("bc", "2"));
     let pin = Consumer::of(&world);
     as_if_publishing(&world, store, before.clone());
-    fs_err::remove_file(world.at(LINK)).unwrap();
-    symlink(before.current.as_ref().unwrap().as_str(), world.at(LINK)).unwrap();
+    fs_err::remove_file(world.at(DATA_LINK)).unwrap();
+    symlink(before.current.as_ref().unwrap().as_str(), world.at(DATA_LINK)).unwrap();
     let (mut store, found) = world.recover();
     world.assert_serves(&files("ab", "1"));
     assert_eq!(fsx::read_file(&pin.0, "c", 9).unwrap().unwrap(), b"2", "{found:?}");

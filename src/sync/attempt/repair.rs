@@ -139,7 +139,7 @@ impl Worker {
         self.readable = Some(revision);
         let claims = |record: &GenerationRecord| self.is_claimed(record, revision);
         let is_comparable = |record: &&GenerationRecord| {
-            self.unverified && (record.selection == choice.digest || claims(record))
+            self.unverified && (record.selection_digest == choice.digest || claims(record))
         };
         let Some(record) = self.view.current().filter(is_comparable).cloned() else { return Ok(None) };
         let objects = self.objects.clone();

@@ -67,7 +67,7 @@ fn record(number: usize) -> GenerationRecord {
         sources: Default::default(),
         revision: Revision(ObjectId([number as u8; 20])),
         tree: ObjectId([number as u8; 20]),
-        selection: String::new(),
+        selection_digest: String::new(),
         entries: 1,
         bytes: 1,
         lineage: None,

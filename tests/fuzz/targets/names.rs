@@ -40,7 +40,7 @@ fn generations(data: &[u8]) {
     assert_eq!(name.relative_path().components().count(), if name.commit().is_some() { 2 } else { 1 });
     let at: Timestamp = "2026-11-20T15:04:05.5Z".parse().unwrap();
     let next = Name::new(at, [&name]);
-    assert_eq!(Name::dated(next.as_str()).as_ref(), Some(&next));
+    assert_eq!(Name::parse_timestamp(next.as_str()).as_ref(), Some(&next));
     assert!(next.timestamp().is_some());
     let is_last = text.starts_with("..9999_12_3");
     assert!(name.timestamp().is_none() || is_last || next > name, "{next} is to come after {name}");

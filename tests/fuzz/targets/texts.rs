@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::{Input, SECRET, Target};
 use crate::configmap::{Dialect, Names, RuleSet, Setting};
-use crate::sources::List;
+use crate::sources::SourcesFile;
 
 pub(super) const TARGETS: &[Target] = &[Target::new("rules", rules), Target::new("sources", sources)];
 
@@ -63,7 +63,7 @@ fn rules(data: &[u8]) {
 /// A list that is taken leads nowhere out of the root, and one that was cut is not taken for another one.
 fn sources(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
-    let list = match List::parse(&text) {
+    let list = match SourcesFile::parse(&text) {
         Ok(list) => list,
         Err(why) => {
             let is_password = text.contains(&format!("https://bob:{SECRET}@"));
@@ -82,11 +82,10 @@ fn sources(data: &[u8]) {
         }
         let is_git = |part: &str| part.eq_ignore_ascii_case(".git") || part.starts_with("..");
         assert!(!source.to.split('/').any(is_git), "{:?}", source.to);
-        drop(source.parsed_ref());
     }
     let cut = data.iter().fold(0_usize, |sum, byte| sum.wrapping_mul(31) + usize::from(*byte)) % text.len();
     if let Some(head) = text.get(..cut) {
-        let read = List::parse(head);
+        let read = SourcesFile::parse(head);
         assert!(read.is_err() || read == Ok(list), "cut at {cut}, and another list");
     }
 }

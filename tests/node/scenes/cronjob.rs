@@ -11,19 +11,33 @@ use crate::shop::Shop;
 /// A schedule for CronJobs whose runs a scene starts itself.
 pub const SELDOM: &str = "0 0 1 1 *";
 
-/// A run by the schedule; one that loses its node's power between its last write and its record; two at once, begun at
-/// the same moment. Each revision is written once to each ConfigMap.
-pub fn applies(shop: &Shop) {
+/// Each revision is written once to each ConfigMap, whatever happens to the runs.
+pub fn writes_each_revision_once(shop: &Shop) {
     shop.serve();
     let first = commit(shop, &MAPS);
     let applier = Applier::deploy(shop, SHIPPED, "@every 10s");
+    runs_by_its_schedule(&applier, &first);
+    let second = loses_its_node_before_the_record(shop, &applier, &first);
+    let third = two_runs_at_once(shop, &applier);
+    let revisions = [first, second, third];
+    for (map, _) in MAPS {
+        eventually("the audit log is complete", || (applier.history(map).len() >= 3).then_some(()));
+        assert_eq!(applier.history(map), revisions, "{map}");
+    }
+    applier.remove();
+}
+
+fn runs_by_its_schedule(applier: &Applier, first: &str) {
     eventually("its time has come", || applier.jobs_of("config-apply").first().cloned());
-    patch(&applier, "config-apply", &json!({ "suspend": true }));
+    patch(applier, "config-apply", &json!({ "suspend": true }));
     for job in applier.jobs_of("config-apply") {
         applier.ended(&job).well();
     }
-    assert_eq!(applier.recorded(), Some(first.clone()));
+    assert_eq!(applier.recorded().as_deref(), Some(first));
+}
 
+/// A run whose node loses its power between the last write and the record. Returns the revision.
+fn loses_its_node_before_the_record(shop: &Shop, applier: &Applier, before: &str) -> String {
     let second = commit(shop, &MAPS);
     let (kube, written) = (applier.kube.clone(), second.clone());
     shop.hold(move || crate::applier::revision(&kube.get("configmap/alpha")).as_ref() == Some(&written));
@@ -32,7 +46,7 @@ pub fn applies(shop: &Shop) {
     for (map, _) in MAPS {
         assert_eq!(applier.revision(map), Some(second.clone()), "{map}");
     }
-    assert_eq!(applier.recorded(), Some(first.clone()), "the record comes last");
+    assert_eq!(applier.recorded().as_deref(), Some(before), "the record comes last");
     shop.machine.cut_power();
     shop.release();
     shop.machine.boot();
@@ -43,7 +57,11 @@ pub fn applies(shop: &Shop) {
         "one lost its node, the next one ended it: {ended:?}"
     );
     assert_eq!(applier.recorded(), Some(second.clone()));
+    second
+}
 
+/// Two runs that begin at the same moment. Returns the revision.
+fn two_runs_at_once(shop: &Shop, applier: &Applier) -> String {
     let third = commit(shop, &MAPS);
     shop.hold(|| true);
     applier.start("third", |_| ());
@@ -53,25 +71,25 @@ pub fn applies(shop: &Shop) {
     applier.ended("third").well();
     applier.ended("beside").well();
     assert_eq!(applier.recorded(), Some(third.clone()));
-
-    let revisions = [first, second, third];
-    for (map, _) in MAPS {
-        eventually("the audit log is complete", || (applier.history(map).len() >= 3).then_some(()));
-        assert_eq!(applier.history(map), revisions, "{map}");
-    }
-    applier.remove();
+    third
 }
 
-/// A run that somebody has to look at is not begun again; one whose remote hangs is ended; a run whose time passed while
-/// nobody could start it is let go. Beside each a control: the same without the line that makes the difference.
-pub fn ends(shop: &Shop) {
+/// The fields of the CronJob that end or drop a run. Beside each run is a control: the same without the field.
+pub fn job_limits_take_effect(shop: &Shop) {
     shop.serve();
     commit(shop, &MAPS);
     let applier = Applier::deploy(shop, "ends", SELDOM);
     // A machine that is so busy that the minute begins meanwhile takes the next one.
-    let due = std::iter::repeat_with(|| idle(&applier)).find(|due| jiff::Timestamp::now() < *due).unwrap();
+    let mut minutes = std::iter::repeat_with(|| suspended_cronjobs(&applier));
+    let due = minutes.find(|due| jiff::Timestamp::now() < *due).unwrap();
+    pod_failure_policy(&applier);
+    active_deadline(shop, &applier);
+    starting_deadline(&applier, due);
+    applier.remove();
+}
 
-    // podFailurePolicy: somebody else's ConfigMap is in the way.
+/// `podFailurePolicy`: a run that somebody has to look at is not begun again. Somebody else's ConfigMap is in the way.
+fn pod_failure_policy(applier: &Applier) {
     applier.kube.apply("{apiVersion: v1, kind: ConfigMap, metadata: {name: beta}, data: {theirs: '1'}}");
     applier.start("refused", |_| ());
     applier.start("blind", |job| job["podFailurePolicy"] = Value::Null);
@@ -85,8 +103,10 @@ pub fn ends(shop: &Shop) {
     let blind = applier.ended("blind");
     assert_eq!((&*blind.reason, blind.pods.len()), ("BackoffLimitExceeded", 2), "{blind:?}");
     applier.kube.run(&["delete", "configmap", "beta"]);
+}
 
-    // activeDeadlineSeconds: the remote takes the connection and says nothing.
+/// `activeDeadlineSeconds`: a run is ended whose remote takes the connection and says nothing.
+fn active_deadline(shop: &Shop, applier: &Applier) {
     shop.hold(|| true);
     assert!(
         applier.cronjob["spec"]["jobTemplate"]["spec"]["activeDeadlineSeconds"].is_u64(),
@@ -100,27 +120,28 @@ pub fn ends(shop: &Shop) {
     assert!(patient.is_null(), "{patient}");
     shop.release();
     applier.ended("patient").well();
+}
 
-    // startingDeadlineSeconds: both had their time, and were not allowed to run.
+/// `startingDeadlineSeconds`: a run whose time, `due`, passed while nobody could start it is dropped.
+fn starting_deadline(applier: &Applier, due: jiff::Timestamp) {
     let over = due + Duration::from_secs(11);
     while jiff::Timestamp::now() < over {
         std::thread::sleep(Duration::from_millis(200));
     }
     for name in ["missed", "late"] {
-        patch(&applier, name, &json!({ "suspend": false }));
+        patch(applier, name, &json!({ "suspend": false }));
     }
     let late =
         eventually("a run without a deadline is made up for", || applier.jobs_of("late").first().cloned());
     applier.ended(&late).well();
     assert_eq!(applier.jobs_of("missed"), [""; 0], "one with a deadline is not");
-    patch(&applier, "missed", &json!({ "schedule": "@every 1s", "concurrencyPolicy": "Forbid" }));
+    patch(applier, "missed", &json!({ "schedule": "@every 1s", "concurrencyPolicy": "Forbid" }));
     eventually("its next time has come", || applier.jobs_of("missed").first().cloned());
-    applier.remove();
 }
 
-/// Makes two CronJobs that may not run yet, one with a deadline and one without, whose time is a minute that is about to
-/// begin: when it does.
-fn idle(applier: &Applier) -> jiff::Timestamp {
+/// Creates two suspended CronJobs due at the next full minute (20 to 80 s away), `missed` with
+/// `startingDeadlineSeconds` and `late` without; returns that minute.
+fn suspended_cronjobs(applier: &Applier) -> jiff::Timestamp {
     let begin = (jiff::Timestamp::now().as_second() + 20) / 60 * 60 + 60;
     let due = jiff::Timestamp::from_second(begin).unwrap();
     let time = due.to_zoned(jiff::tz::TimeZone::UTC);

@@ -1,7 +1,8 @@
 //! What `deploy/` ships and makes, as the API server judges it: every field known, every name and value allowed.
+//! Objects of the Prometheus operator are judged by our own copy of the fields that they use.
 
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::{Value, json};
@@ -10,7 +11,8 @@ use crate::common::run;
 use crate::machine::limited;
 use crate::shop::Shop;
 
-/// What of the Prometheus operator's types our objects use.
+/// The fields of the Prometheus operator's types that our objects use. It is our own copy, so that the server finds a
+/// misspelt field or a wrong type, but not that the operator's definitions differ.
 const OPERATOR: &str = r#"
 - kind: PodMonitor
   names: {plural: podmonitors, singular: podmonitor, kind: PodMonitor}
@@ -41,7 +43,7 @@ const OPERATOR: &str = r#"
                 annotations: {type: object, additionalProperties: {type: string}}
 "#;
 
-fn operator() -> String {
+fn prometheus_operator_crds() -> String {
     let kinds: Vec<Value> = serde_yaml::from_str(OPERATOR).unwrap();
     let definition = |kind: &Value| {
         let (group, plural) = ("monitoring.coreos.com", kind["names"]["plural"].as_str().unwrap());
@@ -57,7 +59,7 @@ fn operator() -> String {
     kinds.iter().map(definition).collect::<Vec<_>>().join("\n---\n")
 }
 
-/// Every kind that has Pods, with this label.
+/// One workload of each kind that the components patch, with this label.
 fn workloads(label: &str) -> String {
     let mut text = String::new();
     for kind in ["Deployment", "StatefulSet", "DaemonSet", "Job", "CronJob"] {
@@ -89,10 +91,29 @@ fn template(shop: &Shop, words: &[&str]) -> String {
     run::to_end(&mut helm).expect_ok(&format!("helm template {words:?}")).stdout
 }
 
-/// Each manifest, each example, the components on every kind of workload, and the chart with each of its values.
+/// Everything in a directory of `deploy/`; sorted.
+fn entries(dir: &Path) -> Vec<PathBuf> {
+    let mut entries: Vec<PathBuf> =
+        std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
+    entries.sort();
+    assert!(!entries.is_empty(), "{} is empty", dir.display());
+    entries
+}
+
+/// How a component is used: the label of its workloads, the components in order, and what it adds to each workload.
+fn usage(component: &str) -> (&'static str, &'static [&'static str], &'static str) {
+    match component {
+        "node-volume" => ("node", &["node-volume"], "name: wait-for-config"),
+        "sidecar" => ("sidecar", &["sidecar"], "image: treeswap"),
+        "sources" => ("sidecar", &["sidecar", "sources"], "name: TREESWAP_SOURCES"),
+        other => panic!("what does the component {other} add to a workload?"),
+    }
+}
+
+/// Each manifest, each example, each component on every kind of workload, and the chart with each of its values.
 pub fn accepted(shop: &Shop) {
     let kube = shop.kube.namespace("manifests", "privileged");
-    kube.apply(&operator());
+    kube.apply(&prometheus_operator_crds());
     kube.run(&["wait", "--for=condition=Established", "--all", "customresourcedefinitions", "--timeout=60s"]);
     // Namespaces that the manifests and testdata/every-value.yaml name.
     for name in ["ci", "on", "120", "122"] {
@@ -102,26 +123,24 @@ pub fn accepted(shop: &Shop) {
     let mut judged = 0;
     let mut judge = |manifests: &str| judged += kube.dry_run(manifests);
     judge(&std::fs::read_to_string(deploy.join("cronjob.yaml")).unwrap());
-    for name in ["rbac", "prune", "cronjob", "deployment"] {
-        judge(&std::fs::read_to_string(deploy.join(format!("apply/{name}.yaml"))).unwrap());
+    for manifest in entries(&deploy.join("apply")) {
+        judge(&std::fs::read_to_string(manifest).unwrap());
     }
-    for dir in [
-        "monitoring",
-        "kustomize/node",
-        "kustomize/examples/one-service",
-        "kustomize/examples/two-places",
-        "kustomize/examples/ten-services",
-    ] {
-        judge(&kube.kustomize(&deploy.join(dir)));
+    let dirs = [deploy.join("monitoring"), deploy.join("kustomize/node")].into_iter();
+    for dir in dirs.chain(entries(&deploy.join("kustomize/examples"))) {
+        judge(&kube.kustomize(&dir));
     }
-    for (label, component) in [("sidecar", "sidecar"), ("node", "node-volume")] {
-        let dir = deploy.join(format!("kustomize/all-{label}"));
+    for component in entries(&deploy.join("kustomize/components")) {
+        let component = component.file_name().unwrap().to_str().unwrap();
+        let (label, components, added) = usage(component);
+        let dir = deploy.join(format!("kustomize/all-{component}"));
         std::fs::create_dir(&dir).unwrap();
         std::fs::write(dir.join("all.yaml"), workloads(label)).unwrap();
-        let text = format!("resources: [all.yaml]\ncomponents: [../components/{component}]\n");
+        let components: Vec<String> = components.iter().map(|name| format!("../components/{name}")).collect();
+        let text = format!("resources: [all.yaml]\ncomponents: [{}]\n", components.join(", "));
         std::fs::write(dir.join("kustomization.yaml"), text).unwrap();
         let made = kube.kustomize(&dir);
-        assert_eq!(made.matches("image: treeswap").count(), 5, "every kind got its container:\n{made}");
+        assert_eq!(made.matches(added).count(), 5, "{component}: every kind got it:\n{made}");
         judge(&made);
     }
     let chart = deploy.join("helm/treeswap");

@@ -33,7 +33,11 @@ fn what_git_sync_left_is_as_old_as_its_modification_time() {
     let old = files("a", "0");
     let commit = root.make_worktree(&old);
     let then = std::time::SystemTime::now() - Duration::from_secs(3600);
-    fs_err::File::open(root.at(Name::of(commit).relative_path())).unwrap().file().set_modified(then).unwrap();
+    fs_err::File::open(root.at(Name::from_commit(commit).relative_path()))
+        .unwrap()
+        .file()
+        .set_modified(then)
+        .unwrap();
     let store = root.open();
     let record = &store.generations()[0];
     let age = clock::now().wall.duration_since(record.published);
