@@ -237,7 +237,7 @@ pub async fn deliver<S: Source>(
     }
     let mut report = Report::new(&desired);
     report.failures = failures;
-    outcomes.into_values().for_each(|outcome| report.add(outcome));
+    outcomes.into_iter().for_each(|(name, outcome)| report.add(name, outcome));
     Ok(report)
 }
 

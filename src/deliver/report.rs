@@ -164,6 +164,9 @@ pub struct Report {
 
 /// The result for one cluster.
 #[derive(Debug)]
+    /// The clusters that any of `failures` is about.
+    #[serde(skip)]
+    pub unfinished: BTreeSet<String>,
 pub(super) struct ClusterOutcome {
     pub(super) revision: Revision,
     pub(super) targets: Vec<Target>,
@@ -256,9 +259,14 @@ impl Report {
         }
     }
 
-    pub(super) fn add(&mut self, ended: ClusterOutcome) {
+    /// Adds the result for one cluster.
+    pub(super) fn add(&mut self, cluster: String, ended: ClusterOutcome) {
+        if !ended.failures.is_empty() {
+            self.unfinished.insert(cluster);
+        }
         self.targets.extend(ended.targets);
         self.targets
+            unfinished: BTreeSet::new(),
             .sort_by(|a, b| (&a.cluster, &a.namespace, &a.name).cmp(&(&b.cluster, &b.namespace, &b.name)));
         self.notes.extend(ended.notes);
         self.failures.extend(ended.failures);
@@ -284,6 +292,17 @@ impl Report {
         self.targets.iter().for_each(|target| *counts.entry(target.outcome.label()).or_default() += 1);
         counts
     }
+    /// Returns the clusters that have targets, each with whether it is fully in sync: every target is in its desired
+    /// state, and nothing else failed there.
+    pub fn clusters_in_sync(&self) -> BTreeMap<&str, bool> {
+        let mut in_sync = BTreeMap::new();
+        for target in &self.targets {
+            let finished = !self.unfinished.contains(&target.cluster);
+            *in_sync.entry(target.cluster.as_str()).or_insert(finished) &= target.outcome.is_success();
+        }
+        in_sync
+    }
+
 
     /// Returns true if anything was written or, in a dry run, would be.
     pub fn differs(&self) -> bool {
