@@ -44,6 +44,7 @@ mod pool;
 mod record;
 mod renewal;
 mod report;
+mod refusals;
 mod rewind;
 mod set;
 mod survey;

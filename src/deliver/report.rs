@@ -7,6 +7,7 @@ use serde::Serialize;
 use crate::configmap::Difference;
 use crate::configmap::apply::{Action, Decision, DecisionReason, Desired};
 use crate::revision::Revision;
+use crate::sources::SourceError;
 
 /// The hint for a target that waits for a source.
 const HELD: &str =
@@ -312,15 +313,7 @@ impl Report {
 
 /// Returns every target that a revision has in a cluster, failed for the same reason.
 pub(super) fn all_failed(desired: &Desired, cluster: &str, why: &str, hints: &[String]) -> Vec<Target> {
-    let of = |namespace: &str| {
-        let names = desired.of(cluster, namespace).into_iter().flatten().filter(|(_, wanted)| wanted.fed);
-        names
-            .map(|(name, wanted)| Target {
-                digest: wanted.digest.clone(),
-                ..Target::failed(cluster, namespace, name, why, hints.to_vec())
-            })
-            .collect::<Vec<_>>()
-    };
+    let of = |namespace| namespace_failed(desired, (cluster, namespace), why, hints);
     desired.namespaces(cluster).flat_map(of).collect()
 }
 
@@ -329,6 +322,36 @@ pub(super) fn all_failed(desired: &Desired, cluster: &str, why: &str, hints: &[S
 pub(super) struct Notes {
     cluster: String,
     lines: Vec<String>,
+/// Returns every target that a revision has in a namespace, failed for the same reason. These are the ConfigMaps that
+/// files feed. If there are none, all of them are returned, as the failure would be reported nowhere else.
+pub(super) fn namespace_failed(
+    desired: &Desired,
+    (cluster, namespace): (&str, &str),
+    why: &str,
+    hints: &[String],
+) -> Vec<Target> {
+    let Some(config_maps) = desired.of(cluster, namespace) else { return Vec::new() };
+    let none_fed = !config_maps.values().any(|wanted| wanted.fed);
+    let failed =
+        config_maps.iter().filter(|(_, wanted)| wanted.fed || none_fed).map(|(name, wanted)| Target {
+            digest: wanted.digest.clone(),
+            ..Target::failed(cluster, namespace, name, why, hints.to_vec())
+        });
+    failed.collect()
+}
+
+/// Turns skipped targets into failed ones, as the source named no revision or could not plan it.
+pub(super) fn fail_skipped(targets: Vec<Target>, error: &SourceError) -> Vec<Target> {
+    let failed = |target: Target| match target.outcome {
+        Outcome::Skipped => {
+            let failed = target.ended(Outcome::Failed, error.to_string(), error.hints.clone());
+            Target { transient: error.class.is_transient(), ..failed }
+        }
+        _ => target,
+    };
+    targets.into_iter().map(failed).collect()
+}
+
 }
 
 impl Notes {

@@ -13,16 +13,16 @@ use super::orphaned;
 use super::pauses::{LAST_ERROR_TIMEOUT, after_shutdown, pause};
 use super::pool::Pool;
 use super::record::{self, Recording};
-use super::report::{ClusterOutcome, Notes, Outcome, Target, all_failed};
+use super::report::{ClusterOutcome, Notes, Outcome, Target, all_failed, fail_skipped, namespace_failed};
 use super::rewind::check_rewind;
 use super::set;
-use super::survey::{Item, NamespaceSurvey, SurveyContext, UnreadableNamespace};
+use super::survey::{Item, NamespaceFailure, NamespaceSurvey, SurveyContext};
 use super::turns::LeaseTurns;
 use super::write::{StopReason, Writer, Written};
-use super::{Options, or_cancelled, short};
+use super::{Options, or_cancelled};
 use crate::cluster::Cluster;
-use crate::configmap::apply::{Action, Desired, Marker, Order, order};
-use crate::sources::{Source, SourceError};
+use crate::configmap::apply::{Action, Desired, Order, order};
+use crate::sources::Source;
 
 /// How often a worker starts over because the ref moved or a peer wrote an inventory. After that the cluster is left to
 /// the next run.
@@ -34,7 +34,7 @@ const RECORDING_TIMEOUT: Duration = Duration::from_secs(2);
 pub(super) struct Worker<S> {
     pub(super) name: String,
     pub(super) cluster: Cluster,
-    aliases: Arc<Aliases>,
+    pub(super) aliases: Arc<Aliases>,
     pub(super) source: Arc<S>,
     pub(super) options: Options,
     pub(super) cancel: CancellationToken,
@@ -297,11 +297,10 @@ impl<S: Source> Worker<S> {
                         unreadable.why
                     ));
                 }
-                Err(UnreadableNamespace { why, hints, transient }) => {
-                    let targets = all_failed(desired, &name, &why, &hints).into_iter();
-                    let here = targets.filter(|target| target.namespace == namespace);
-                    let here = here.map(|target| Target { transient, ..target }).collect();
-                    all.refused.insert(namespace, here);
+                Err(NamespaceFailure { why, hints, transient }) => {
+                    let targets = namespace_failed(desired, (&name, &namespace), &why, &hints).into_iter();
+                    let targets = targets.map(|target| Target { transient, ..target }).collect();
+                    all.refused.insert(namespace, targets);
                 }
             }
         }
@@ -309,54 +308,6 @@ impl<S: Source> Worker<S> {
             all.failures.extend(orphaned::report_unknown(&error, unneeded, &mut self.notes));
         }
         all
-    }
-
-    /// Returns the namespaces in which nothing may be written, with the results of their targets.
-    fn refusals(&self, desired: &Desired, surveys: &[NamespaceSurvey]) -> BTreeMap<String, Vec<Target>> {
-        let owner = &self.options.owner;
-        let ours = [owner.marker(), owner.ledger()];
-        let mut refused = BTreeMap::new();
-        for survey in surveys {
-            let why = match Marker::check(&survey.namespace, survey.items.iter().map(|item| &item.name)) {
-                Err(why) => Some((why.to_string(), "spread the ConfigMaps over more namespaces")),
-                Ok(()) => match survey.items.iter().find(|item| ours.contains(&item.name)) {
-                    Some(Item { name, .. }) => {
-                        let why = format!("the ConfigMap {name} is where we record what we write");
-                        Some((why, "give it another name in the rules"))
-                    }
-                    None => self.unordered_revision(desired, survey),
-                },
-            };
-            let Some((why, hint)) = why else { continue };
-            let all = all_failed(desired, &self.name, &why, &[hint.to_owned()]).into_iter();
-            let here = all.filter(|target| target.namespace == survey.namespace);
-            let here = here.map(|target| Target { outcome: Outcome::Refused, ..target });
-            let mut targets: Vec<Target> = here.collect();
-            if survey.forgotten {
-                let kept =
-                    orphaned::kept_targets(&self.name, survey, Outcome::Refused, &why, &[hint.to_owned()]);
-                targets.extend(kept);
-            }
-            refused.insert(survey.namespace.clone(), targets);
-        }
-        refused
-    }
-
-    /// Without a ref to ask, refuses to write over another revision's record: it may be a newer one.
-    fn unordered_revision(
-        &self,
-        desired: &Desired,
-        survey: &NamespaceSurvey,
-    ) -> Option<(String, &'static str)> {
-        let recorded = &survey.marker.revision;
-        let other = !recorded.is_empty() && *recorded != desired.revision.to_string();
-        (other && survey.has_writes() && !self.options.force && !self.source.follows()).then(|| {
-            let why = format!(
-                "its recorded revision is {}, and without a ref the newer one is unknown",
-                short(recorded)
-            );
-            (why, "--force overwrites it with the tree")
-        })
     }
 
     /// Sends each write as a dry run, and returns what would happen.
@@ -486,16 +437,4 @@ fn write_order(survey: &NamespaceSurvey) -> (Vec<&Item>, Order) {
     let moves: Vec<_> = items.iter().map(|item| &item.decision.moves).collect();
     let order = order(&moves);
     (items, order)
-}
-
-/// Turns skipped targets into failed ones, as the source named no revision or could not plan it.
-fn fail_skipped(targets: Vec<Target>, error: &SourceError) -> Vec<Target> {
-    let failed = |target: Target| match target.outcome {
-        Outcome::Skipped => {
-            let failed = target.ended(Outcome::Failed, error.to_string(), error.hints.clone());
-            Target { transient: error.class.is_transient(), ..failed }
-        }
-        _ => target,
-    };
-    targets.into_iter().map(failed).collect()
 }
