@@ -141,6 +141,9 @@ pub struct Target {
     /// The rules by which it was last written, if it is written because the rules changed.
     #[serde(skip)]
     pub over: Option<String>,
+    /// True if the ledger of its namespace has this result.
+    #[serde(skip)]
+    pub(super) recorded: bool,
 }
 
 /// The result of a delivery.
@@ -161,13 +164,13 @@ pub struct Report {
     /// With several sources: those that did not answer, and why. Targets that depend on them were not written.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unanswered: Vec<String>,
+    /// The clusters that any of `failures` is about.
+    #[serde(skip)]
+    pub unfinished: BTreeSet<String>,
 }
 
 /// The result for one cluster.
 #[derive(Debug)]
-    /// The clusters that any of `failures` is about.
-    #[serde(skip)]
-    pub unfinished: BTreeSet<String>,
 pub(super) struct ClusterOutcome {
     pub(super) revision: Revision,
     pub(super) targets: Vec<Target>,
@@ -213,6 +216,7 @@ impl Target {
             digest: String::new(),
             counted: decision.counts_toward_limit(),
             over: decision.over.clone(),
+            recorded: false,
         }
     }
 
@@ -233,6 +237,7 @@ impl Target {
             digest: String::new(),
             counted: false,
             over: None,
+            recorded: false,
         }
     }
 
@@ -257,6 +262,7 @@ impl Report {
             notes: Vec::new(),
             failures: Vec::new(),
             unanswered: unanswered.collect(),
+            unfinished: BTreeSet::new(),
         }
     }
 
@@ -267,7 +273,6 @@ impl Report {
         }
         self.targets.extend(ended.targets);
         self.targets
-            unfinished: BTreeSet::new(),
             .sort_by(|a, b| (&a.cluster, &a.namespace, &a.name).cmp(&(&b.cluster, &b.namespace, &b.name)));
         self.notes.extend(ended.notes);
         self.failures.extend(ended.failures);
@@ -287,12 +292,6 @@ impl Report {
         !self.failures.is_empty() || self.targets.iter().any(open)
     }
 
-    /// Returns the number of targets by the word of their outcome.
-    pub fn counts(&self) -> BTreeMap<&'static str, u64> {
-        let mut counts = BTreeMap::new();
-        self.targets.iter().for_each(|target| *counts.entry(target.outcome.label()).or_default() += 1);
-        counts
-    }
     /// Returns the clusters that have targets, each with whether it is fully in sync: every target is in its desired
     /// state, and nothing else failed there.
     pub fn clusters_in_sync(&self) -> BTreeMap<&str, bool> {
@@ -304,6 +303,12 @@ impl Report {
         in_sync
     }
 
+    /// Returns the number of targets by the word of their outcome.
+    pub fn counts(&self) -> BTreeMap<&'static str, u64> {
+        let mut counts = BTreeMap::new();
+        self.targets.iter().for_each(|target| *counts.entry(target.outcome.label()).or_default() += 1);
+        counts
+    }
 
     /// Returns true if anything was written or, in a dry run, would be.
     pub fn differs(&self) -> bool {
@@ -317,11 +322,6 @@ pub(super) fn all_failed(desired: &Desired, cluster: &str, why: &str, hints: &[S
     desired.namespaces(cluster).flat_map(of).collect()
 }
 
-/// Collects notes on one cluster, without duplicates.
-#[derive(Debug)]
-pub(super) struct Notes {
-    cluster: String,
-    lines: Vec<String>,
 /// Returns every target that a revision has in a namespace, failed for the same reason. These are the ConfigMaps that
 /// files feed. If there are none, all of them are returned, as the failure would be reported nowhere else.
 pub(super) fn namespace_failed(
@@ -352,6 +352,11 @@ pub(super) fn fail_skipped(targets: Vec<Target>, error: &SourceError) -> Vec<Tar
     targets.into_iter().map(failed).collect()
 }
 
+/// Collects notes on one cluster, without duplicates.
+#[derive(Debug)]
+pub(super) struct Notes {
+    cluster: String,
+    lines: Vec<String>,
 }
 
 impl Notes {

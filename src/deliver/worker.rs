@@ -1,7 +1,7 @@
 //! Delivers to one cluster: reads it, asks the remote, writes, asks again, and starts over when the ref moved.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{StreamExt as _, future, stream};
@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::aliases::Aliases;
+use super::earlier_writes::EarlierWrites;
 use super::orphaned;
 use super::pauses::{LAST_ERROR_TIMEOUT, after_shutdown, pause};
 use super::pool::Pool;
@@ -40,6 +41,7 @@ pub(super) struct Worker<S> {
     pub(super) cancel: CancellationToken,
     turns: LeaseTurns,
     pub(super) notes: Notes,
+    earlier: EarlierWrites,
     /// True if something was written and the remote has not been asked since.
     unconfirmed: bool,
     /// Until when a ref that went back may be the answer of a lagging replica; `None` before the first such answer.
@@ -91,6 +93,7 @@ impl<S: Source> Worker<S> {
             cancel,
             turns,
             notes,
+            earlier: EarlierWrites::default(),
             unconfirmed: false,
             lag_deadline: None,
         }
@@ -116,12 +119,14 @@ impl<S: Source> Worker<S> {
                 Pass::Again(targets, why) if restarts >= MAX_RESTARTS => {
                     return self.outcome(&desired, targets, vec![why]);
                 }
-                Pass::Again(..) => {
+                Pass::Again(targets, _) => {
+                    self.earlier.remember(&targets);
                     restarts += 1;
                     pause(&self.options, &self.cancel, restarts, None).await;
                     continue;
                 }
             };
+            self.earlier.remember(&targets);
             let error = match stop {
                 StopReason::Cancelled => {
                     let why = format!("cluster {}: the run ended before everything was done", self.name);
@@ -153,7 +158,13 @@ impl<S: Source> Worker<S> {
         }
     }
 
-    fn outcome(&mut self, desired: &Desired, targets: Vec<Target>, failures: Vec<String>) -> ClusterOutcome {
+    fn outcome(
+        &mut self,
+        desired: &Desired,
+        mut targets: Vec<Target>,
+        failures: Vec<String>,
+    ) -> ClusterOutcome {
+        self.earlier.restore(&mut targets);
         ClusterOutcome { revision: desired.revision, targets, notes: self.notes.take(), failures }
     }
 
@@ -190,7 +201,7 @@ impl<S: Source> Worker<S> {
         let mut surveys: Vec<NamespaceSurvey> =
             surveys.into_iter().filter(|survey| !refused.contains_key(&survey.namespace)).collect();
         let source = Arc::clone(&self.source);
-        let writer = Writer { reader, desired, source: &*source, stop: Mutex::new(None) };
+        let writer = Writer::new(reader, desired, &*source);
         if let Err(why) =
             options.floor.check(surveys.iter().flat_map(|survey| &survey.items).map(|item| &item.decision))
         {
@@ -249,9 +260,10 @@ impl<S: Source> Worker<S> {
         if let Some(stop) = stop.clone().filter(|stop| *stop != StopReason::Cancelled) {
             return Pass::Stopped(stop, targets);
         }
+        self.earlier.restore(&mut targets);
         let recording = tokio::select! {
             biased;
-            recording = record::record_all(&writer, &surveys, &written, &targets) => Some(recording),
+            recording = record::record_all(&writer, &surveys, &written, &mut targets) => Some(recording),
             () = after_shutdown(&cancel, RECORDING_TIMEOUT) => None, // the next run writes the records
         };
         match (stop, recording) {
@@ -367,7 +379,8 @@ impl<S: Source> Worker<S> {
         done.into_iter().map(|(write, written)| (items[write].name.clone(), written)).collect()
     }
 
-    /// Writes one ConfigMap, unless `held` names another one that gains keys from it and could not be written.
+    /// Writes one ConfigMap, unless `held` names another one that gains keys from it and could not be written, or the
+    /// inventory could not list it before.
     async fn write_unless_held(
         &self,
         writer: &Writer<'_, S>,
@@ -375,14 +388,24 @@ impl<S: Source> Worker<S> {
         item: &Item,
         held: Option<String>,
     ) -> Written {
-        match (held, writer.stopped()) {
-            (Some(other), None) => {
+        let target = match (held, &survey.unlisted) {
+            _ if writer.stopped().is_some() => None,
+            (Some(other), _) => {
                 let why = format!("keys move from it to {other}, which could not be written");
                 let target = writer.target(&self.name, survey, item);
-                let target = Target { transient: true, ..target.ended(Outcome::Held, why, Vec::new()) };
-                Written { target, meta: item.meta.clone(), revision: String::new() }
+                Some(Target { transient: true, ..target.ended(Outcome::Held, why, Vec::new()) })
             }
-            _ => writer.write(&self.name, survey, item).await,
+            (None, Some(NamespaceFailure { why, hints, transient })) if set::is_unlisted(survey, item) => {
+                let why = format!("the inventory has to list it first: {why}");
+                let target = writer.target(&self.name, survey, item);
+                let target = target.ended(Outcome::Failed, why, hints.clone());
+                Some(Target { transient: *transient, ..target })
+            }
+            _ => None,
+        };
+        match target {
+            Some(target) => Written { target, meta: item.meta.clone(), revision: String::new() },
+            None => writer.write(&self.name, survey, item).await,
         }
     }
 
