@@ -21,7 +21,7 @@ pub fn updated_ledgers(ledgers: &LedgerSet, report: &Report, now: Timestamp) -> 
             ledger.record_attempt(&target.name, set::record(target, &revision, now), false);
         }
     }
-    let key = |target: &'_ Target| (target.cluster.clone(), target.namespace.clone(), target.name.clone());
+    let key = |target: &Target| (target.cluster.clone(), target.namespace.clone(), target.name.clone());
     let reported: BTreeSet<_> = report.targets.iter().map(key).collect();
     ledgers.retain(|place, name| {
         let key = (place.cluster.clone(), place.namespace.clone(), name.to_owned());
