@@ -43,7 +43,6 @@ impl LedgerKeeper {
     }
 
     /// Replaces the ledger, and writes it if it changed or the last write failed. A failed write is logged only.
-    /// Replaces the ledger, and writes it if it changed or the last write failed. A failed write is logged only.
     fn keep(&mut self, ledgers: LedgerSet) {
         if ledgers == self.ledgers && !self.unsaved {
             return;

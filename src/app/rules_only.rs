@@ -213,7 +213,6 @@ impl DeliveryReporter {
     }
 
     /// Records a delivery that reached the clusters, whatever its outcome.
-    /// Records a delivery that reached the clusters, whatever its outcome.
     fn delivered(&mut self, report: &Report) {
         let counts = report.counts();
         let words: Vec<String> = counts.iter().map(|(outcome, count)| format!("{count} {outcome}")).collect();
@@ -270,10 +269,7 @@ impl DeliveryReporter {
     /// Shows a delivery in the status; `wrong` describes its failed targets.
     fn fill_status(&self, report: &Report, wrong: &[String]) {
         let at = Timestamp::now();
-        let mut in_sync: BTreeMap<&str, bool> = BTreeMap::new();
-        for target in &report.targets {
-            *in_sync.entry(&target.cluster).or_insert(true) &= target.outcome.is_success();
-        }
+        let in_sync = report.clusters_in_sync();
         self.status.send_modify(|status| {
             let (mut clusters, mut totals) =
                 status.applied.take().map(|before| (before.clusters, before.totals)).unwrap_or_default();
@@ -298,7 +294,6 @@ impl DeliveryReporter {
         });
     }
 
-    /// Records an attempt that failed before it reached any cluster.
     /// Records an attempt that failed before it reached any cluster.
     fn failed(&mut self, error: &SourceError) {
         self.metrics.error("apply", error.class.label());

@@ -2,12 +2,14 @@
 //! read.
 //!
 //! If a revision used two names for one cluster, the worker of each name would take the other's ConfigMaps for orphans
-//! and prune them. So in that case the cluster is written under neither name, in any round.
+//! and prune them. So in that case the cluster is written under neither name, in any round. Two contexts of one API
+//! server are recognized only in a namespace that both write: by the inventory, which the first of them wrote.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Directory;
-use crate::configmap::apply::Desired;
+use crate::cluster::Meta;
+use crate::configmap::apply::{Desired, names};
 
 /// The cluster's own name, by each name that it is known by.
 #[derive(Debug, Default)]
@@ -24,6 +26,20 @@ impl Aliases {
     pub(super) fn other<'d>(&self, name: &str, desired: &'d Desired) -> Option<&'d str> {
         let cluster = self.0.get(name)?;
         desired.clusters().find(|other| *other != name && self.0.get(*other) == Some(cluster))
+    }
+
+    /// Returns another name that the revision uses for the cluster called `name`, if an inventory in that cluster was
+    /// written by it. Two contexts of one API server are found only so. The name of a context that was renamed is used
+    /// no more.
+    pub(super) fn writer_of<'d>(
+        &self,
+        inventory: &Meta,
+        name: &str,
+        desired: &'d Desired,
+    ) -> Option<&'d str> {
+        let writer =
+            inventory.annotations.get(names::CLUSTER).filter(|writer| self.0.get(name) != Some(writer))?;
+        desired.clusters().find(|other| *other != name && self.0.get(*other) == Some(writer))
     }
 
     /// Returns the clusters that a revision has ConfigMaps for and, if `prune`, all other clusters, each by one name.

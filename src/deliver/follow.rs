@@ -2,15 +2,16 @@
 //!
 //! The remote is polled every period; a trigger only shortens the wait. Once every target of a revision has its
 //! definite result, nothing is read until the resync, which reads everything and repairs what other writers changed.
-//! Transient failures are tried again with backoff. What an operator has to repair in a cluster (a missing right, a
-//! ConfigMap of another owner) is tried again every minute or so, as the cluster does not notify us of the repair. Two
-//! deliveries start at least `min_interval` apart, so commits in quick succession become one delivery of the newest.
+//! Transient failures are tried again with backoff, and polls go on meanwhile, so that a cluster that fails does not
+//! delay a newer revision of the others. What an operator has to repair in a cluster (a missing right, a ConfigMap of
+//! another owner) is tried again every minute or so, as the cluster does not notify us of the repair. Two deliveries
+//! start at least `min_interval` apart, so commits in quick succession become one delivery of the newest.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::{Directory, Options, Report, deliver};
@@ -66,23 +67,62 @@ pub enum LoopEvent<'a> {
 /// What the loop remembers between attempts.
 #[derive(Default)]
 struct LoopState {
-    /// The revision whose targets all have definite results, and whether those are all successes.
-    settled: Option<(Revision, bool)>,
-    /// When everything is to be read again.
+    /// The revision that was delivered last, and whether that was a success.
+    delivered: Option<(Revision, bool)>,
+    /// When that revision is to be delivered again.
     next_resync: Option<Instant>,
     /// When the last delivery started.
     last_start: Option<Instant>,
-    /// Consecutive failures.
+    /// Consecutive deliveries with a failure that may go away by itself.
     failures: u32,
-    /// True if the last failure was one of a delivery, false if the remote failed.
-    failed_in_delivery: bool,
+    /// Consecutive attempts in which the remote failed.
+    remote_failures: u32,
 }
 
 impl LoopState {
-    /// Counts a failure: of a delivery, or (false) of the remote.
-    fn count_failure(&mut self, delivered: bool) {
-        self.failures = self.failures.saturating_add(1);
-        self.failed_in_delivery = delivered;
+    /// Returns how long to wait before the next attempt, unless there is a trigger.
+    fn wait(&self, loop_timing: &LoopTiming) -> Duration {
+        let until_resync = match self.next_resync {
+            Some(at) => at.saturating_duration_since(Instant::now()),
+            None => loop_timing.resync,
+        };
+        let vary = |wait| jittered(wait, loop_timing.jitter, random_fraction());
+        let wait = match (self.remote_failures, loop_timing.period) {
+            (0, Some(period)) => vary(period).min(until_resync),
+            (0, None) => until_resync,
+            (failures, _) => vary(loop_timing.backoff.delay(failures)),
+        };
+        wait.max(self.until_next_start(loop_timing))
+    }
+
+    /// Returns the rest of the least time between two deliveries.
+    fn until_next_start(&self, loop_timing: &LoopTiming) -> Duration {
+        let next = self.last_start.map(|begun| begun + loop_timing.min_interval);
+        next.map_or(Duration::ZERO, |next| next.saturating_duration_since(Instant::now()))
+    }
+
+    /// Remembers a delivery that reached the clusters.
+    fn delivered(&mut self, report: &Report, loop_timing: &LoopTiming) {
+        self.remote_failures = 0;
+        self.delivered = Some((report.revision, report.is_success()));
+        let next = if report.is_to_be_repeated() {
+            self.failures = self.failures.saturating_add(1);
+            // It may also be a missing right, and nothing notifies us when that is granted: the wait is capped.
+            let delay = loop_timing.backoff.delay(self.failures).min(loop_timing.denied);
+            jittered(delay, loop_timing.jitter, random_fraction())
+        } else {
+            self.failures = 0;
+            let is_denied = !report.is_success();
+            let next =
+                if is_denied { loop_timing.denied.min(loop_timing.resync) } else { loop_timing.resync };
+            jittered(next, SPREAD, random_fraction())
+        };
+        self.next_resync = Some(Instant::now() + next);
+    }
+
+    /// Counts a failure of the remote.
+    fn remote_failed(&mut self) {
+        self.remote_failures = self.remote_failures.saturating_add(1);
     }
 }
 
@@ -103,7 +143,7 @@ pub async fn follow<S: Source>(
     while !draining.is_cancelled() {
         pending = false;
         on_event(LoopEvent::Begins(trigger));
-        let done = attempt(&source, clusters, options, loop_timing, draining, &mut state).await;
+        let done = attempt(&source, clusters, options, loop_timing, draining, &mut state, trigger).await;
         match &done {
             None => break,
             Some(Attempt::Unchanged(success)) => on_event(LoopEvent::Unchanged { success: *success }),
@@ -115,19 +155,7 @@ pub async fn follow<S: Source>(
         {
             return Some(done);
         }
-        let until_resync =
-            state.next_resync.map_or(loop_timing.resync, |at| at.saturating_duration_since(Instant::now()));
-        let wait = match (state.failures, loop_timing.period) {
-            (0, Some(period)) => jittered(period, loop_timing.jitter, random_fraction()).min(until_resync),
-            (0, None) => until_resync,
-            (failures, _) => {
-                let delay = loop_timing.backoff.delay(failures);
-                // The remote answered, so the failure may be a missing right, and nothing notifies us when it is
-                // granted: the wait is capped.
-                let delay = if state.failed_in_delivery { delay.min(loop_timing.denied) } else { delay };
-                jittered(delay, loop_timing.jitter, random_fraction())
-            }
-        };
+        let wait = state.wait(loop_timing);
         on_event(LoopEvent::Waits(wait));
         trigger = tokio::select! {
             () = draining.cancelled() => break,
@@ -135,10 +163,12 @@ pub async fn follow<S: Source>(
             () = sleep(wait) => Trigger::Timer,
         };
         pending = trigger != Trigger::Timer;
-        if let Some(begun) = state.last_start {
+        let rest = state.until_next_start(loop_timing);
+        if !rest.is_zero() {
+            on_event(LoopEvent::Waits(rest));
             tokio::select! {
                 () = draining.cancelled() => {}
-                () = sleep_until(begun + loop_timing.min_interval) => {}
+                () = sleep(rest) => {}
             }
         }
     }
@@ -150,13 +180,14 @@ pub async fn follow<S: Source>(
 
 /// The result of one attempt.
 enum Attempt {
-    /// The ref names the settled revision: true if its delivery was a success.
+    /// The ref names the revision that was delivered last: true if that delivery was a success.
     Unchanged(bool),
     /// The delivery, or why there was none.
     Tried(Result<Report, SourceError>),
 }
 
-/// Asks the remote, and delivers if its revision is new or the resync is due. `None` at shutdown.
+/// Asks the remote, and delivers if its revision is new, the resync is due, or a trigger comes while something fails.
+/// `None` at shutdown.
 async fn attempt<S: Source>(
     source: &Arc<S>,
     clusters: &impl Directory,
@@ -164,6 +195,7 @@ async fn attempt<S: Source>(
     loop_timing: &LoopTiming,
     draining: &CancellationToken,
     state: &mut LoopState,
+    trigger: Trigger,
 ) -> Option<Attempt> {
     let named = tokio::select! {
         () = draining.cancelled() => return None,
@@ -172,13 +204,15 @@ async fn attempt<S: Source>(
     let now = Instant::now();
     match named {
         Err(error) => {
-            state.count_failure(false);
+            state.remote_failed();
             return Some(Attempt::Tried(Err(error)));
         }
         Ok(named) => {
-            let settled = state.settled.filter(|(revision, _)| *revision == named.revision);
-            if let Some((_, success)) = settled.filter(|_| state.next_resync.is_some_and(|at| now < at)) {
-                state.failures = 0;
+            let is_due = state.next_resync.is_none_or(|at| now >= at)
+                || (state.failures > 0 && trigger != Trigger::Timer);
+            let delivered = state.delivered.filter(|(revision, _)| *revision == named.revision);
+            if let Some((_, success)) = delivered.filter(|_| !is_due) {
+                state.remote_failures = 0;
                 return Some(Attempt::Unchanged(success));
             }
             state.last_start = Some(now);
@@ -194,19 +228,10 @@ async fn attempt<S: Source>(
         }
     };
     match &done {
-        Ok(report) if !report.is_to_be_repeated() => {
-            state.failures = 0;
-            state.settled = Some((report.revision, report.is_success()));
-            let next = if report.is_success() {
-                loop_timing.resync
-            } else {
-                loop_timing.denied.min(loop_timing.resync)
-            };
-            state.next_resync = Some(Instant::now() + jittered(next, SPREAD, random_fraction()));
-        }
-        _ => {
-            state.count_failure(done.is_ok());
-            state.settled = None;
+        Ok(report) => state.delivered(report, loop_timing),
+        Err(_) => {
+            state.remote_failed();
+            state.delivered = None;
         }
     }
     Some(Attempt::Tried(done))
@@ -241,20 +266,97 @@ mod tests {
         }
     }
 
+    const HOUR: Duration = Duration::from_secs(3_600);
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn slow() -> LoopTiming {
+        LoopTiming {
+            period: Some(HOUR * 2),
+            min_interval: HOUR,
+            resync: HOUR * 2,
+            denied: HOUR,
+            backoff: Backoff { first: HOUR, ceiling: HOUR },
+            jitter: 0.0,
+            limit: HOUR,
+            once: false,
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_next_attempt_never_comes_later_than_the_loop_says() {
+        let loop_timing = LoopTiming { period: Some(10 * SECOND), min_interval: 300 * SECOND, ..slow() };
+        let (ask, mut triggers) = mpsc::channel(1);
+        let ending = CancellationToken::new();
+        let stop = ending.clone();
+        tokio::spawn(async move {
+            sleep(100 * SECOND).await;
+            ask.send(Trigger::Webhook).await.unwrap();
+            sleep(300 * SECOND).await;
+            stop.cancel();
+        });
+        let start = Instant::now();
+        let mut next = start;
+        let mut begun = Vec::new();
+        let tell = |event: LoopEvent<'_>| match event {
+            LoopEvent::Waits(wait) => next = Instant::now() + wait,
+            LoopEvent::Begins(_) => {
+                assert!(Instant::now() < next + SECOND, "{:?} late", next.elapsed());
+                begun.push(start.elapsed().as_secs());
+            }
+            _ => {}
+        };
+        let options = Options::new(Owner::new("team").unwrap());
+        let clusters = Clusters::default();
+        follow(Arc::new(Nothing), &clusters, &options, &loop_timing, &mut triggers, &ending, tell).await;
+        assert!(begun.len() > 2 && begun[..2] == [0, 300], "{begun:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn polls_go_on_while_a_delivery_that_failed_waits_for_its_next_try() {
+        let backoff = Backoff { first: 60 * SECOND, ceiling: HOUR };
+        let period = Some(10 * SECOND);
+        let loop_timing = LoopTiming { period, min_interval: Duration::ZERO, backoff, ..slow() };
+        let failed = Report {
+            revision: Revision(ObjectId([1; 20])),
+            sources: Default::default(),
+            targets: Vec::new(),
+            notes: Vec::new(),
+            failures: vec!["cluster gone: it is unreachable".into()],
+            unanswered: Vec::new(),
+            unfinished: Default::default(),
+        };
+        let mut state = LoopState::default();
+        let source = Arc::new(Nothing);
+        let options = Options::new(Owner::new("team").unwrap());
+        let (clusters, draining) = (Clusters::default(), CancellationToken::new());
+        for backoff in [60 * SECOND, 120 * SECOND] {
+            state.delivered(&failed, &loop_timing);
+            for polls in 0..2 {
+                assert_eq!(state.wait(&loop_timing), 10 * SECOND);
+                let poll = attempt(
+                    &source,
+                    &clusters,
+                    &options,
+                    &loop_timing,
+                    &draining,
+                    &mut state,
+                    Trigger::Timer,
+                );
+                assert!(matches!(poll.await, Some(Attempt::Unchanged(false))), "{polls}");
+            }
+            tokio::time::advance(backoff - SECOND).await;
+            assert_eq!(state.wait(&loop_timing), SECOND, "it is tried again after its backoff");
+        }
+        let asked =
+            attempt(&source, &clusters, &options, &loop_timing, &draining, &mut state, Trigger::Webhook);
+        assert!(matches!(asked.await, Some(Attempt::Tried(Ok(_)))), "or when somebody asks");
+        assert_eq!(state.failures, 0);
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_trigger_that_is_pending_at_shutdown_is_reported_unanswered() {
-        let hour = Duration::from_secs(3_600);
         let ending = CancellationToken::new();
-        let loop_timing = LoopTiming {
-            period: Some(hour * 2),
-            min_interval: hour,
-            resync: hour * 2,
-            denied: hour,
-            backoff: Backoff { first: hour, ceiling: hour },
-            jitter: 0.0,
-            limit: hour,
-            once: false,
-        };
+        let loop_timing = slow();
         let (ask, mut triggers) = mpsc::channel(1);
         let mut unanswered = 0;
         let tell = |turn: LoopEvent<'_>| match turn {

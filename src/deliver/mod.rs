@@ -26,7 +26,8 @@
 //!
 //! Revisions come from [`crate::sources`].
 //!
-//! Files: `worker` runs steps 1 to 5 for one cluster; `survey` is step 2; `rewind` handles a ref that went back;
+//! Files: `worker` runs steps 1 to 5 for one cluster, and `earlier_writes` has what it wrote before it started over;
+//! `survey` is step 2; `refusals` finds namespaces that must not be written; `rewind` handles a ref that went back;
 //! `write` is step 4; `set` computes the inventory and the ledger, `record` writes them (step 5). `aliases` finds names
 //! that mean the same cluster; `orphaned` finds namespaces that no rule names any more. `turns` decides when a worker
 //! may write, by `lease` (options), `pool` and `places` (a limit for a fleet) and `renewal` (one Lease). `pauses` has
@@ -34,6 +35,7 @@
 //! delivers every new revision.
 
 mod aliases;
+mod earlier_writes;
 mod follow;
 mod lease;
 mod ledgers;
@@ -42,6 +44,7 @@ mod pauses;
 mod places;
 mod pool;
 mod record;
+mod refusals;
 mod renewal;
 mod report;
 mod rewind;
@@ -117,7 +120,8 @@ pub struct Options {
     pub tries: u32,
     /// The wait between two attempts.
     pub backoff: Backoff,
-    /// Writes in flight to one namespace; `cluster::Options::concurrency` bounds the requests to the whole cluster.
+    /// Writes in flight to one cluster, each with its object in memory; `cluster::Options::concurrency` bounds all
+    /// requests to it.
     pub concurrency: usize,
     /// How often a target may be repaired after foreign writes.
     pub pace: RepairLimit,
@@ -237,7 +241,7 @@ pub async fn deliver<S: Source>(
     }
     let mut report = Report::new(&desired);
     report.failures = failures;
-    outcomes.into_values().for_each(|outcome| report.add(outcome));
+    outcomes.into_iter().for_each(|(name, outcome)| report.add(name, outcome));
     Ok(report)
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::Options;
-use crate::cluster::Error;
+use crate::cluster::{Error, Failure};
 use crate::retry::{jittered, random_fraction};
 
 /// How long the answer to a write is awaited after shutdown began.
@@ -40,19 +40,52 @@ pub(super) async fn pause(
     }
 }
 
+/// Returns true if another writer changed, created or deleted the object since it was read.
+pub(super) fn is_conflict(why: &Failure) -> bool {
+    matches!(why, Failure::Conflict | Failure::AlreadyExists | Failure::NotFound)
+}
+
 /// Runs a read, and again after transient failures, up to `options.tries` attempts. At shutdown returns the last error.
 pub(super) async fn retried<T, F>(
     options: &Options,
     cancel: &CancellationToken,
-    mut read: impl FnMut() -> F,
+    read: impl FnMut() -> F,
+) -> Result<T, Error>
+where
+    F: Future<Output = Result<T, Error>>,
+{
+    retried_if(Error::is_transient, options, cancel, read).await
+}
+
+/// Runs a write, and again after failures that stored nothing (a busy or unreachable server), as [`retried`] does.
+/// After a conflict or an unknown outcome the caller has to read first.
+pub(super) async fn retried_write<T, F>(
+    options: &Options,
+    cancel: &CancellationToken,
+    write: impl FnMut() -> F,
+) -> Result<T, Error>
+where
+    F: Future<Output = Result<T, Error>>,
+{
+    let is_to_be_sent_again =
+        |error: &Error| error.is_transient() && !error.is_unknown() && !is_conflict(&error.why);
+    retried_if(is_to_be_sent_again, options, cancel, write).await
+}
+
+/// Runs a request, and again after failures for which `may_help` returns true, as [`retried`] does.
+pub(super) async fn retried_if<T, F>(
+    may_help: impl Fn(&Error) -> bool,
+    options: &Options,
+    cancel: &CancellationToken,
+    mut request: impl FnMut() -> F,
 ) -> Result<T, Error>
 where
     F: Future<Output = Result<T, Error>>,
 {
     let mut failures = 0;
     loop {
-        match read().await {
-            Err(error) if error.is_transient() && failures + 1 < options.tries && !cancel.is_cancelled() => {
+        match request().await {
+            Err(error) if may_help(&error) && failures + 1 < options.tries && !cancel.is_cancelled() => {
                 failures += 1;
                 pause(options, cancel, failures, error.pause()).await;
                 if cancel.is_cancelled() {

@@ -6,13 +6,13 @@ use std::collections::BTreeMap;
 use futures_util::future;
 use jiff::Timestamp;
 
-use super::pauses::{pause, retried};
+use super::pauses::{is_conflict, pause, retried, retried_write};
 use super::report::Target;
 use super::set;
-use super::survey::{NamespaceSurvey, SurveyContext};
+use super::survey::{NamespaceFailure, NamespaceSurvey, SurveyContext};
 use super::write::{Writer, Written};
-use crate::cluster::{Error, Failure, Mode};
-use crate::configmap::apply::Ledger;
+use crate::cluster::{Error, Meta, Mode};
+use crate::configmap::apply::{Ledger, Marker};
 use crate::human;
 use crate::sources::Source;
 
@@ -24,23 +24,30 @@ pub(super) enum Recording {
     Conflict(String),
 }
 
-/// Writes the inventory and the ledger of each namespace where they differ from what was read.
+/// Writes the inventory and the ledger of each namespace where they differ from what was read. Marks the targets that
+/// are recorded then.
 pub(super) async fn record_all<S: Source>(
     writer: &Writer<'_, S>,
     surveys: &[NamespaceSurvey],
     written: &[BTreeMap<String, Written>],
-    targets: &[Target],
+    targets: &mut [Target],
 ) -> Recording {
     let namespaces = surveys.iter().zip(written);
     let recordings = namespaces.map(|(survey, written)| record_namespace(writer, survey, written, targets));
+    let recordings = future::join_all(recordings).await;
     let mut failures = Vec::new();
-    for recording in future::join_all(recordings).await {
+    let mut conflict = None;
+    for (survey, recording) in surveys.iter().zip(recordings) {
         match recording {
+            Recording::Done(more) if more.is_empty() => {
+                let here = targets.iter_mut().filter(|target| target.namespace == survey.namespace);
+                here.for_each(|target| target.recorded = true);
+            }
             Recording::Done(more) => failures.extend(more),
-            conflict => return conflict,
+            Recording::Conflict(why) => conflict = Some(why),
         }
     }
-    Recording::Done(failures)
+    conflict.map_or(Recording::Done(failures), Recording::Conflict)
 }
 
 /// Writes the inventory and the ledger of one namespace.
@@ -58,8 +65,7 @@ async fn record_namespace<S: Source>(
     } else if marker == survey.marker {
         Ok(())
     } else {
-        let meta = survey.marker_meta.as_ref();
-        writer.record(&survey.namespace, "set", meta, marker.data()).await.map(drop)
+        write_marker(writer, survey, &marker).await.map(drop)
     };
     match recorded {
         Ok(()) => {}
@@ -75,17 +81,15 @@ async fn record_namespace<S: Source>(
 }
 
 /// Adds to each inventory the objects that are about to be created, so that a crash between a write and its record
-/// leaves no object that is not listed. Other failures to write an inventory are only logged: `record_all` tries again
-/// after the writes, and reports. Returns `Err` if a peer wrote an inventory meanwhile, or may have.
+/// leaves no object that is not listed. If an inventory cannot be written, these objects must not be written either,
+/// and the survey says why. Returns `Err` if a peer wrote an inventory meanwhile, or may have.
 pub(super) async fn announce<S: Source>(
     writer: &Writer<'_, S>,
     surveys: &mut [NamespaceSurvey],
 ) -> Result<(), String> {
     let announced = surveys.iter().map(async |survey| {
         let marker = set::marker_before_writes(survey)?;
-        let namespace = &survey.namespace;
-        let meta = survey.marker_meta.as_ref();
-        let written = writer.record(namespace, "set", meta, marker.data()).await;
+        let written = write_marker(writer, survey, &marker).await;
         Some(written.map(|meta| (marker, meta)))
     });
     let announced = future::join_all(announced).await;
@@ -99,24 +103,35 @@ pub(super) async fn announce<S: Source>(
             Some(Err(error)) if error.is_unknown() || is_conflict(&error.why) => {
                 return Err(human::one_line(&error));
             }
-            Some(Err(error)) => {
-                tracing::debug!(error = human::one_line(&error), "cannot record the planned writes");
-            }
+            Some(Err(error)) => survey.unlisted = Some(NamespaceFailure::of(&error)),
         }
     }
     Ok(())
 }
 
+/// Writes the inventory of a namespace.
+async fn write_marker<S: Source>(
+    writer: &Writer<'_, S>,
+    survey: &NamespaceSurvey,
+    marker: &Marker,
+) -> Result<Meta, Error> {
+    let SurveyContext { options, cancel, .. } = writer.reader;
+    let meta = survey.marker_meta.as_ref();
+    let write = || writer.record(&survey.namespace, "set", meta, || marker.data());
+    retried_write(options, cancel, write).await
+}
+
 /// Deletes the ledger and the inventory of a namespace in which we own nothing any more. The inventory goes last, as
 /// the namespace is found by it.
 async fn delete_records<S: Source>(writer: &Writer<'_, S>, survey: &NamespaceSurvey) -> Result<(), Error> {
+    let SurveyContext { cluster, options, cancel, .. } = writer.reader;
     for meta in [&survey.ledger_meta, &survey.marker_meta].into_iter().flatten() {
-        writer.reader.cluster.delete(meta, Mode::Write).await?;
+        retried_write(options, cancel, || cluster.delete(meta, Mode::Write)).await?;
     }
     Ok(())
 }
 
-/// Writes the ledger. After a conflict it reads the peer's ledger, merges, and tries again.
+/// Writes the ledger, unless an earlier pass did. After a conflict it reads the peer's ledger, merges, and tries again.
 async fn write_ledger<S: Source>(
     writer: &Writer<'_, S>,
     survey: &NamespaceSurvey,
@@ -128,13 +143,13 @@ async fn write_ledger<S: Source>(
     let now = Timestamp::now();
     let mut tries = 1;
     loop {
-        let here = targets.iter().filter(|target| target.namespace == survey.namespace);
+        let is_here = |target: &&Target| target.namespace == survey.namespace && !target.recorded;
+        let here = targets.iter().filter(is_here);
         let ledger = set::ledger(&before, &writer.desired.revision.to_string(), here, now);
         if ledger == before {
             return Ok(());
         }
-        let data = ledger.data();
-        match writer.record(&survey.namespace, "ledger", meta.as_ref(), data).await {
+        match writer.record(&survey.namespace, "ledger", meta.as_ref(), || ledger.data()).await {
             Err(error) if (error.is_transient() || is_conflict(&error.why)) && tries < options.tries => {
                 pause(options, cancel, tries, error.pause()).await;
                 tries += 1;
@@ -151,8 +166,4 @@ async fn write_ledger<S: Source>(
             None => meta = None,
         }
     }
-}
-
-fn is_conflict(why: &Failure) -> bool {
-    matches!(why, Failure::Conflict | Failure::AlreadyExists | Failure::NotFound)
 }

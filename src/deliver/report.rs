@@ -7,6 +7,7 @@ use serde::Serialize;
 use crate::configmap::Difference;
 use crate::configmap::apply::{Action, Decision, DecisionReason, Desired};
 use crate::revision::Revision;
+use crate::sources::SourceError;
 
 /// The hint for a target that waits for a source.
 const HELD: &str =
@@ -143,6 +144,9 @@ pub struct Target {
     /// The rules by which it was last written, if it is written because the rules changed.
     #[serde(skip)]
     pub over: Option<String>,
+    /// True if the ledger of its namespace has this result.
+    #[serde(skip)]
+    pub(super) recorded: bool,
 }
 
 /// The result of a delivery.
@@ -163,6 +167,9 @@ pub struct Report {
     /// With several sources: those that did not answer, and why. Targets that depend on them were not written.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unanswered: Vec<String>,
+    /// The clusters that any of `failures` is about.
+    #[serde(skip)]
+    pub unfinished: BTreeSet<String>,
 }
 
 /// The result for one cluster.
@@ -212,6 +219,7 @@ impl Target {
             digest: String::new(),
             counted: decision.counts_toward_limit(),
             over: decision.over.clone(),
+            recorded: false,
         }
     }
 
@@ -232,6 +240,7 @@ impl Target {
             digest: String::new(),
             counted: false,
             over: None,
+            recorded: false,
         }
     }
 
@@ -256,10 +265,15 @@ impl Report {
             notes: Vec::new(),
             failures: Vec::new(),
             unanswered: unanswered.collect(),
+            unfinished: BTreeSet::new(),
         }
     }
 
-    pub(super) fn add(&mut self, ended: ClusterOutcome) {
+    /// Adds the result for one cluster.
+    pub(super) fn add(&mut self, cluster: String, ended: ClusterOutcome) {
+        if !ended.failures.is_empty() {
+            self.unfinished.insert(cluster);
+        }
         self.targets.extend(ended.targets);
         self.targets
             .sort_by(|a, b| (&a.cluster, &a.namespace, &a.name).cmp(&(&b.cluster, &b.namespace, &b.name)));
@@ -281,6 +295,17 @@ impl Report {
         !self.failures.is_empty() || self.targets.iter().any(open)
     }
 
+    /// Returns the clusters that have targets, each with whether it is fully in sync: every target is in its desired
+    /// state, and nothing else failed there.
+    pub fn clusters_in_sync(&self) -> BTreeMap<&str, bool> {
+        let mut in_sync = BTreeMap::new();
+        for target in &self.targets {
+            let finished = !self.unfinished.contains(&target.cluster);
+            *in_sync.entry(target.cluster.as_str()).or_insert(finished) &= target.outcome.is_success();
+        }
+        in_sync
+    }
+
     /// Returns the number of targets by the word of their outcome.
     pub fn counts(&self) -> BTreeMap<&'static str, u64> {
         let mut counts = BTreeMap::new();
@@ -296,16 +321,38 @@ impl Report {
 
 /// Returns every target that a revision has in a cluster, failed for the same reason.
 pub(super) fn all_failed(desired: &Desired, cluster: &str, why: &str, hints: &[String]) -> Vec<Target> {
-    let of = |namespace: &str| {
-        let names = desired.of(cluster, namespace).into_iter().flatten().filter(|(_, wanted)| wanted.fed);
-        names
-            .map(|(name, wanted)| Target {
-                digest: wanted.digest.clone(),
-                ..Target::failed(cluster, namespace, name, why, hints.to_vec())
-            })
-            .collect::<Vec<_>>()
-    };
+    let of = |namespace| namespace_failed(desired, (cluster, namespace), why, hints);
     desired.namespaces(cluster).flat_map(of).collect()
+}
+
+/// Returns every target that a revision has in a namespace, failed for the same reason. These are the ConfigMaps that
+/// files feed. If there are none, all of them are returned, as the failure would be reported nowhere else.
+pub(super) fn namespace_failed(
+    desired: &Desired,
+    (cluster, namespace): (&str, &str),
+    why: &str,
+    hints: &[String],
+) -> Vec<Target> {
+    let Some(config_maps) = desired.of(cluster, namespace) else { return Vec::new() };
+    let none_fed = !config_maps.values().any(|wanted| wanted.fed);
+    let failed =
+        config_maps.iter().filter(|(_, wanted)| wanted.fed || none_fed).map(|(name, wanted)| Target {
+            digest: wanted.digest.clone(),
+            ..Target::failed(cluster, namespace, name, why, hints.to_vec())
+        });
+    failed.collect()
+}
+
+/// Turns skipped targets into failed ones, as the source named no revision or could not plan it.
+pub(super) fn fail_skipped(targets: Vec<Target>, error: &SourceError) -> Vec<Target> {
+    let failed = |target: Target| match target.outcome {
+        Outcome::Skipped => {
+            let failed = target.ended(Outcome::Failed, error.to_string(), error.hints.clone());
+            Target { transient: error.class.is_transient(), ..failed }
+        }
+        _ => target,
+    };
+    targets.into_iter().map(failed).collect()
 }
 
 /// Collects notes on one cluster, without duplicates.

@@ -9,15 +9,16 @@ use tokio::time::{Instant, timeout_at};
 use super::report::{Notes, Outcome};
 use super::survey::{NamespaceSurvey, SurveyContext};
 use super::write::{StopReason, Writer};
-use super::{OnRewind, or_cancelled};
+use super::{OnRewind, or_cancelled, parse_revision};
+use crate::configmap::apply::{Claim, names};
 use crate::revision::{Relation, Revision};
 use crate::sources::{Recorded, Source};
 
 /// The pause between two requests to a remote whose ref went back.
 const LAG_PAUSE: Duration = Duration::from_millis(500);
 
-/// Checks the new revision against those that are recorded in the namespaces. Returns the outcome and its reason if
-/// nothing may be written now; `None` if writing may go on.
+/// Checks the new revision against those that are recorded in the namespaces, in the inventory and on the objects that
+/// it does not know. Returns the outcome and its reason if nothing may be written now; `None` if writing may go on.
 ///
 /// `lag_deadline` holds until when a ref that went back may be the answer of a lagging replica; it is set here once.
 pub(super) async fn check_rewind<S: Source>(
@@ -28,7 +29,10 @@ pub(super) async fn check_rewind<S: Source>(
 ) -> Option<(Outcome, String)> {
     let SurveyContext { options, cancel, .. } = writer.reader;
     let named = writer.desired.revision;
-    let recorded = surveys.iter().filter_map(|survey| survey.recorded.clone());
+    // The revision of a set is no commit: without the commits of its sources its relation cannot be known.
+    let with_objects = writer.desired.sources.revisions().is_empty();
+    let on_objects = surveys.iter().filter(|_| with_objects).flat_map(unrecorded_revisions);
+    let recorded = surveys.iter().filter_map(|survey| survey.recorded.clone()).chain(on_objects);
     let recorded: BTreeMap<Revision, Recorded> =
         recorded.filter(|one| one.revision != named).map(|one| (one.revision, one)).collect();
     if !writer.source.follows() {
@@ -80,6 +84,21 @@ pub(super) async fn check_rewind<S: Source>(
         }
     }
     None
+}
+
+/// Returns the revisions of our objects that are about to be replaced or deleted, where the inventory has another one:
+/// a delivery wrote them and ended before it recorded them.
+fn unrecorded_revisions(survey: &NamespaceSurvey) -> impl Iterator<Item = Recorded> {
+    let ours =
+        survey.items.iter().filter(|item| item.decision.writes() && item.decision.claim == Claim::Ours);
+    ours.filter_map(|item| {
+        let revision = item.meta.as_ref()?.annotations.get(names::REVISION)?;
+        let entry = survey.marker.entries.get(&item.name);
+        if entry.is_some_and(|entry| entry.revision == *revision) {
+            return None;
+        }
+        Some(Recorded { revision: parse_revision(revision)?, sources: BTreeMap::new() })
+    })
 }
 
 /// Lists the sources whose commits differ, as the set's own commit ids say nothing to a person. Empty with one source.

@@ -91,17 +91,29 @@ pub(super) fn is_abandoned(survey: &NamespaceSurvey, marker: &Marker) -> bool {
     survey.forgotten && marker.entries.is_empty() && marker.damaged.is_empty()
 }
 
+/// Returns true if the inventory does not list the object that is about to be written: it has no entry of that name, or
+/// the entry is of an object that is gone, and whose uid the new object will not have.
+pub(super) fn is_unlisted(survey: &NamespaceSurvey, item: &Item) -> bool {
+    let creates = matches!(item.decision.action, Action::Create | Action::Recreate);
+    let entry = survey.marker.entries.get(&item.name);
+    item.wanted.is_some()
+        && item.decision.writes()
+        && entry.is_none_or(|entry| creates && !entry.uid.is_empty())
+}
+
 /// Returns the inventory with the objects added that are about to be written, so that a prune after a crash finds
 /// them. `None` if it lists all of them already.
 pub(super) fn marker_before_writes(survey: &NamespaceSurvey) -> Option<Marker> {
     let mut marker = survey.marker.clone();
-    for item in survey.items.iter().filter(|item| item.decision.writes()) {
-        if let Some(wanted) = &item.wanted
-            && !marker.entries.contains_key(&item.name)
-        {
-            marker.damaged.remove(&item.name);
-            marker.entries.insert(item.name.clone(), Entry::wanted(&wanted.digest));
-        }
+    for item in survey.items.iter().filter(|item| is_unlisted(survey, item)) {
+        let Some(wanted) = &item.wanted else { continue };
+        let entry = match marker.entries.get(&item.name) {
+            // What was verified stays, as a repair is recognized by it.
+            Some(old) => Entry { uid: String::new(), version: String::new(), ..old.clone() },
+            None => Entry::wanted(&wanted.digest),
+        };
+        marker.damaged.remove(&item.name);
+        marker.entries.insert(item.name.clone(), entry);
     }
     (marker != survey.marker).then_some(marker)
 }

@@ -32,6 +32,8 @@ pub(super) struct NamespaceSurvey {
     pub(super) ledger: Ledger,
     /// Sorted by name.
     pub(super) items: Vec<Item>,
+    /// Why the inventory could not be written before the objects that it does not list; `None` if it was.
+    pub(super) unlisted: Option<NamespaceFailure>,
 }
 
 impl NamespaceSurvey {
@@ -59,16 +61,16 @@ impl Item {
     }
 }
 
-/// Why a namespace could not be read.
+/// Why a namespace could not be read, or its inventory not be written.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct UnreadableNamespace {
+pub(super) struct NamespaceFailure {
     pub(super) why: String,
     pub(super) hints: Vec<String>,
     pub(super) transient: bool,
 }
 
-impl UnreadableNamespace {
-    fn of(error: &Error) -> Self {
+impl NamespaceFailure {
+    pub(super) fn of(error: &Error) -> Self {
         let why = crate::human::one_line(error);
         Self { why, hints: error.hints(), transient: error.is_transient() }
     }
@@ -90,7 +92,7 @@ impl SurveyContext<'_> {
         desired: &Desired,
         name: &str,
         namespace: &str,
-    ) -> Result<NamespaceSurvey, UnreadableNamespace> {
+    ) -> Result<NamespaceSurvey, NamespaceFailure> {
         let none = BTreeMap::new();
         let config_maps = desired.of(name, namespace).unwrap_or(&none);
         let owner = &self.policy.owner;
@@ -110,7 +112,7 @@ impl SurveyContext<'_> {
         let names: BTreeSet<&String> = config_maps.keys().chain(marker.entries.keys()).collect();
         let all: Vec<&str> = names.iter().map(|name| name.as_str()).collect();
         let metas = retried(self.options, self.cancel, || self.cluster.survey(namespace, &all)).await;
-        let metas = metas.map_err(|error| UnreadableNamespace::of(&error))?;
+        let metas = metas.map_err(|error| NamespaceFailure::of(&error))?;
         let same_rules = desired.rules.is(&marker.rules);
         let mut reads = Vec::new();
         for name in names {
@@ -124,7 +126,7 @@ impl SurveyContext<'_> {
             .await
             .into_iter()
             .collect::<Result<_, _>>()
-            .map_err(|error| UnreadableNamespace::of(&error))?;
+            .map_err(|error| NamespaceFailure::of(&error))?;
         items.sort_by(|a, b| a.name.cmp(&b.name));
         if !marker.damaged.is_empty() {
             items.iter_mut().for_each(never_delete);
@@ -138,6 +140,7 @@ impl SurveyContext<'_> {
             ledger_meta,
             ledger,
             items,
+            unlisted: None,
         })
     }
 
@@ -147,12 +150,12 @@ impl SurveyContext<'_> {
         &self,
         namespace: &str,
         name: String,
-    ) -> Result<Option<ConfigMap>, UnreadableNamespace> {
+    ) -> Result<Option<ConfigMap>, NamespaceFailure> {
         let found = retried(self.options, self.cancel, || self.cluster.get(namespace, &name)).await;
-        let Some(object) = found.map_err(|error| UnreadableNamespace::of(&error))? else { return Ok(None) };
+        let Some(object) = found.map_err(|error| NamespaceFailure::of(&error))? else { return Ok(None) };
         match self.policy.owner.claim(&object.meta.labels, &object.meta.annotations) {
             Claim::Ours => Ok(Some(object)),
-            _ => Err(UnreadableNamespace {
+            _ => Err(NamespaceFailure {
                 why: format!(
                     "the ConfigMap {namespace}/{name} is needed for the inventory, but has another owner"
                 ),

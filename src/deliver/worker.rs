@@ -1,7 +1,7 @@
 //! Delivers to one cluster: reads it, asks the remote, writes, asks again, and starts over when the ref moved.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{StreamExt as _, future, stream};
@@ -9,20 +9,21 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::aliases::Aliases;
+use super::earlier_writes::EarlierWrites;
 use super::orphaned;
 use super::pauses::{LAST_ERROR_TIMEOUT, after_shutdown, pause};
 use super::pool::Pool;
 use super::record::{self, Recording};
-use super::report::{ClusterOutcome, Notes, Outcome, Target, all_failed};
+use super::report::{ClusterOutcome, Notes, Outcome, Target, all_failed, fail_skipped, namespace_failed};
 use super::rewind::check_rewind;
 use super::set;
-use super::survey::{Item, NamespaceSurvey, SurveyContext, UnreadableNamespace};
+use super::survey::{Item, NamespaceFailure, NamespaceSurvey, SurveyContext};
 use super::turns::LeaseTurns;
 use super::write::{StopReason, Writer, Written};
-use super::{Options, or_cancelled, short};
+use super::{Options, or_cancelled};
 use crate::cluster::Cluster;
-use crate::configmap::apply::{Action, Desired, Marker, Order, order};
-use crate::sources::{Source, SourceError};
+use crate::configmap::apply::{Action, Desired, Order, order};
+use crate::sources::Source;
 
 /// How often a worker starts over because the ref moved or a peer wrote an inventory. After that the cluster is left to
 /// the next run.
@@ -34,12 +35,13 @@ const RECORDING_TIMEOUT: Duration = Duration::from_secs(2);
 pub(super) struct Worker<S> {
     pub(super) name: String,
     pub(super) cluster: Cluster,
-    aliases: Arc<Aliases>,
+    pub(super) aliases: Arc<Aliases>,
     pub(super) source: Arc<S>,
     pub(super) options: Options,
     pub(super) cancel: CancellationToken,
     turns: LeaseTurns,
     pub(super) notes: Notes,
+    earlier: EarlierWrites,
     /// True if something was written and the remote has not been asked since.
     unconfirmed: bool,
     /// Until when a ref that went back may be the answer of a lagging replica; `None` before the first such answer.
@@ -91,6 +93,7 @@ impl<S: Source> Worker<S> {
             cancel,
             turns,
             notes,
+            earlier: EarlierWrites::default(),
             unconfirmed: false,
             lag_deadline: None,
         }
@@ -116,12 +119,14 @@ impl<S: Source> Worker<S> {
                 Pass::Again(targets, why) if restarts >= MAX_RESTARTS => {
                     return self.outcome(&desired, targets, vec![why]);
                 }
-                Pass::Again(..) => {
+                Pass::Again(targets, _) => {
+                    self.earlier.remember(&targets);
                     restarts += 1;
                     pause(&self.options, &self.cancel, restarts, None).await;
                     continue;
                 }
             };
+            self.earlier.remember(&targets);
             let error = match stop {
                 StopReason::Cancelled => {
                     let why = format!("cluster {}: the run ended before everything was done", self.name);
@@ -153,7 +158,13 @@ impl<S: Source> Worker<S> {
         }
     }
 
-    fn outcome(&mut self, desired: &Desired, targets: Vec<Target>, failures: Vec<String>) -> ClusterOutcome {
+    fn outcome(
+        &mut self,
+        desired: &Desired,
+        mut targets: Vec<Target>,
+        failures: Vec<String>,
+    ) -> ClusterOutcome {
+        self.earlier.restore(&mut targets);
         ClusterOutcome { revision: desired.revision, targets, notes: self.notes.take(), failures }
     }
 
@@ -190,7 +201,7 @@ impl<S: Source> Worker<S> {
         let mut surveys: Vec<NamespaceSurvey> =
             surveys.into_iter().filter(|survey| !refused.contains_key(&survey.namespace)).collect();
         let source = Arc::clone(&self.source);
-        let writer = Writer { reader, desired, source: &*source, stop: Mutex::new(None) };
+        let writer = Writer::new(reader, desired, &*source);
         if let Err(why) =
             options.floor.check(surveys.iter().flat_map(|survey| &survey.items).map(|item| &item.decision))
         {
@@ -249,9 +260,10 @@ impl<S: Source> Worker<S> {
         if let Some(stop) = stop.clone().filter(|stop| *stop != StopReason::Cancelled) {
             return Pass::Stopped(stop, targets);
         }
+        self.earlier.restore(&mut targets);
         let recording = tokio::select! {
             biased;
-            recording = record::record_all(&writer, &surveys, &written, &targets) => Some(recording),
+            recording = record::record_all(&writer, &surveys, &written, &mut targets) => Some(recording),
             () = after_shutdown(&cancel, RECORDING_TIMEOUT) => None, // the next run writes the records
         };
         match (stop, recording) {
@@ -297,11 +309,10 @@ impl<S: Source> Worker<S> {
                         unreadable.why
                     ));
                 }
-                Err(UnreadableNamespace { why, hints, transient }) => {
-                    let targets = all_failed(desired, &name, &why, &hints).into_iter();
-                    let here = targets.filter(|target| target.namespace == namespace);
-                    let here = here.map(|target| Target { transient, ..target }).collect();
-                    all.refused.insert(namespace, here);
+                Err(NamespaceFailure { why, hints, transient }) => {
+                    let targets = namespace_failed(desired, (&name, &namespace), &why, &hints).into_iter();
+                    let targets = targets.map(|target| Target { transient, ..target }).collect();
+                    all.refused.insert(namespace, targets);
                 }
             }
         }
@@ -309,54 +320,6 @@ impl<S: Source> Worker<S> {
             all.failures.extend(orphaned::report_unknown(&error, unneeded, &mut self.notes));
         }
         all
-    }
-
-    /// Returns the namespaces in which nothing may be written, with the results of their targets.
-    fn refusals(&self, desired: &Desired, surveys: &[NamespaceSurvey]) -> BTreeMap<String, Vec<Target>> {
-        let owner = &self.options.owner;
-        let ours = [owner.marker(), owner.ledger()];
-        let mut refused = BTreeMap::new();
-        for survey in surveys {
-            let why = match Marker::check(&survey.namespace, survey.items.iter().map(|item| &item.name)) {
-                Err(why) => Some((why.to_string(), "spread the ConfigMaps over more namespaces")),
-                Ok(()) => match survey.items.iter().find(|item| ours.contains(&item.name)) {
-                    Some(Item { name, .. }) => {
-                        let why = format!("the ConfigMap {name} is where we record what we write");
-                        Some((why, "give it another name in the rules"))
-                    }
-                    None => self.unordered_revision(desired, survey),
-                },
-            };
-            let Some((why, hint)) = why else { continue };
-            let all = all_failed(desired, &self.name, &why, &[hint.to_owned()]).into_iter();
-            let here = all.filter(|target| target.namespace == survey.namespace);
-            let here = here.map(|target| Target { outcome: Outcome::Refused, ..target });
-            let mut targets: Vec<Target> = here.collect();
-            if survey.forgotten {
-                let kept =
-                    orphaned::kept_targets(&self.name, survey, Outcome::Refused, &why, &[hint.to_owned()]);
-                targets.extend(kept);
-            }
-            refused.insert(survey.namespace.clone(), targets);
-        }
-        refused
-    }
-
-    /// Without a ref to ask, refuses to write over another revision's record: it may be a newer one.
-    fn unordered_revision(
-        &self,
-        desired: &Desired,
-        survey: &NamespaceSurvey,
-    ) -> Option<(String, &'static str)> {
-        let recorded = &survey.marker.revision;
-        let other = !recorded.is_empty() && *recorded != desired.revision.to_string();
-        (other && survey.has_writes() && !self.options.force && !self.source.follows()).then(|| {
-            let why = format!(
-                "its recorded revision is {}, and without a ref the newer one is unknown",
-                short(recorded)
-            );
-            (why, "--force overwrites it with the tree")
-        })
     }
 
     /// Sends each write as a dry run, and returns what would happen.
@@ -423,7 +386,8 @@ impl<S: Source> Worker<S> {
         done
     }
 
-    /// Writes one ConfigMap, unless `held` names another one that gains keys from it and could not be written.
+    /// Writes one ConfigMap, unless `held` names another one that gains keys from it and could not be written, or the
+    /// inventory could not list it before.
     async fn write_unless_held(
         &self,
         writer: &Writer<'_, S>,
@@ -431,14 +395,24 @@ impl<S: Source> Worker<S> {
         item: &Item,
         held: Option<String>,
     ) -> Written {
-        match (held, writer.stopped()) {
-            (Some(other), None) => {
+        let target = match (held, &survey.unlisted) {
+            _ if writer.stopped().is_some() => None,
+            (Some(other), _) => {
                 let why = format!("keys move from it to {other}, which could not be written");
                 let target = writer.target(&self.name, survey, item);
-                let target = Target { transient: true, ..target.ended(Outcome::Held, why, Vec::new()) };
-                Written { target, meta: item.meta.clone(), revision: String::new() }
+                Some(Target { transient: true, ..target.ended(Outcome::Held, why, Vec::new()) })
             }
-            _ => writer.write(&self.name, survey, item).await,
+            (None, Some(NamespaceFailure { why, hints, transient })) if set::is_unlisted(survey, item) => {
+                let why = format!("the inventory has to list it first: {why}");
+                let target = writer.target(&self.name, survey, item);
+                let target = target.ended(Outcome::Failed, why, hints.clone());
+                Some(Target { transient: *transient, ..target })
+            }
+            _ => None,
+        };
+        match target {
+            Some(target) => Written { target, meta: item.meta.clone(), revision: String::new() },
+            None => writer.write(&self.name, survey, item).await,
         }
     }
 
@@ -493,16 +467,4 @@ fn write_order(survey: &NamespaceSurvey) -> (Vec<&Item>, Order) {
     let moves: Vec<_> = items.iter().map(|item| &item.decision.moves).collect();
     let order = order(&moves);
     (items, order)
-}
-
-/// Turns skipped targets into failed ones, as the source named no revision or could not plan it.
-fn fail_skipped(targets: Vec<Target>, error: &SourceError) -> Vec<Target> {
-    let failed = |target: Target| match target.outcome {
-        Outcome::Skipped => {
-            let failed = target.ended(Outcome::Failed, error.to_string(), error.hints.clone());
-            Target { transient: error.class.is_transient(), ..failed }
-        }
-        _ => target,
-    };
-    targets.into_iter().map(failed).collect()
 }

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-use super::pauses::{LAST_ANSWER_TIMEOUT, after_shutdown, pause};
+use tokio::sync::Semaphore;
+
+use super::pauses::{LAST_ANSWER_TIMEOUT, after_shutdown, is_conflict, pause, retried_if};
 use super::report::{Outcome, Target};
 use super::survey::{Item, NamespaceSurvey, SurveyContext};
 use crate::cluster::{Draft, Error, Failure, Meta, Mode};
@@ -35,7 +37,9 @@ pub(super) struct Writer<'a, S> {
     pub(super) desired: &'a Desired,
     pub(super) source: &'a S,
     /// Why no further write may be started; set by whichever write learns it.
-    pub(super) stop: Mutex<Option<StopReason>>,
+    stop: Mutex<Option<StopReason>>,
+    /// Limits how many objects are in memory to be sent, however many namespaces are written at once.
+    slots: Semaphore,
 }
 
 /// The result of one write.
@@ -48,7 +52,13 @@ pub(super) struct Written {
     pub(super) revision: String,
 }
 
-impl<S: Source> Writer<'_, S> {
+impl<'a, S: Source> Writer<'a, S> {
+    /// Starts a batch.
+    pub(super) fn new(reader: SurveyContext<'a>, desired: &'a Desired, source: &'a S) -> Self {
+        let slots = Semaphore::new(reader.options.concurrency.max(1));
+        Self { reader, desired, source, stop: Mutex::default(), slots }
+    }
+
     /// Returns why no further write may be started; `None` if one may.
     pub(super) fn stopped(&self) -> Option<StopReason> {
         if self.reader.cancel.is_cancelled() {
@@ -120,7 +130,7 @@ impl<S: Source> Writer<'_, S> {
             };
             sent += 1;
             failures += 1;
-            let stale = matches!(error.why, Failure::Conflict | Failure::AlreadyExists | Failure::NotFound);
+            let stale = is_conflict(&error.why);
             let read_first = stale || error.is_unknown();
             let failed = |error: &Error| {
                 let failed =
@@ -169,13 +179,18 @@ impl<S: Source> Writer<'_, S> {
     pub(super) async fn check(&self, cluster: &str, survey: &NamespaceSurvey, item: &Item) -> Target {
         debug_assert!(self.reader.options.dry_run, "this would write");
         let target = self.target(cluster, survey, item);
-        match self.send(survey, item).await {
+        let SurveyContext { options, cancel, .. } = self.reader;
+        let may_help = |error: &Error| error.is_transient() && !is_conflict(&error.why);
+        match retried_if(may_help, options, cancel, || self.send(survey, item)).await {
             Ok(_) => target,
             Err(error) if matches!(error.why, Failure::Forbidden { .. }) => {
                 let why = format!("{} (not checked by the server: {})", target.why, error.why);
                 Target { why, ..target }
             }
-            Err(error) => target.ended(Outcome::Failed, error_line(&error, item), error.hints()),
+            Err(error) => {
+                let failed = target.ended(Outcome::Failed, error_line(&error, item), error.hints());
+                Target { transient: error.is_transient(), ..failed }
+            }
         }
     }
 
@@ -188,6 +203,8 @@ impl<S: Source> Writer<'_, S> {
     /// Sends one write: one request, or a deletion and a creation for an immutable object. Returns the metadata that
     /// the server stored; `None` after a deletion.
     async fn send(&self, survey: &NamespaceSurvey, item: &Item) -> Result<Option<Meta>, Error> {
+        // An error means that the semaphore was closed, which it never is.
+        let _slot = self.slots.acquire().await;
         let cluster = self.reader.cluster;
         let mode = if self.reader.options.dry_run { Mode::DryRun } else { Mode::Write };
         let draft = || item.wanted.as_ref().map(|wanted| self.draft(survey, item, wanted));
@@ -251,8 +268,9 @@ impl<S: Source> Writer<'_, S> {
         namespace: &str,
         role: &str,
         meta: Option<&Meta>,
-        data: BTreeMap<String, String>,
+        data: impl FnOnce() -> BTreeMap<String, String>,
     ) -> Result<Meta, Error> {
+        let _slot = self.slots.acquire().await; // see `send`
         let SurveyContext { cluster, policy, .. } = self.reader;
         let owner = &policy.owner;
         let mut labels = meta.map(|meta| meta.labels.clone()).unwrap_or_default();
@@ -268,7 +286,7 @@ impl<S: Source> Writer<'_, S> {
             name: if role == "set" { owner.marker() } else { owner.ledger() },
             labels,
             annotations,
-            content: crate::configmap::Current { data, ..Default::default() },
+            content: crate::configmap::Current { data: data(), ..Default::default() },
         };
         match meta {
             Some(meta) => cluster.replace(meta, draft, Mode::Write).await,

@@ -14,7 +14,7 @@ pub(super) struct Relations(HashMap<(Revision, Revision), Relation>);
 
 impl Relations {
     /// Returns the relation of `named` to `recorded`: the cached one, or the result of `answer`. The relation of two
-    /// sets depends on which sources answer, and is not cached.
+    /// sets depends on which sources answer, and is not cached; nor is one that the remote may tell later.
     ///
     /// # Errors
     /// Those of `answer`.
@@ -32,13 +32,35 @@ impl Relations {
             return Ok(*relation);
         }
         let relation = answer.await?;
-        // A replica of the remote may get the revision later.
-        if relation != Relation::UnknownToRemote {
+        // A replica of the remote may get the revision later, and the remote may have failed to tell the relation.
+        if !matches!(relation, Relation::UnknownToRemote | Relation::Unknown) {
             if self.0.len() >= MOST {
                 self.0.clear();
             }
             self.0.insert(pair, relation);
         }
         Ok(relation)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::revision::ObjectId;
+
+    #[tokio::test]
+    async fn only_a_relation_that_stays_as_it_is_is_kept() {
+        let named = Revision(ObjectId([2; 20]));
+        let recorded = Recorded { revision: Revision(ObjectId([1; 20])), sources: Default::default() };
+        let mut relations = Relations::default();
+        for (answer, expected) in [
+            (Relation::Unknown, Relation::Unknown),
+            (Relation::UnknownToRemote, Relation::UnknownToRemote),
+            (Relation::Ahead, Relation::Ahead),
+            (Relation::Unknown, Relation::Ahead),
+        ] {
+            let found = relations.of(&recorded, named, async { Ok(answer) }).await.unwrap();
+            assert_eq!(found, expected);
+        }
     }
 }

@@ -107,6 +107,47 @@ fn a_second_name_that_comes_with_a_moved_ref_stops_the_first_one() {
     assert_eq!(stage.values(), [(); 2].map(|()| Some("3".to_owned())));
 }
 
+/// Nothing but the inventory tells that it is one cluster.
+#[test]
+fn two_contexts_of_one_server_prune_nothing_from_each_other_in_a_namespace_that_both_write() {
+    let stage = Stage::new();
+    let [namespace, _] = &stage.namespaces;
+    let files = files(&[("map/value", "1"), ("other/value", "1")]);
+    let plan = |number: u8, map: &str, other: Option<&str>| {
+        let rule = |name: &str, cluster: &str| json!({ "name": name, "clusters": { cluster: [namespace] } });
+        let mut maps = json!({ "map/*": rule("map", map) });
+        if let Some(other) = other {
+            maps["other/*"] = rule("other", other);
+        }
+        let revision = revision(number);
+        (revision, desired(revision, &json!({ "maps": maps }).to_string(), "none", &files))
+    };
+    let plans = [plan(1, "one", None), plan(2, "one", Some("two")), plan(3, "two", Some("two"))];
+    let plans: Arc<Plans> = Arc::new(plans.into_iter().collect());
+    let admin = || Kubernetes::shared().access("admin");
+    let deliver = |number, clusters: &treeswap::cluster::Clusters| {
+        let source = Arc::new(Script::at(&plans, revision(number)));
+        let cancel = CancellationToken::new();
+        runtime().block_on(deliver(source, clusters, &stage.options, &cancel)).unwrap()
+    };
+    let both = load(&[("one", admin()), ("two", admin())]);
+    assert!(deliver(1, &both).is_success());
+    for _ in 0..2 {
+        let report = deliver(2, &both);
+        let outcomes: Vec<_> =
+            report.targets.iter().map(|target| (target.name.as_str(), target.outcome)).collect();
+        assert_eq!(outcomes, [("map", Outcome::Right), ("other", Outcome::Refused)], "{report:?}");
+        let refused = &report.targets[1];
+        assert!(refused.why.contains("written through one") && !refused.hints.is_empty(), "{refused:?}");
+        assert_eq!(stage.values()[0].as_deref(), Some("1"), "{report:?}");
+    }
+    // A context that was renamed is no second name.
+    let report = deliver(3, &load(&[("two", admin())]));
+    assert!(report.is_success(), "{report:?}");
+    let outcomes: Vec<_> = report.targets.iter().map(|target| target.outcome).collect();
+    assert_eq!(outcomes, [Outcome::Right, Outcome::Created], "{report:?}");
+}
+
 #[test]
 fn a_forgotten_namespace_of_which_the_remote_does_not_say_whether_it_is_its_own_is_left_until_it_does() {
     let stage = Stage::new();

@@ -13,6 +13,7 @@ mod maps;
 #[path = "../cluster/proxy.rs"]
 mod proxy;
 mod races;
+mod records;
 mod refs;
 mod rewinds;
 mod script;

@@ -6,6 +6,7 @@ use treeswap::deliver::{OnRewind, Options, Outcome, Relation};
 use treeswap::sources::SourceError;
 
 use crate::kubernetes::Kubernetes;
+use crate::proxy::{Fault, Proxy};
 use crate::script::{Script, away, clusters, data, load, only, options, plans, revision, run};
 
 const RULES: &str = "config_updater:\n  maps:\n    jobs/*.yaml:\n      name: job-config\n";
@@ -51,6 +52,28 @@ fn a_ref_that_was_forced_elsewhere_is_followed_or_held_and_told_in_either_case()
     assert_eq!(only(&report).outcome, Outcome::Replaced);
     assert!(report.notes[0].contains("forced"), "{report:?}");
     assert_eq!(there.content(), "three");
+}
+
+/// The revision that is on the object, as it was written, is newer than the one in the inventory, which was not.
+#[test]
+fn what_a_delivery_wrote_and_did_not_record_is_not_overwritten_by_a_ref_that_went_back() {
+    let there = Delivered::new();
+    let proxy = Proxy::start(Kubernetes::shared());
+    let denied = r#"{"kind":"Status","status":"Failure","message":"no","code":403}"#;
+    proxy.plan("PUT", "treeswap-set-team", 0, 1_000, Fault::Answer(403, None, denied));
+    let broken = load(&[("test", proxy.access("writer"))]);
+    let report = run(Script::at(&there.plans, revision(3)), &broken, &options()).unwrap();
+    assert_eq!((only(&report).outcome, report.failures.len()), (Outcome::Replaced, 1), "{report:?}");
+    let back = || Script::at(&there.plans, revision(2)).related(Relation::Behind);
+    let lag = Duration::from_millis(600);
+    let holding = Options { on_rewind: OnRewind::Hold, lag, ..options() };
+    let report = there.run(back(), &holding).unwrap();
+    assert_eq!(only(&report).outcome, Outcome::Refused, "{report:?}");
+    assert!(only(&report).why.contains("went back from 030303030303 to 020202020202"), "{report:?}");
+    assert_eq!(there.content(), "three");
+    let report = there.run(back(), &Options { lag, ..options() }).unwrap();
+    assert!(report.notes[0].contains("went back"), "{report:?}");
+    assert_eq!(there.content(), "two");
 }
 
 #[test]

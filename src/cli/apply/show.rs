@@ -187,6 +187,7 @@ mod tests {
             notes: Vec::new(),
             failures: Vec::new(),
             unanswered: Vec::new(),
+            unfinished: Default::default(),
         };
         let said: Vec<String> = failures_by_cause(&report)
             .iter()

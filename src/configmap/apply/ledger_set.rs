@@ -39,6 +39,14 @@ impl LedgerSet {
         self.0.entry(place).or_default()
     }
 
+    /// Drops the records for which `keep` returns false, and the ledgers that are empty then.
+    pub fn retain(&mut self, keep: impl Fn(&ClusterNamespace, &str) -> bool) {
+        self.0.retain(|place, ledger| {
+            ledger.records.retain(|name, _| keep(place, name));
+            !ledger.records.is_empty() || !ledger.damaged.is_empty()
+        });
+    }
+
     /// All records, sorted by cluster, namespace and name.
     pub fn records(&self) -> impl Iterator<Item = (&ClusterNamespace, &str, &LastAttempt)> {
         self.0.iter().flat_map(|(place, ledger)| {

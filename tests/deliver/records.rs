@@ -1,0 +1,177 @@
+//! What is recorded and reported of a delivery in which requests fail, or that is killed between a write and its
+//! record.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+use treeswap::deliver::{Options, Outcome, Report, deliver};
+use treeswap::retry::Backoff;
+
+use crate::kubernetes::Kubernetes;
+use crate::proxy::{Fault, Proxy};
+use crate::script::{
+    Everywhere, Plans, Script, clusters, data, desired, files, load, only, options, revision, run, runtime,
+};
+
+const BUSY: Fault = Fault::Answer(429, Some("0"), "busy");
+const CONFLICT: Fault = Fault::Answer(
+    409,
+    None,
+    r#"{"kind":"Status","status":"Failure","reason":"Conflict","message":"no","code":409}"#,
+);
+
+/// Namespaces behind a proxy. The ConfigMap `jobs` is in revisions 1 and 2; in revision 3 `other` is in its place.
+struct Stage {
+    namespaces: Vec<String>,
+    plans: Arc<Plans>,
+    proxy: Proxy,
+}
+
+impl Stage {
+    fn new(count: usize) -> Self {
+        let kubernetes = Kubernetes::shared();
+        let namespaces: Vec<String> = (0..count).map(|_| kubernetes.namespace("records")).collect();
+        namespaces.iter().for_each(|namespace| drop(clusters(namespace)));
+        let plan = |number: u8, name: &str| {
+            let rule = json!({ "name": name, "clusters": { "default": namespaces } });
+            let rules = json!({ "maps": { "jobs/*": rule } }).to_string();
+            let files = files(&[("jobs/value", &number.to_string())]);
+            (revision(number), desired(revision(number), &rules, "none", &files))
+        };
+        let plans = Arc::new([plan(1, "jobs"), plan(2, "jobs"), plan(3, "other")].into());
+        Self { namespaces, plans, proxy: Proxy::start(kubernetes) }
+    }
+
+    fn deliver(&self, number: u8, options: &Options) -> Report {
+        let clusters = load(&[("test", self.proxy.access("writer"))]);
+        run(Script::at(&self.plans, revision(number)), &clusters, options).unwrap()
+    }
+
+    fn object(&self, namespace: usize, name: &str) -> Value {
+        Kubernetes::shared().configmap(&self.namespaces[namespace], name)
+    }
+
+    fn changed_by_hand(&self, namespace: usize) {
+        let mut object = self.object(namespace, "jobs");
+        object["data"]["value"] = json!("by hand");
+        Kubernetes::shared().put(&self.namespaces[namespace], "jobs", object);
+    }
+}
+
+/// Two attempts, without pauses.
+fn hasty() -> Options {
+    let pause = Duration::from_millis(1);
+    Options { tries: 2, backoff: Backoff { first: pause, ceiling: pause }, prune: true, ..options() }
+}
+
+#[test]
+fn a_busy_server_is_asked_again_and_nothing_is_created_before_the_inventory_lists_it() {
+    let stage = Stage::new(1);
+    stage.proxy.plan("POST", "/configmaps", 0, 2, BUSY);
+    let report = stage.deliver(1, &hasty());
+    let target = only(&report);
+    assert!(target.outcome == Outcome::Failed && target.transient, "{report:?}");
+    assert!(target.why.contains("the inventory has to list it first"), "{report:?}");
+    let names: Vec<String> = Kubernetes::shared().configmaps(&stage.namespaces[0]).into_keys().collect();
+    assert!(!names.contains(&"jobs".to_owned()), "{names:?}");
+    stage.proxy.next("POST", "/configmaps", BUSY);
+    assert_eq!(only(&stage.deliver(1, &hasty())).outcome, Outcome::Created);
+
+    stage.proxy.next("PUT", "treeswap-set-team", BUSY);
+    let report = stage.deliver(2, &hasty());
+    assert_eq!(only(&report).outcome, Outcome::Replaced);
+    assert!(report.is_success(), "{report:?}");
+
+    stage.proxy.next("PUT", "configmaps/jobs", BUSY);
+    let report = stage.deliver(1, &Options { dry_run: true, ..hasty() });
+    assert_eq!(only(&report).outcome, Outcome::Replaced, "{report:?}");
+    assert_eq!(stage.proxy.heal(), 0, "every fault was met");
+}
+
+#[test]
+fn what_replaces_an_object_that_was_deleted_by_hand_is_pruned_though_a_crash_left_it_unrecorded() {
+    let stage = Stage::new(1);
+    let kubernetes = Kubernetes::shared();
+    assert!(stage.deliver(1, &hasty()).is_success());
+    let path = format!("/api/v1/namespaces/{}/configmaps/jobs", stage.namespaces[0]);
+    kubernetes.must("DELETE", &path, None);
+    stage.proxy.next("POST", "/configmaps", Fault::HoldAfter);
+    runtime().block_on(async {
+        let clusters = load(&[("test", stage.proxy.access("writer"))]);
+        let source = Arc::new(Script::at(&stage.plans, revision(1)));
+        let killed = tokio::spawn(async move {
+            let cluster = Everywhere(clusters.get("default").unwrap().clone());
+            deliver(source, &cluster, &hasty(), &CancellationToken::new()).await.unwrap()
+        });
+        stage.proxy.held().await;
+        killed.abort();
+        assert!(killed.await.unwrap_err().is_cancelled());
+    });
+    stage.proxy.release();
+    assert_eq!(data(&stage.object(0, "jobs"))["value"], "1", "it was created");
+    let report = stage.deliver(3, &hasty());
+    let outcomes: Vec<_> =
+        report.targets.iter().map(|target| (target.name.as_str(), target.outcome)).collect();
+    assert_eq!(outcomes, [("jobs", Outcome::Deleted), ("other", Outcome::Created)], "{report:?}");
+}
+
+#[test]
+fn what_was_written_before_a_conflict_over_the_inventory_is_reported_and_recorded_once() {
+    let stage = Stage::new(2);
+    assert!(stage.deliver(1, &hasty()).is_success());
+    (0..2).for_each(|namespace| stage.changed_by_hand(namespace));
+    let inventory = format!("{}/configmaps/treeswap-set-team", stage.namespaces[1]);
+    stage.proxy.next("PUT", &inventory, CONFLICT);
+    let report = stage.deliver(1, &hasty());
+    assert!(report.is_success(), "{report:?}");
+    let found: Vec<_> = report.targets.iter().map(|target| (target.outcome, target.attempts)).collect();
+    assert_eq!(found, [(Outcome::Repaired, 1); 2], "{report:?}");
+    for namespace in 0..2 {
+        let ledger: BTreeMap<String, String> = data(&stage.object(namespace, "treeswap-ledger-team"));
+        let record: Value = serde_json::from_str(&ledger["jobs"]).unwrap();
+        assert_eq!(record["outcome"], "repaired", "{record}");
+        assert_eq!(record["repairs"].as_array().map(Vec::len), Some(1), "{record}");
+    }
+
+    // The first write of the inventory lists what is about to be created.
+    stage.proxy.plan("PUT", &inventory, 1, 1, CONFLICT);
+    let report = stage.deliver(3, &hasty());
+    let found: Vec<_> = report.targets.iter().map(|target| target.outcome).collect();
+    let each = [Outcome::Deleted, Outcome::Created];
+    assert_eq!(found, [each, each].concat(), "{report:?}");
+    assert_eq!(stage.proxy.heal(), 0, "every fault was met");
+}
+
+#[test]
+fn a_namespace_that_cannot_be_read_is_a_failure_though_no_file_feeds_its_configmaps() {
+    let namespace = Kubernetes::shared().namespace("records");
+    let rules = "config_updater:\n  maps:\n    jobs/*:\n      name: jobs\n";
+    let wanted = desired(revision(1), rules, &namespace, &files(&[("elsewhere", "")]));
+    let plans: Arc<Plans> = Arc::new([(revision(1), wanted)].into());
+    let stranger = load(&[("test", Kubernetes::shared().access("stranger"))]);
+    let report = run(Script::at(&plans, revision(1)), &stranger, &options()).unwrap();
+    assert_eq!((only(&report).outcome, only(&report).transient), (Outcome::Failed, false), "{report:?}");
+    assert!(only(&report).hints[0].contains("grant stranger"), "{report:?}");
+}
+
+#[test]
+fn however_many_namespaces_there_are_no_more_writes_are_prepared_than_are_to_be_sent_at_once() {
+    let stage = Stage::new(3);
+    // Each namespace's inventory comes first.
+    stage.proxy.plan("POST", "/configmaps", 3, 2, Fault::HoldBefore);
+    let report = std::thread::scope(|scope| {
+        let delivery = scope.spawn(|| stage.deliver(1, &Options { concurrency: 2, ..hasty() }));
+        runtime().block_on(async {
+            stage.proxy.held().await;
+            stage.proxy.held().await;
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        });
+        assert_eq!(stage.proxy.count("POST", "/configmaps"), 5, "{:?}", stage.proxy.seen());
+        stage.proxy.release();
+        delivery.join().unwrap()
+    });
+    assert!(report.is_success() && report.targets.len() == 3, "{report:?}");
+}
