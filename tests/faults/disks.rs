@@ -110,7 +110,7 @@ fn a_disk_that_is_full_of_left_overs_at_the_start_heals_by_itself() {
                 let left = world.root.join("..treeswap").join(place);
                 std::fs::create_dir(&left).unwrap();
                 let fill = |n: usize| std::fs::write(left.join(n.to_string()), vec![0; bytes]);
-                (0..).map(fill).find(Result::is_err).expect("it is full");
+                assert!((0..).map(fill).any(|written| written.is_err()), "it is full");
                 let commit = world.remote.commit(&small(2));
                 world.sync_once(&args).expect_ok("the room that left-overs took");
                 world.assert_published(&commit);
@@ -129,7 +129,8 @@ fn a_disk_that_others_filled_serves_what_it_can_and_heals_once_they_leave() {
         let before = publish_with(&world, &args, &small(1));
         let others = world.dir().join("disk/others");
         std::fs::create_dir(&others).unwrap();
-        (0..).map(|n: usize| std::fs::write(others.join(n.to_string()), "")).find(Result::is_err).unwrap();
+        let fill = |n: usize| std::fs::write(others.join(n.to_string()), "");
+        assert!((0..).map(fill).any(|written| written.is_err()), "it is full");
         let commit = world.remote.commit(&small(2));
         world.sync_once(&args).expect_failure("no room").names(&["inodes"]);
         world.assert_published(&before);
