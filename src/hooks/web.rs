@@ -84,11 +84,11 @@ impl Webhook {
             .redirect(reqwest::redirect::Policy::limited(10))
             .referer(false)
             .build()
-            .map_err(|error| self.from_reqwest(error))?;
+            .map_err(|error| self.request_failure(error))?;
         let request = client.request(self.method.clone(), self.url.clone());
         // Explicit, as some receivers refuse a POST without a Content-Length.
         let request = request.header(HEADER, event.revision.to_string()).header(CONTENT_LENGTH, "0");
-        request.send().await.map_err(|error| self.from_reqwest(error))
+        request.send().await.map_err(|error| self.request_failure(error))
     }
 
     /// Returns the URL with everything but its origin redacted.
@@ -101,7 +101,7 @@ impl Webhook {
     }
 
     /// Converts an error with the message of its innermost cause, as the outer ones repeat the URL.
-    fn from_reqwest(&self, error: reqwest::Error) -> Failure {
+    fn request_failure(&self, error: reqwest::Error) -> Failure {
         let error = error.without_url();
         if let Some(problem) = tls::problem(&error) {
             return self.send_failure(format!("TLS: {}", problem.text));
