@@ -99,9 +99,9 @@ fn without_any_one_verb_of_it_a_run_says_which_is_missing() {
             let values = stage.values();
             let of = |map: &str| values.get(map).map_or("", String::as_str);
             let (code, expected) = match (&*resource, &*verb) {
-                ("configmaps", "get") => (3, ["1", "", "1"]),
+                // Without `update` the inventory cannot list the one to make, so it is not made.
+                ("configmaps", "get" | "update") => (3, ["1", "", "1"]),
                 ("configmaps", "create") => (3, ["2", "", "2"]),
-                ("configmaps", "update") => (3, ["1", "2", "1"]),
                 _ => (0, ["2", "2", "2"]),
             };
             assert_eq!(ran.status.code(), Some(code), "without {verb}:\n{said}");
