@@ -127,7 +127,7 @@ fn a_merge_key_adds_what_is_not_there_and_of_several_the_first() {
     assert!(rule.compress);
     // However many there are: each is looked up once and not compared with all others.
     let clusters =
-        |from: usize| (from..from + 30_000).map(|at| format!("c{at}: [n]")).collect::<Vec<_>>().join(", ");
+        |from: usize| (from..from + 30_000).map(|at| format!("c{at}: [ns]")).collect::<Vec<_>>().join(", ");
     let rule = format!("{{name: a, clusters: {{<<: *x, {}}}}}", clusters(15_000));
     let yaml = format!("x: &x {{{}}}\nmaps:\n  a/b: {rule}\n", clusters(0));
     assert_eq!(read(&yaml, "default", true).unwrap().rules[0].places.len(), 45_000);
