@@ -88,7 +88,10 @@ pub enum Error {
         limit: Duration,
     },
     /// The attempt took too long, because a delivery used the mirror to compare revisions.
-    #[error("the attempt took longer than --sync-timeout={}s, while a delivery compared revisions", limit.as_secs_f64())]
+    #[error(
+        "the attempt took longer than --sync-timeout={}s, while a delivery compared revisions",
+        limit.as_secs_f64()
+    )]
     MirrorInUse {
         /// The time limit.
         limit: Duration,
