@@ -28,8 +28,9 @@ impl Probes {
     /// Tests all features, in staging. Fails if a rename from staging into the root cannot work.
     ///
     /// A file system that is full of what an earlier process left is no reason to fail: that is deleted first. If it is
-    /// still full, the store must open all the same, so that the mirror can be cleaned up. Then nothing is assumed about
-    /// names until the next start: a tree with names that this file system takes for one is refused while it is written.
+    /// still full, the store must open all the same, so that the mirror can be cleaned up. Then nothing is assumed
+    /// about names until the next start: a tree with names that this file system takes for one is refused while it is
+    /// written.
     pub(crate) fn of(layout: &Layout, found: &mut Recovered) -> Result<Self, Error> {
         one_mount(layout)?;
         let failed = || Error::io("try out the file system in", layout.private_at(STAGING));

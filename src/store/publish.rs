@@ -10,8 +10,8 @@
 //! 2. Write the record, synced, saying that this generation is being published.
 //!    *Crash:* a record without a directory. Dropped.
 //! 3. Rename the staged directory to its name in the root.
-//!    *Crash:* a complete generation that `..data` does not name. Discarded, unless `..data` is missing, so that the swap
-//!    may have happened, or a reader has pinned it.
+//!    *Crash:* a complete generation that `..data` does not name. Discarded, unless `..data` is missing, so that the
+//!    swap may have happened, or a reader has pinned it.
 //! 4. Create root links for new top-level names, pointing into the new generation itself, and remove those of names
 //!    that the tree no longer has. From here on readers of a removed name see `ENOENT`, and readers of a new name see
 //!    the new content.

@@ -205,9 +205,9 @@ impl Store {
     }
 
     /// Reaps the generations that exceed `--max-generations` once the staged one is published. Called right before the
-    /// publication, when no gate and no name can refuse it any more. A reader is evicted in vain only if one of its system
-    /// calls fails: the files are on disk, but its record needs a block or two. To reap after that would need a plan that
-    /// does not count the new generation twice.
+    /// publication, when no gate and no name can refuse it any more. A reader is evicted in vain only if one of its
+    /// system calls fails: the files are on disk, but its record needs a block or two. To reap after that would need a
+    /// plan that does not count the new generation twice.
     pub(super) fn reap_excess(&mut self, staged: RequiredSpace) {
         let bytes = self.on_disk(staged).saturating_add(self.spare_bytes());
         self.reap_for(Extent::default(), self.reserved(1, bytes));
@@ -268,9 +268,9 @@ impl Store {
         self.probes.pins && find_pin(&self.layout.generations_dir, name).unwrap_or(true)
     }
 
-    /// Returns true if a reader may hold a pin on a generation whose lock we tried to take with this result. Pins work on
-    /// this file system if the probe says so. Then a lock that is not supported only failed this time (`ENOLCK`), or the
-    /// directory cannot be opened: readers may have pinned it before its mode was changed.
+    /// Returns true if a reader may hold a pin on a generation whose lock we tried to take with this result. Pins work
+    /// on this file system if the probe says so. Then a lock that is not supported only failed this time (`ENOLCK`), or
+    /// the directory cannot be opened: readers may have pinned it before its mode was changed.
     pub(super) fn may_be_pinned(&self, lock: Lock) -> bool {
         lock == Lock::Held || lock == Lock::Unsupported && self.probes.pins
     }

@@ -222,8 +222,8 @@ impl Store {
         if let Some(name) = seen.filter(|name| self.layout.is_git_sync && self.state.record(name).is_none()) {
             return Some(name.clone()); // published by git-sync, before treeswap ran or since
         }
-        // Nobody knows whether the publication completed its swap before the link was lost. If it did, readers are in the
-        // new generation; if not, it is complete and was about to be published.
+        // Nobody knows whether the publication completed its swap before the link was lost. If it did, readers are in
+        // the new generation; if not, it is complete and was about to be published.
         let publishing = self.state.publishing.as_ref().filter(|_| is_lost && self.state.replacing.is_none());
         let is_good =
             |name: &&Name| exists(name) && self.state.record(name).is_some_and(|r| r.is_trusted(now));
@@ -329,8 +329,8 @@ impl Store {
             } else {
                 match &record.retired {
                     None => record.retired = Some(Retired::at(now)),
-                    // The boot clocks of two boots cannot be compared, and the other boot may be another machine's, whose
-                    // readers are elsewhere or start only now. So the grace period begins again.
+                    // The boot clocks of two boots cannot be compared, and the other boot may be another machine's,
+                    // whose readers are elsewhere or start only now. So the grace period begins again.
                     Some(retired) if retired.is_of_another_boot(now) => {
                         record.retired = Some(Retired { at: retired.at, ..Retired::at(now) });
                     }

@@ -117,7 +117,8 @@ impl Scrub {
 }
 
 impl Store {
-    /// Prepares a scrub of the current generation. `None` if there is none, or if foreign writes cannot be detected here.
+    /// Prepares a scrub of the current generation. `None` if there is none, or if foreign writes cannot be detected
+    /// here.
     pub fn scrub(&self) -> Option<Scrub> {
         let current = self.current().filter(|record| record.is_known() && self.stamps.can_detect_writes())?;
         let name = current.name.clone();

@@ -47,8 +47,9 @@ const AGE_MAX: Duration = Duration::from_secs(24 * 3600);
 /// kernel takes the time of a chmod first and may then wait, for example for the file system's journal. Without such a
 /// margin a change in the very tick in which a scan starts would go unseen as well. Tests do not wait for it to pass.
 const LATE_MAX: Duration = Duration::from_millis(if cfg!(test) { 10 } else { 30_000 });
-/// The greatest depth of directories in a tree that is recycled or linked; each level is an open descriptor. A scan that
-/// keeps no paths has no limit: a tree is no deeper than payloads may be, and what others added is seen in its parent.
+/// The greatest depth of directories in a tree that is recycled or linked; each level is an open descriptor. A scan
+/// that keeps no paths has no limit: a tree is no deeper than payloads may be, and what others added is seen in its
+/// parent.
 pub(super) const DEPTH_MAX: usize = 64;
 /// The most bytes of directory paths that a scan collects.
 pub(super) const DIRS_MAX: usize = 4 << 20;
@@ -359,8 +360,8 @@ pub(super) fn foreign_write_error(path: PathBuf) -> Error {
     Error::Io { act: "reuse", path, source: io::Error::other("changed by another process") }
 }
 
-/// Returns the ctime that the file system gives to a change at this moment, from a new file in `scratch`. On a full file
-/// system it is that of `scratch` itself, touched: a scrub must not end in doubt for want of an inode.
+/// Returns the ctime that the file system gives to a change at this moment, from a new file in `scratch`. On a full
+/// file system it is that of `scratch` itself, touched: a scrub must not end in doubt for want of an inode.
 pub(super) fn file_system_time(scratch: BorrowedFd<'_>) -> io::Result<Stamp> {
     use io::ErrorKind::{AlreadyExists, QuotaExceeded, StorageFull};
     loop {

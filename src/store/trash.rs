@@ -157,9 +157,9 @@ impl Drop for Trash {
     }
 }
 
-/// Deletes what an earlier process left in staging and in the trash, before this returns. For a file system that is full
-/// of it while the root is being opened. No journal is needed: no stamps are known yet. What cannot be deleted stays for
-/// the background thread, which reports it.
+/// Deletes what an earlier process left in staging and in the trash, before this returns. For a file system that is
+/// full of it while the root is being opened. No journal is needed: no stamps are known yet. What cannot be deleted
+/// stays for the background thread, which reports it.
 pub(super) fn delete_left_overs(layout: &Layout, found: &mut Recovered) {
     for (dir, shown) in [(&layout.staging, STAGING), (&layout.trash, TRASH)] {
         for entry in fsx::list(dir).unwrap_or_default() {
