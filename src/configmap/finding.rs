@@ -3,11 +3,13 @@
 use std::collections::BTreeSet;
 
 use super::payload::{InvalidKey, sized};
-use super::plan::FINDINGS_MAX;
 use super::rule_problem::{SHOWN, more};
 use super::tree::BadLink;
 use crate::human;
 use crate::payload::escaped;
+
+/// How many findings are kept of each kind, refused and noted. Whoever writes the commits controls how many there are.
+pub(super) const FINDINGS_MAX: usize = 2_000;
 
 /// A problem that shows only when rules are applied to a tree.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]

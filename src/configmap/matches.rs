@@ -13,9 +13,9 @@ mod tests;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use super::finding::Finding;
+use super::finding::{FINDINGS_MAX, Finding};
 use super::payload::{Value, check_key, partition};
-use super::plan::{Contents, FINDINGS_MAX, Findings, Options, Plan, ReadFailed, Source, ValueError};
+use super::plan::{Contents, Findings, Options, Plan, ReadFailed, Source, ValueError};
 use super::policies::{IllegalKeys, Links, Overlaps};
 use super::rule_problem::SHOWN;
 use super::rules::RuleSet;

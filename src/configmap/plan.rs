@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use super::finding::{Finding, Refused};
+use super::finding::{FINDINGS_MAX, Finding, Refused};
 use super::payload::{LimitExceeded, Payload, Value, ValueEncoding};
 use super::policies::Policies;
 use super::rules::ClusterNamespace;
@@ -178,9 +178,6 @@ pub struct ReadFailed {
     #[source]
     pub source: Box<dyn std::error::Error + Send + Sync>,
 }
-
-/// How many findings are kept of each kind, refused and noted. Whoever writes the commits controls how many there are.
-pub(super) const FINDINGS_MAX: usize = 2_000;
 
 /// Collects findings without duplicates.
 #[derive(Debug, Default)]

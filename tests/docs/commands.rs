@@ -36,7 +36,7 @@ const COMMANDS: &[(&str, Kept)] = &[
     ("cargo doc ", Not("it opens a browser")),
     ("cargo install ", NETWORK),
     ("cd -P /proc/self/fd/9", Run),
-    ("deploy/image ", By("tests/deploy/image.rs", "an_archive_holds_the_binary_and_nothing_to_run_it_with")),
+    ("deploy/image ", By("tests/deploy/image.rs", "the_image_holds_only_the_binary_and_etc_passwd")),
     ("deploy/release", Not("tests/nightly release makes two")),
     ("deploy/static", Not("tests/cluster/run deploys what it makes")),
     ("docker ", DOCKER),

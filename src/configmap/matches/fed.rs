@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use super::super::finding::Finding;
+use super::super::finding::{FINDINGS_MAX, Finding};
 use super::super::payload::{Payload, Value};
-use super::super::plan::{FINDINGS_MAX, Options, Planned, Source, VERSION};
+use super::super::plan::{Options, Planned, Source, VERSION};
 use super::super::policies::{Collisions, Oversize};
 use super::super::rules::{ClusterNamespace, Names, RuleSet};
 use super::super::split;
