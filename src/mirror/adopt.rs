@@ -43,9 +43,21 @@ fn below(dir: &Path) -> Vec<PathBuf> {
 }
 
 /// The remote's URL in a mirror's configuration.
-pub(super) fn origin(dir: &Path) -> Option<String> {
+fn origin(dir: &Path) -> Option<String> {
     let config = git2::Config::open(&dir.join("config")).ok()?;
     config.get_string("remote.origin.url").ok()
+}
+
+/// Makes the mirror of a submodule whose URL has changed forget what the old URL's server sent last, because requests
+/// name that. The objects stay.
+pub(super) fn forget_other_remote(layout: &Layout, remote: &str) -> Result<(), Error> {
+    if origin(layout.dir()).is_some_and(|origin| origin == remote) {
+        return Ok(());
+    }
+    if layout.tip().is_some() {
+        layout.set_tip(None)?;
+    }
+    layout.set_shallow(&[])
 }
 
 /// Links all packs, each before its index, because git only uses packs with an index. Then copies the shallow boundary.

@@ -296,7 +296,7 @@ impl Mirror {
         let layout = Arc::new(Layout::open(&options.dir, kind, options.durable)?);
         let shared = Arc::new(share(layout.dir().to_owned(), &options));
         if is_submodule {
-            modules::forget_other_remote(&layout, client.remote())?;
+            adopt::forget_other_remote(&layout, client.remote())?;
         }
         let may_adopt = kind == RepoKind::Bare && !is_submodule;
         let adopted = may_adopt.then(|| adopt::adopt(&layout, &options.others, client.remote())).flatten();

@@ -31,10 +31,8 @@ use std::sync::{Arc, MutexGuard};
 use fs_err as fs;
 use tokio_util::sync::CancellationToken;
 
-use super::adopt;
 use super::error::Error;
 use super::files::local;
-use super::layout::Layout;
 use super::object_error::ObjectError;
 use super::{Mirror, Options, Tip};
 use crate::payload::{Limits, Refusal, Rule, escaped};
@@ -379,18 +377,6 @@ fn remove_all_but(
             .map_err(local("remove the mirror of a submodule that is not published,", &path))?;
     }
     Ok(gone)
-}
-
-/// Makes the mirror of a submodule whose URL has changed forget what the old URL's server sent last, because requests
-/// name that. The objects stay.
-pub(super) fn forget_other_remote(layout: &Layout, remote: &str) -> Result<(), Error> {
-    if adopt::origin(layout.dir()).is_some_and(|origin| origin == remote) {
-        return Ok(());
-    }
-    if layout.tip().is_some() {
-        layout.set_tip(None)?;
-    }
-    layout.set_shallow(&[])
 }
 
 fn refusal(revision: Revision, link: &Link, rule: Rule) -> Refusal {
