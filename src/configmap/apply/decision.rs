@@ -329,8 +329,7 @@ impl Policy {
         record: Option<&LastAttempt>,
     ) -> Decision {
         let claim = self.claim(seen, entry);
-        // Without files there is nothing to adopt it for: the write would empty what others made.
-        if !wanted.fed && claim != Claim::Ours {
+        if !wanted.fed && claim != Claim::Ours && !self.adopt.covers(&claim) {
             return Decision::new(Action::Nothing, DecisionReason::NotOurs, claim);
         }
         if wanted.left_out {
@@ -357,8 +356,9 @@ impl Policy {
         let as_stamped = recorded.is_some_and(|recorded| self.difference(wanted, seen, recorded).is_empty());
         let over = seen.annotations.get(names::RULES).filter(|rules| !self.rules.is(rules));
         let why = match self.origin(wanted, seen, entry, recorded.is_some(), as_stamped) {
-            _ if claim != Claim::Ours => DecisionReason::Adopted,
+            // First, because the limit of `--max-prune` counts what is emptied, also of those that are adopted by it.
             _ if !wanted.fed => DecisionReason::Unfed,
+            _ if claim != Claim::Ours => DecisionReason::Adopted,
             DecisionReason::OtherRules if over.is_none() => DecisionReason::Changed,
             DecisionReason::OtherRules
                 if record.and_then(|record| record.over.as_ref()).is_some_and(|over| self.rules.is(over)) =>

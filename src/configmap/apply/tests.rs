@@ -323,14 +323,14 @@ fn a_last_file_that_goes_empties_or_deletes_what_is_ours() {
         "nor is it made"
     );
     let nobodys = LiveConfigMap { labels: BTreeMap::new(), ..prows(&[("a", "1")]) };
-    for (adopt, prune) in [(Adopt::Nothing, false), (Adopt::All, false), (Adopt::All, true)] {
-        for seen in [&prows(&[("a", "1")]), &nobodys] {
-            let decision = Policy { adopt, prune, ..policy() }.decide(Some(&gone), Some(seen), None, None);
-            assert_eq!(
-                (decision.action, decision.why),
-                (Action::Nothing, DecisionReason::NotOurs),
-                "what others made is not emptied to adopt it"
-            );
+    for seen in [&prows(&[("a", "1")]), &nobodys] {
+        let decision = policy().decide(Some(&gone), Some(seen), None, None);
+        assert_eq!((decision.action, decision.why), (Action::Nothing, DecisionReason::NotOurs));
+        for prune in [false, true] {
+            let adopting = Policy { adopt: Adopt::All, prune, ..policy() };
+            let decision = adopting.decide(Some(&gone), Some(seen), None, None);
+            assert_eq!((&decision.action, decision.why), (&Action::Replace, DecisionReason::Unfed));
+            assert!(decision.removes_content(), "the limit of --max-prune counts it");
         }
     }
 }
@@ -348,7 +348,8 @@ fn what_a_policy_leaves_out_is_neither_written_nor_deleted() {
         assert_eq!((&decision.action, decision.why), (&Action::Nothing, DecisionReason::LeftOut));
         assert!(!decision.removes_content());
         assert_eq!(decide(None).action, Action::Nothing, "nor is it made");
-        assert_eq!(decide(Some(&prows(&[("a", "1")]))).why, DecisionReason::NotOurs);
+        let adopted = decide(Some(&prows(&[("a", "1")])));
+        assert_eq!(adopted.action, Action::Nothing, "nor is what others made emptied to adopt it");
     }
 }
 
