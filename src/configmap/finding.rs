@@ -8,7 +8,7 @@ use super::tree::BadLink;
 use crate::human;
 use crate::payload::escaped;
 
-/// How many findings are kept of each kind, refused and noted. Whoever writes the commits controls how many there are.
+/// How many findings are kept of each kind, refused and noted. An author of commits can make any number.
 pub(super) const FINDINGS_MAX: usize = 2_000;
 
 /// A problem that shows only when rules are applied to a tree.

@@ -95,7 +95,7 @@ const NESTED_MAX: usize = 250;
 /// could name millions.
 const TARGETS_MAX: usize = 100_000;
 
-/// How many problems are kept of each kind, errors and warnings. Whoever writes the commits controls how many there
+/// How many problems are kept of each kind, errors and warnings. The author of a commit controls how many there
 /// are.
 const PROBLEMS_MAX: usize = 2_000;
 

@@ -25,7 +25,7 @@ pub enum MovedItem {
     Content([u8; 32]),
 }
 
-/// How many steps the search for cycles may take in total. Whoever writes the commits decides how much there is to
+/// How many steps the search for cycles may take in total. The author of a commit decides how much there is to
 /// search.
 const STEPS_MAX: usize = 10_000_000;
 
