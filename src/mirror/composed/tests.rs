@@ -78,7 +78,7 @@ fn what_a_power_cut_took_of_a_set_is_written_again() {
     let file = world.mirror.commit_of(&model(&["f"]));
     let parts = [part("one", file, "deep/one"), part("two", file, "deep/two")];
     let revision = world.compose(&parts, &[]).unwrap();
-    let whole = super::loose(&world.composer.dir().join("objects")).unwrap();
+    let whole = super::loose::list(&world.composer.dir().join("objects")).unwrap();
     assert!(whole.len() > 2, "the commit and its directories: {whole:?}");
     for (_, path) in &whole {
         std::fs::remove_file(path).unwrap();
