@@ -105,6 +105,19 @@ pub(super) fn repack(job: &Job, needs: &Needs) -> Result<Report, Error> {
     Ok(Report::Collected { pack, gone })
 }
 
+/// Copies the objects of some packs into a new one. Nothing is removed here.
+pub(super) fn merge(git: &Path, names: &[String]) -> Result<Report, Error> {
+    let mut ids = Vec::new();
+    for name in names {
+        let path = git.join("objects/pack").join(format!("{name}.idx"));
+        ids.extend(pack_index::ids(&path).map_err(local("read", &path))?);
+    }
+    let store = Store::open(git).map_err(|source| open_failed(git, source))?;
+    let pack = write_pack(git, &store, &ids, names)?;
+    let gone = names.iter().filter(|name| Some(*name) != pack.as_ref()).cloned().collect();
+    Ok(Report::Collected { pack, gone })
+}
+
 fn open_failed(git: &Path, source: git2::Error) -> Error {
     Error::Git { act: format!("open the objects of {}", git.display()), source: Libgit2(source) }
 }
@@ -246,9 +259,10 @@ fn write_pack(git: &Path, store: &Store, ids: &[ObjectId], from: &[String]) -> R
     }
     builder.write(&packs, 0o444).map_err(act)?;
     let name = format!("pack-{}", builder.name().map_err(act)?.unwrap_or_default());
+    drop(builder); // before the ids are read, because both take memory for each object
     let path = packs.join(format!("{name}.idx"));
-    let written: HashSet<_> = pack_index::ids(&path).map_err(local("read", &path))?.into_iter().collect();
-    if let Some(id) = ids.iter().find(|id| !written.contains(id)) {
+    let written = pack_index::ids(&path).map_err(local("read", &path))?; // sorted, as in every index
+    if let Some(id) = ids.iter().find(|id| written.binary_search(id).is_err()) {
         let why = io::Error::other(format!("{id} is not in it"));
         return Err(Error::Local { act: "check the new pack", path, source: why });
     }
