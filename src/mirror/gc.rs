@@ -170,11 +170,10 @@ impl Mirror {
         let fresh = self.layout.size_without_garbage().map(|(bytes, _)| bytes);
         match plan_gc(&packs, fresh, self.options.max_packs, self.options.max_bytes) {
             GcPlan::Nothing => Ok(()),
-            // In git-sync's layout the packs also hold foreign commits, which the remote may not have. And for a
-            // partial clone or a source with several refs, a single fetch does not bring everything that is published.
-            GcPlan::Renew { .. }
-                if self.layout.kind() == RepoKind::Worktrees || self.shared.partial || self.is_source =>
-            {
+            // In git-sync's layout every retained generation needs its commit, those of submodules included, and the
+            // packs also hold foreign commits, which the remote may not have. And for a partial clone or a source with
+            // several refs, a single fetch does not bring everything that is published.
+            GcPlan::Renew { .. } if self.shared.linked || self.shared.partial || self.is_source => {
                 self.repack(held, false)
             }
             GcPlan::Renew { .. } if self.renewal == Renewal::Failed => {

@@ -614,3 +614,24 @@ fn garbage_of_submodules_does_not_make_a_revision_too_large() {
 fn declared_bytes() -> u64 {
     declared(&[("a", "../a"), ("b", "../b")]).len() as u64
 }
+#[test]
+fn in_git_syncs_layout_submodules_keep_the_commits_of_retained_generations() {
+    let mut family = Family::new(&["sub"]);
+    family.bench.options.worktrees = true;
+    family.bench.options.max_packs = 1;
+    let mut mirror = family.bench.open();
+    let mut held = Vec::new();
+    for n in 0..6 {
+        // While there is a reader no pack is removed, so that soon there are too many.
+        let reader = (n < 4).then(|| mirror.objects().blobs());
+        let sub = family.commit("sub", &Files::new().file("s", n.to_string()));
+        family.bench.world.remote.commit(&with(Files::new(), &[("sub", "../sub", &sub)]));
+        held.insert(0, update(&mut mirror, &held));
+        mirror.housekeep(&held).unwrap();
+        drop(reader);
+    }
+    for (at, n) in held.iter().rev().zip(0..) {
+        assert_eq!(family.shown(&mirror, *at), format!("sub/s={n}"));
+    }
+}
+
