@@ -74,6 +74,7 @@ mod tree_to_payload;
 pub mod wire;
 mod worktrees;
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -245,6 +246,8 @@ pub struct Mirror {
     /// This is the mirror of one of several sources: several of its revisions may be current at once, and no single
     /// fetch brings all of them.
     is_source: bool,
+    /// Pairs of revisions whose relation stays unknown, however often the remote is asked.
+    untold: HashSet<(ObjectId, ObjectId)>,
     /// Limits how many mirrors index packs at the same time; `None` without other mirrors.
     index_limiter: Option<Arc<IndexLimiter>>,
     /// The mirrors of submodules.
@@ -320,6 +323,7 @@ impl Mirror {
             is_source: false,
             index_limiter: None,
             children: modules::Children::new(),
+            untold: HashSet::new(),
         })
     }
 
