@@ -272,7 +272,9 @@ impl Mirror {
         Settings { verify: options.verify, durable: options.durable, max_objects: None }.apply()?;
         let mirror =
             Self::begin(options, false, |dir, options| composed.below(dir, options.modules.submodules))?;
-        Ok(Self { is_source: true, index_limiter: Some(Arc::new(IndexLimiter::new(turns))), ..mirror })
+        let index_limiter = IndexLimiter::new(turns);
+        let client = mirror.client.not_counting(index_limiter.wait());
+        Ok(Self { is_source: true, client, index_limiter: Some(Arc::new(index_limiter)), ..mirror })
     }
 
     /// Makes the next fetch recreate the mirror, because an object could not be read.
@@ -321,9 +323,9 @@ impl Mirror {
             received: 0,
             is_submodule,
             is_source: false,
+            untold: HashSet::new(),
             index_limiter: None,
             children: modules::Children::new(),
-            untold: HashSet::new(),
         })
     }
 
