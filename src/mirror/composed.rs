@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
 use super::error::{Error, Libgit2};
-use super::files::{ignore_absent, local, remove_matching};
+use super::files::{empty_trash, ignore_absent, local, move_to_trash, remove_matching};
 use super::index_limiter::Turns;
 use super::layout::Layout;
 use super::loose;
@@ -180,13 +180,16 @@ impl Composer {
     }
 
     /// Removes the directories of mirrors that no held revision is composed of. Blocking. Does nothing while there are
-    /// readers: what they read may be a revision that is not held any more. Returns false then.
-    pub fn remove_mirrors(&self, gone: &[PathBuf]) -> bool {
-        let Some(_exclusive) = self.shared.exclusive() else { return false };
+    /// readers: what they read may be a revision that is not held any more.
+    pub fn remove_mirrors(&self, gone: &[PathBuf]) -> Result<(), Error> {
+        let Some(exclusive) = self.shared.exclusive() else { return Ok(()) };
+        let mut trash = Vec::new();
         for dir in gone {
-            let _ = fs::remove_dir_all(dir); // left-overs are removed by a later call
+            trash.push(move_to_trash(dir, self.dir())?);
+            tracing::info!(mirror = %dir.display(), "removed the mirror of a source that was removed");
         }
-        true
+        drop(exclusive);
+        empty_trash(&trash)
     }
 
     /// The repository's directory.

@@ -28,11 +28,10 @@ use std::path::Path;
 use std::pin::Pin;
 use std::sync::{Arc, MutexGuard};
 
-use fs_err as fs;
 use tokio_util::sync::CancellationToken;
 
 use super::error::Error;
-use super::files::local;
+use super::files::{empty_trash, move_to_trash};
 use super::object_error::ObjectError;
 use super::{Mirror, Options, Tip};
 use crate::payload::{Limits, Refusal, Rule, escaped};
@@ -214,7 +213,7 @@ impl Mirror {
     async fn forget_modules_but<'l>(&mut self, needed: impl Iterator<Item = &'l Link>) {
         let needed: BTreeSet<_> = needed.map(|link| dir_name(&link.name)).collect();
         self.children.retain(|key, _| needed.contains(key));
-        let dir = self.layout.dir().join(DIR);
+        let dir = self.layout.dir().to_owned();
         let shared = Arc::clone(&self.shared);
         let forgotten = super::blocking::blocking(move || {
             remove_all_but(&dir, shared.exclusive(), |key| needed.contains(key))
@@ -260,9 +259,8 @@ impl Mirror {
 
     /// Removes the mirrors of other submodules. Returns true if there were any.
     fn remove_modules_but(&mut self, needed: &BTreeMap<String, Vec<Revision>>) -> Result<bool, Error> {
-        let removed = remove_all_but(&self.layout.dir().join(DIR), self.shared.exclusive(), |key| {
-            needed.contains_key(key)
-        })?;
+        let removed =
+            remove_all_but(self.layout.dir(), self.shared.exclusive(), |key| needed.contains_key(key))?;
         self.children.retain(|key, _| !removed.contains(key));
         Ok(!removed.is_empty())
     }
@@ -364,18 +362,17 @@ fn by_mirror(links: Vec<Vec<Link>>) -> BTreeMap<String, Vec<Revision>> {
 /// Removes the mirrors of submodules for which `needed` is false, and returns their names. Does nothing if `exclusive`
 /// is `None` because there are readers.
 fn remove_all_but(
-    dir: &Path,
+    mirror: &Path,
     exclusive: Option<MutexGuard<'_, ()>>,
     needed: impl Fn(&str) -> bool,
 ) -> Result<Vec<String>, Error> {
-    let Some(_exclusive) = exclusive else { return Ok(Vec::new()) }; // a later call removes them
-    let mut gone = entries(dir)?;
+    let Some(exclusive) = exclusive else { return Ok(Vec::new()) }; // a later call removes them
+    let mut gone = entries(&mirror.join(DIR))?;
     gone.retain(|key| !needed(key));
-    for key in &gone {
-        let path = dir.join(key);
-        fs::remove_dir_all(&path)
-            .map_err(local("remove the mirror of a submodule that is not published,", &path))?;
-    }
+    let trash = gone.iter().map(|key| move_to_trash(&mirror.join(DIR).join(key), mirror));
+    let trash = trash.collect::<Result<Vec<_>, _>>()?;
+    drop(exclusive);
+    empty_trash(&trash)?;
     Ok(gone)
 }
 
