@@ -145,7 +145,8 @@ pub enum Error {
     Refused(#[from] Refusal),
     /// The mirrors of submodules are too large, but readers keep garbage in them from being removed.
     #[error(
-        "the submodules have more than {limit} bytes (--max-mirror-bytes) while some of them are still read"
+        "the submodules have more than {} (--max-mirror-bytes) while garbage is still read",
+        human::bytes(*limit)
     )]
     GarbageInUse {
         /// The limit, in bytes.

@@ -636,6 +636,7 @@ fn garbage_of_submodules_does_not_make_a_revision_too_large() {
 fn in_git_syncs_layout_submodules_keep_the_commits_of_retained_generations() {
     let mut family = Family::new(&["sub"]);
     family.bench.options.worktrees = true;
+    family.bench.options.dir = family.bench.world.dir().join("root/.git");
     family.bench.options.max_packs = 1;
     let mut mirror = family.bench.open();
     let mut held = Vec::new();
