@@ -68,7 +68,7 @@ impl Job {
 pub(super) struct Attempts {
     kind: Kind,
     job: Job,
-    /// The pause after which the caller runs the hook again if it fails; `None`: it does not.
+    /// The pause after which the caller runs the hook again if it fails; `None`: it runs the hook once.
     retry: Option<Duration>,
     observer: Observer,
     failing: Repeats,
@@ -205,9 +205,9 @@ impl Runner {
         observer: Observer,
     ) -> Self {
         let slot = Arc::<Slot>::default();
-        let backoff = job.backoff();
-        let attempts = Attempts::new(kind, job, (!once).then_some(backoff), observer);
-        let task = RunnerTask { attempts, backoff, once, stop, slot: Arc::clone(&slot) };
+        let retry = (!once).then_some(job.backoff());
+        let attempts = Attempts::new(kind, job, retry, observer);
+        let task = RunnerTask { attempts, stop, slot: Arc::clone(&slot) };
         Self { slot, task: tokio::sync::Mutex::new(Some(tokio::spawn(task.run()))) }
     }
 
@@ -232,8 +232,6 @@ impl Runner {
 /// The task of a hook.
 struct RunnerTask {
     attempts: Attempts,
-    backoff: Duration,
-    once: bool,
     stop: CancellationToken,
     slot: Arc<Slot>,
 }
@@ -267,16 +265,14 @@ impl RunnerTask {
                 continue;
             }
             let result = self.attempts.run(&held.event, &self.stop).await;
-            if self.once {
-                return result;
-            }
+            let Some(backoff) = self.attempts.retry else { return result };
             match result {
                 Ok(()) => reported = Some(held.event.clone()),
                 Err(_) => {
                     failed = Some(held);
                     tokio::select! {
                         () = self.stop.cancelled() => {}
-                        () = tokio::time::sleep(self.backoff) => {}
+                        () = tokio::time::sleep(backoff) => {}
                     }
                 }
             }
@@ -286,7 +282,7 @@ impl RunnerTask {
     /// The result of a task that is stopped before it ran for `next`.
     fn cancelled(&self, next: Option<Arc<PinnedGeneration>>) -> Result<(), Error> {
         match next {
-            Some(held) if self.once => {
+            Some(held) if self.attempts.retry.is_none() => {
                 Err(Error { kind: self.attempts.kind, revision: held.event.revision, why: Failure::ShutDown })
             }
             _ => Ok(()),

@@ -49,15 +49,12 @@ fn origin(dir: &Path) -> Option<String> {
 }
 
 /// Makes the mirror of a submodule whose URL has changed forget what the old URL's server sent last, because requests
-/// name that. The objects stay.
+/// name that. The objects and the shallow boundary stay: published revisions need them.
 pub(super) fn forget_other_remote(layout: &Layout, remote: &str) -> Result<(), Error> {
-    if origin(layout.dir()).is_some_and(|origin| origin == remote) {
-        return Ok(());
-    }
-    if layout.tip().is_some() {
+    if layout.tip().is_some() && origin(layout.dir()).is_none_or(|origin| origin != remote) {
         layout.set_tip(None)?;
     }
-    layout.set_shallow(&[])
+    Ok(())
 }
 
 /// Links all packs, each before its index, because git only uses packs with an index. Then copies the shallow boundary.

@@ -26,9 +26,10 @@ use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
 use super::error::{Error, Libgit2};
-use super::files::{ignore_absent, local, remove_matching};
+use super::files::{empty_trash, ignore_absent, local, move_to_trash, remove_matching};
 use super::index_limiter::Turns;
 use super::layout::Layout;
+use super::loose;
 use super::object_error::ObjectError;
 use super::odb::{ObjectReader, Settings, Store};
 use super::repo_kind::RepoKind;
@@ -168,7 +169,7 @@ impl Composer {
         let store = self.shared.store()?; // without the mirrors: only objects in this repository count
         let needed = needed(&store, held)?;
         let objects = self.shared.dir.join("objects");
-        for (id, path) in loose(&objects)? {
+        for (id, path) in loose::list(&objects)? {
             if !needed.contains(&id) {
                 ignore_absent(fs::remove_file(&path)).map_err(local("remove", &path))?;
             }
@@ -179,13 +180,16 @@ impl Composer {
     }
 
     /// Removes the directories of mirrors that no held revision is composed of. Blocking. Does nothing while there are
-    /// readers: what they read may be a revision that is not held any more. Returns false then.
-    pub fn remove_mirrors(&self, gone: &[PathBuf]) -> bool {
-        let Some(_exclusive) = self.shared.exclusive() else { return false };
+    /// readers: what they read may be a revision that is not held any more.
+    pub fn remove_mirrors(&self, gone: &[PathBuf]) -> Result<(), Error> {
+        let Some(exclusive) = self.shared.exclusive() else { return Ok(()) };
+        let mut trash = Vec::new();
         for dir in gone {
-            let _ = fs::remove_dir_all(dir); // left-overs are removed by a later call
+            trash.push(move_to_trash(dir, self.dir())?);
+            tracing::info!(mirror = %dir.display(), "removed the mirror of a source that was removed");
         }
-        true
+        drop(exclusive);
+        empty_trash(&trash)
     }
 
     /// The repository's directory.
@@ -288,20 +292,6 @@ fn needed(store: &Store, held: &[Revision]) -> Result<HashSet<ObjectId>, Error> 
         }
     }
     Ok(needed)
-}
-
-/// The loose objects in an object directory.
-fn loose(objects: &Path) -> Result<Vec<(ObjectId, PathBuf)>, Error> {
-    let mut found = Vec::new();
-    for first in super::files::names(objects)?.into_iter().filter(|name| name.len() == 2) {
-        let dir = objects.join(&first);
-        for rest in super::files::names(&dir)? {
-            if let Some(id) = ObjectId::from_hex(&format!("{first}{rest}")) {
-                found.push((id, dir.join(rest)));
-            }
-        }
-    }
-    Ok(found)
 }
 
 fn failed(act: &'static str) -> impl Fn(git2::Error) -> Error {

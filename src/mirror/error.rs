@@ -143,6 +143,15 @@ pub enum Error {
     /// The rules refuse to publish the revision's tree.
     #[error(transparent)]
     Refused(#[from] Refusal),
+    /// The mirrors of submodules are too large, but readers keep garbage in them from being removed.
+    #[error(
+        "the submodules have more than {} (--max-mirror-bytes) while garbage is still read",
+        human::bytes(*limit)
+    )]
+    GarbageInUse {
+        /// The limit, in bytes.
+        limit: u64,
+    },
     /// A submodule could not be fetched.
     #[error("submodule {path} ({url})")]
     Module {
@@ -272,6 +281,7 @@ impl Error {
             | Self::IndexKilled { .. }
             | Self::Indexer { .. }
             | Self::NoModule { .. }
+            | Self::GarbageInUse { .. }
             | Self::Cancelled => true,
             Self::Foreign { .. }
             | Self::NotACommit { .. }
@@ -376,6 +386,9 @@ impl Error {
             ),
             Self::NoModule { .. } => {
                 one("it is fetched at the next attempt; if that fails, its error has the reason")
+            }
+            Self::GarbageInUse { .. } => {
+                one("it is removed at the next attempt; if this persists, raise --max-mirror-bytes")
             }
             Self::Cancelled => one("nothing to do: treeswap is shutting down"),
         }

@@ -20,7 +20,7 @@ use super::error::Error;
 use super::index_limiter::IndexLimiter;
 use super::indexer::{Indexer, Job, ObjectTable, Report, Task};
 use super::layout::Layout;
-use super::modules::{Allowance, Held};
+use super::modules::Held;
 use super::packed_blobs::PackedBlobs;
 use super::plan::{RequestReason, Situation, plan, without_haves};
 use super::repo_kind::{self, RepoKind};
@@ -141,16 +141,9 @@ impl Mirror {
     /// same for the configured submodules. Returns the commit. `held` are the published revisions, newest first, which
     /// stay readable.
     pub async fn fetch(&mut self, tip: &Tip, held: &[Revision]) -> Result<Revision, Error> {
-        let revision = self.fetch_own(tip, held, self.options.wire.max_fetch_bytes).await?;
-        let all = Held { all: held, of_remote: held };
-        let mut allowance = Allowance::of(&self.options);
-        let mut fetched = self.fetch_modules(revision, all, &mut allowance).await;
-        // Packs are measured with their garbage, which must not count when a revision is refused.
-        if fetched.is_err() && allowance.is_spent() && self.collect_in_modules(revision, held).await? {
-            allowance = Allowance::of(&self.options);
-            fetched = self.fetch_modules(revision, all, &mut allowance).await;
-        }
-        match fetched {
+        let all = Held::of_one_remote(held);
+        let revision = self.fetch_own(tip, all, self.options.wire.max_fetch_bytes).await?;
+        match self.fetch_modules_without_garbage(revision, all).await {
             Ok(()) => Ok(revision),
             Err(error) => {
                 // The revision will not be published, so submodule mirrors that only it uses are removed.
@@ -166,7 +159,7 @@ impl Mirror {
     pub(super) async fn fetch_own(
         &mut self,
         tip: &Tip,
-        held: &[Revision],
+        held: Held<'_>,
         max_bytes: u64,
     ) -> Result<Revision, Error> {
         self.recreate_if_removed().await?;
@@ -221,7 +214,7 @@ impl Mirror {
     /// Measures, in bytes, the pack that [`Self::fetch`] would receive for the tip, without submodules. The pack is
     /// received completely and discarded: git's protocol does not announce a pack's size.
     pub async fn pack_bytes(&mut self, tip: &Tip, held: &[Revision]) -> Result<u64, Error> {
-        let known = self.inspect(tip.object, held, None).await?;
+        let known = self.inspect(tip.object, Held::of_one_remote(held), None).await?;
         if known.complete.is_some() {
             return Ok(0);
         }
@@ -269,7 +262,7 @@ impl Mirror {
         &mut self,
         request: &Request,
         reason: RequestReason,
-        held: &[Revision],
+        held: Held<'_>,
         max_bytes: u64,
     ) -> Result<Revision, Error> {
         let want = request.wants[0];
@@ -417,14 +410,21 @@ impl Mirror {
     async fn inspect(
         &self,
         want: ObjectId,
-        held: &[Revision],
+        held: Held<'_>,
         received: Option<HashSet<ObjectId>>,
     ) -> Result<LocalState, Error> {
         let layout = Arc::clone(&self.layout);
         let shared = Arc::clone(&self.shared);
-        let held = held.to_vec();
-        let (depth, partial, settled) = (self.options.depth, self.shared.partial, self.settled);
-        let inspection = Inspection { want, held, depth, partial, received, settled };
+        let inspection = Inspection {
+            want,
+            held: held.all.to_vec(),
+            of_remote: held.of_remote.to_vec(),
+            is_submodule: self.is_submodule,
+            depth: self.options.depth,
+            partial: self.shared.partial,
+            received,
+            settled: self.settled,
+        };
         let cancel = CancellationToken::new();
         let _dropped = cancel.clone().drop_guard();
         blocking(move || inspect(&shared.store()?.objects()?, &layout, inspection, &cancel)).await

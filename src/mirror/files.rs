@@ -1,11 +1,12 @@
 //! File names within a mirror, and helpers for file operations with the mirror's errors.
 
 use std::io::{self, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use fs_err as fs;
 
 use super::error::Error;
+use crate::fsx;
 
 /// The file that marks the directory as ours and is locked by the writer.
 pub(super) const MARK: &str = "treeswap";
@@ -15,6 +16,8 @@ pub(super) const TIP: &str = "refs/treeswap/tip";
 pub(super) const VALUES: &str = "treeswap-values";
 /// The prefix of directories with repositories that were set aside; a number follows.
 pub(super) const BROKEN: &str = "broken-";
+/// The prefix of directories that are being removed.
+const TRASH: &str = "tmp_removed-";
 /// The scratch repository for comparing two revisions' history.
 pub(super) const HISTORY: &str = "history";
 
@@ -69,6 +72,19 @@ pub(super) fn remove_matching(dir: &Path, stale: impl Fn(&str) -> bool) -> Resul
     Ok(())
 }
 
+/// Renames a directory, to be removed by [`empty_trash`], and returns its new path in `mirror`. A mirror is never
+/// removed in its place: without its mark file, what is left of it would be a foreign directory.
+pub(super) fn move_to_trash(dir: &Path, mirror: &Path) -> Result<PathBuf, Error> {
+    let trash = mirror.join(fsx::unique(TRASH));
+    fs::rename(dir, &trash).map_err(local("remove", dir))?;
+    Ok(trash)
+}
+
+/// Removes directories. What is left of them after an error or a crash is removed when the mirror is opened next.
+pub(super) fn empty_trash(trash: &[PathBuf]) -> Result<(), Error> {
+    trash.iter().try_for_each(|dir| fs::remove_dir_all(dir).map_err(local("remove", dir)))
+}
+
 /// Treats `NotFound` as success.
 pub(super) fn ignore_absent(removed: io::Result<()>) -> io::Result<()> {
     removed.or_else(|error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) })
@@ -105,6 +121,22 @@ pub(super) fn remove_scratch(dir: &Path) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_mirror_is_removed_under_a_name_that_the_next_opening_sweeps() {
+        use crate::mirror::layout::Layout;
+        use crate::mirror::repo_kind::RepoKind;
+        let dir = tempfile::tempdir().unwrap();
+        let open = |path: &Path| drop(Layout::open(path, RepoKind::Bare, false).unwrap());
+        let [outer, inner] = ["outer", "outer/modules/inner"].map(|name| dir.path().join(name));
+        open(&outer);
+        open(&inner);
+        let trash = move_to_trash(&inner, &outer).unwrap();
+        fs::remove_file(trash.join(MARK)).unwrap(); // as far as a kill lets it come
+        open(&inner);
+        open(&outer);
+        assert!(!trash.exists());
+    }
 
     #[test]
     fn a_file_is_not_replaced_through_a_link_at_its_temporary_name() {

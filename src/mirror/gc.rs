@@ -43,7 +43,7 @@ use super::indexer::{self, Job, Needs, Report, Task};
 use super::layout::Pack;
 use super::odb::ObjectReader;
 use super::repo_kind::RepoKind;
-use super::{Gc, Mirror, pack_index, worktrees};
+use super::{Gc, Mirror, worktrees};
 use crate::revision::{ObjectId, Revision};
 
 impl Mirror {
@@ -138,11 +138,7 @@ impl Mirror {
             max_packs: self.options.max_packs,
             no_room,
         };
-        let job = self.job(Task::CollectGarbage(needs))?;
-        let (pack, gone) = match indexer::run(&self.options.indexer, &job)? {
-            Report::Collected { pack, gone } => (pack, gone),
-            other => return Err(indexer::failure(&self.options.indexer, &job, other)),
-        };
+        let (pack, gone) = self.run(Task::CollectGarbage(needs))?;
         tracing::debug!(pack, gone = gone.join(" "), "garbage collection");
         let Some(_exclusive) = self.shared.exclusive() else { return Ok(()) };
         self.layout.remove_derived()?;
@@ -174,11 +170,10 @@ impl Mirror {
         let fresh = self.layout.size_without_garbage().map(|(bytes, _)| bytes);
         match plan_gc(&packs, fresh, self.options.max_packs, self.options.max_bytes) {
             GcPlan::Nothing => Ok(()),
-            // In git-sync's layout the packs also hold foreign commits, which the remote may not have. And for a
-            // partial clone or a source with several refs, a single fetch does not bring everything that is published.
-            GcPlan::Renew { .. }
-                if self.layout.kind() == RepoKind::Worktrees || self.shared.partial || self.is_source =>
-            {
+            // In git-sync's layout every retained generation needs its commit, those of submodules included, and the
+            // packs also hold foreign commits, which the remote may not have. And for a partial clone or a source with
+            // several refs, a single fetch does not bring everything that is published.
+            GcPlan::Renew { .. } if self.shared.linked || self.shared.partial || self.is_source => {
                 self.repack(held, false)
             }
             GcPlan::Renew { .. } if self.renewal == Renewal::Failed => {
@@ -206,30 +201,20 @@ impl Mirror {
         Ok(packs)
     }
 
-    /// Copies some packs into one, and removes those whose objects it all has.
+    /// Copies some packs into one, and removes them.
     fn merge(&self, names: &[String]) -> Result<(), Error> {
-        let job = self.job(Task::Merge(names.to_vec()))?;
-        let merged = match indexer::run(&self.options.indexer, &job)? {
-            Report::Merged(name) => name,
-            other => return Err(indexer::failure(&self.options.indexer, &job, other)),
-        };
-        let copied: HashSet<ObjectId> = self.ids(&merged)?.into_iter().collect();
-        let mut old = Vec::new();
-        for name in names.iter().filter(|name| **name != merged) {
-            if self.ids(name)?.iter().all(|id| copied.contains(id)) {
-                old.push(name.clone());
-            }
+        let (pack, gone) = self.run(Task::Merge(names.to_vec()))?;
+        tracing::debug!(pack, packs = names.len(), "merged small packs");
+        match self.shared.exclusive() {
+            Some(_exclusive) => self.remove(&gone),
+            None => Ok(()),
         }
-        tracing::debug!(packs = names.len(), objects = copied.len(), "merged small packs");
-        if let Some(_exclusive) = self.shared.exclusive() {
-            self.remove(&old)?;
-        }
-        Ok(())
     }
 
-    fn job(&self, task: Task) -> Result<Job, Error> {
+    /// Runs a task in a child process. Returns the pack that it wrote, and the packs that may be removed.
+    fn run(&self, task: Task) -> Result<(Option<String>, Vec<String>), Error> {
         let bytes = self.layout.bytes()?;
-        Ok(Job {
+        let job = Job {
             dir: self.layout.dir().to_owned(),
             task,
             memory: self.options.index_memory,
@@ -237,7 +222,11 @@ impl Mirror {
             max_bytes: self.options.wire.max_fetch_bytes.max(bytes),
             durable: self.options.durable,
             sandbox: self.options.sandbox,
-        })
+        };
+        match indexer::run(&self.options.indexer, &job)? {
+            Report::Collected { pack, gone } => Ok((pack, gone)),
+            other => Err(indexer::failure(&self.options.indexer, &job, other)),
+        }
     }
 
     /// Removes all packs but `pack`. If the tip is not complete then, damage is recorded. Returns false if nothing was
@@ -273,11 +262,6 @@ impl Mirror {
             }
         }
         if self.options.durable { fsync(&self.layout.dir().join("objects/pack")) } else { Ok(()) }
-    }
-
-    fn ids(&self, name: &str) -> Result<Vec<ObjectId>, Error> {
-        let path = self.pack(name, "idx");
-        pack_index::ids(&path).map_err(local("read", &path))
     }
 
     fn pack(&self, name: &str, suffix: &str) -> PathBuf {

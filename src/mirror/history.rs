@@ -36,6 +36,9 @@ const COMMITS_MAX: usize = 20_000;
 /// thousands of commits name few distinct commits many times.
 const PARENTS_MAX: usize = 200_000;
 
+/// The most pairs of revisions that are remembered because their relation stays unknown.
+const UNTOLD_MAX: usize = 1_000;
+
 /// The known commits, each with its parents.
 #[derive(Debug, Default)]
 struct Graph(HashMap<ObjectId, Vec<ObjectId>>);
@@ -114,6 +117,9 @@ impl Mirror {
     pub async fn relation(&mut self, recorded: Revision, named: Revision) -> Result<Relation, Error> {
         let recorded = recorded.0;
         let named = named.0;
+        if self.untold.contains(&(recorded, named)) {
+            return Ok(Relation::Unknown);
+        }
         let shared = Arc::clone(&self.shared);
         let local = move || {
             let _lease = shared.lease();
@@ -131,11 +137,28 @@ impl Mirror {
                     Err(error) if from == recorded && says_unknown(&error, recorded) => {
                         return Ok(Relation::UnknownToRemote);
                     }
-                    Err(error) => return relation_or_error(error),
+                    Err(error) => {
+                        if is_lasting(&error) {
+                            self.note_untold(recorded, named);
+                        }
+                        return relation_or_error(error);
+                    }
                 };
             }
         }
-        Ok(graph.relation(recorded, named))
+        let relation = graph.relation(recorded, named);
+        if relation == Relation::Unknown {
+            self.note_untold(recorded, named);
+        }
+        Ok(relation)
+    }
+
+    /// Records that asking again for the relation would have the same result.
+    fn note_untold(&mut self, recorded: ObjectId, named: ObjectId) {
+        if self.untold.len() >= UNTOLD_MAX {
+            self.untold.clear();
+        }
+        self.untold.insert((recorded, named));
     }
 
     /// Fetches the history of `from`, `depth` commits deep, and adds it to the graph.
@@ -211,6 +234,15 @@ fn says_unknown(error: &Error, commit: ObjectId) -> bool {
         }
         _ => remote_message(error).is_some_and(names),
     }
+}
+
+/// Returns true if the same request would fail again: the remote does not support filters, or the history exceeds a
+/// limit.
+fn is_lasting(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::Wire(wire::Error::Unsupported { .. }) | Error::FetchBytes { .. } | Error::IndexMemory { .. }
+    )
 }
 
 /// Converts an error of the request for commits. A remote that does not support filters, refuses the request, or sends

@@ -18,6 +18,8 @@ use flate2::read::ZlibDecoder;
 use git2::ObjectType;
 use rustix::fs::OFlags;
 
+use super::error::Error;
+use super::files::names;
 use super::pack_index;
 use crate::revision::ObjectId;
 
@@ -32,6 +34,20 @@ const HEADER_MAX: u64 = 32;
 
 /// Buffer size in bytes for reading and for inflating.
 const BUFFER: usize = 8 << 10;
+
+/// Lists the loose objects in an object directory with their files.
+pub(super) fn list(objects: &Path) -> Result<Vec<(ObjectId, PathBuf)>, Error> {
+    let mut found = Vec::new();
+    for front in names(objects)?.iter().filter(|name| name.len() == 2) {
+        let dir = objects.join(front);
+        for rest in names(&dir)? {
+            if let Some(id) = ObjectId::from_hex(&format!("{front}{rest}")) {
+                found.push((id, dir.join(rest)));
+            }
+        }
+    }
+    Ok(found)
+}
 
 /// The object directories of a store.
 #[derive(Debug)]

@@ -74,6 +74,7 @@ mod tree_to_payload;
 pub mod wire;
 mod worktrees;
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -245,6 +246,8 @@ pub struct Mirror {
     /// This is the mirror of one of several sources: several of its revisions may be current at once, and no single
     /// fetch brings all of them.
     is_source: bool,
+    /// Pairs of revisions whose relation stays unknown, however often the remote is asked.
+    untold: HashSet<(ObjectId, ObjectId)>,
     /// Limits how many mirrors index packs at the same time; `None` without other mirrors.
     index_limiter: Option<Arc<IndexLimiter>>,
     /// The mirrors of submodules.
@@ -269,7 +272,9 @@ impl Mirror {
         Settings { verify: options.verify, durable: options.durable, max_objects: None }.apply()?;
         let mirror =
             Self::begin(options, false, |dir, options| composed.below(dir, options.modules.submodules))?;
-        Ok(Self { is_source: true, index_limiter: Some(Arc::new(IndexLimiter::new(turns))), ..mirror })
+        let index_limiter = IndexLimiter::new(turns);
+        let client = mirror.client.not_counting(index_limiter.wait());
+        Ok(Self { is_source: true, client, index_limiter: Some(Arc::new(index_limiter)), ..mirror })
     }
 
     /// Makes the next fetch recreate the mirror, because an object could not be read.
@@ -318,6 +323,7 @@ impl Mirror {
             received: 0,
             is_submodule,
             is_source: false,
+            untold: HashSet::new(),
             index_limiter: None,
             children: modules::Children::new(),
         })

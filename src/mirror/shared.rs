@@ -148,7 +148,12 @@ impl Shared {
     /// Keeps new readers out while the returned guard exists. `None` if there are readers.
     pub(super) fn exclusive(&self) -> Option<MutexGuard<'_, ()>> {
         let lock = self.lock();
-        (Arc::strong_count(&self.read_lock.readers) == 1).then_some(lock)
+        (!self.has_readers()).then_some(lock)
+    }
+
+    /// Returns true if there are readers, so that no pack can be removed.
+    pub(super) fn has_readers(&self) -> bool {
+        Arc::strong_count(&self.read_lock.readers) > 1
     }
 
     fn lock(&self) -> MutexGuard<'_, ()> {

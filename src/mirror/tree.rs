@@ -324,7 +324,7 @@ pub(super) fn count(
     let mut known: HashMap<ObjectId, u64> = HashMap::new();
     let mut stack = vec![*top];
     while let Some(at) = stack.last().copied() {
-        // A tree is on the stack once for each entry that named it before it was counted.
+        // A tree is on the stack once for each tree that named it before it was counted.
         if known.contains_key(&at) {
             stack.pop();
             continue;
@@ -334,17 +334,16 @@ pub(super) fn count(
         }
         let object = reader.tree(&at).map_err(damaged)?;
         let lines = lines(&at, object.data()).map_err(damaged)?;
-        let before = stack.len();
-        stack.extend(
-            (lines.clone())
-                .filter(|line| line.is_dir() && !known.contains_key(&line.id))
-                .map(|line| line.id)
-                .take(COUNTED_MAX),
-        );
-        if stack.len() + known.len() > COUNTED_MAX {
-            return Ok(None);
+        // Each once, because a directory may name the same tree any number of times.
+        let mut below = HashSet::new();
+        for line in lines.clone().filter(|line| line.is_dir() && !known.contains_key(&line.id)) {
+            below.insert(line.id);
+            if stack.len() + below.len() + known.len() > COUNTED_MAX {
+                return Ok(None);
+            }
         }
-        if stack.len() == before {
+        stack.extend(&below);
+        if below.is_empty() {
             let below = |line: &Line<'_>| known.get(&line.id).copied().unwrap_or(0);
             let sum = lines.fold(0u64, |sum, line| sum.saturating_add(1).saturating_add(below(&line)));
             known.insert(at, sum);
@@ -386,6 +385,18 @@ mod tests {
         cancel.cancel();
         let cancelled = count(&reader, revision, &revision.0, &cancel);
         assert!(matches!(cancelled, Err(Error::Cancelled)), "{cancelled:?}");
+    }
+
+    #[test]
+    fn a_directory_may_name_one_tree_more_often_than_trees_are_counted() {
+        let fixture = Fixture::new();
+        let one = fixture.tree(&[("100644", b"f", fixture.blob(b"x"))]);
+        let names: Vec<_> = (0..=COUNTED_MAX).map(|n| format!("{n:06}")).collect();
+        let lines: Vec<_> = names.iter().map(|name| ("40000", name.as_bytes(), one)).collect();
+        let top = fixture.tree(&lines);
+        let store = fixture.shared.store().unwrap();
+        let counted = count(&store.reader().unwrap(), Revision(top), &top, &CancellationToken::new());
+        assert_eq!(counted.unwrap(), Some(2 * lines.len() as u64));
     }
 
     #[test]

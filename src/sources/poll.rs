@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Mutex;
-use tokio::time::Instant;
 
 use super::SourceError;
 use crate::mirror::{self, Mirror, Tip, TurnWait};
@@ -96,7 +95,7 @@ pub(super) async fn poll(request: PollRequest) -> PollResult {
     let refs = request.refs.clone();
     let timeout = request.timeout;
     let turn_wait = request.turn_wait.clone();
-    match within(timeout, &turn_wait, ask(request)).await {
+    match turn_wait.within(timeout, ask(request)).await {
         Some(answers) => answers,
         None => {
             let seconds = timeout.as_secs_f64();
@@ -106,24 +105,6 @@ pub(super) async fn poll(request: PollRequest) -> PollResult {
             ];
             failed(&refs, &SourceError { what, hints, class: ErrorClass::Timeout })
         }
-    }
-}
-
-/// Runs `work` with a time limit that leaves out the time spent waiting for turns. `None` if it takes longer.
-async fn within<T>(limit: Duration, turn_wait: &TurnWait, work: impl Future<Output = T>) -> Option<T> {
-    let start = Instant::now();
-    let before = turn_wait.total();
-    let mut work = std::pin::pin!(work);
-    let mut deadline = start + limit;
-    loop {
-        if let Ok(done) = tokio::time::timeout_at(deadline, &mut work).await {
-            return Some(done);
-        }
-        let later = start + limit + turn_wait.total().saturating_sub(before);
-        if later <= deadline {
-            return None;
-        }
-        deadline = later;
     }
 }
 
@@ -229,30 +210,4 @@ async fn request_tips(
     let found = mirror.resolve_refs(&refs).await?;
     let tip = |ref_name| found.tip(ref_name).map_err(|error| SourceError::of_mirror(&error.into()));
     Ok(refs.iter().map(tip).collect())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn the_time_that_another_remote_takes_does_not_count() {
-        let seconds = Duration::from_secs;
-        let turn_wait = TurnWait::default();
-        let wait = |time| turn_wait.while_waiting(tokio::time::sleep(time));
-        let fetch = async {
-            wait(seconds(8)).await;
-            tokio::time::sleep(seconds(3)).await;
-            wait(seconds(30)).await;
-            tokio::time::sleep(seconds(6)).await;
-        };
-        assert_eq!(within(seconds(10), &turn_wait, fetch).await, Some(()));
-        let slow = async {
-            wait(seconds(30)).await;
-            tokio::time::sleep(seconds(11)).await;
-        };
-        let start = Instant::now();
-        assert_eq!(within(seconds(10), &turn_wait, slow).await, None);
-        assert_eq!(start.elapsed().as_secs(), 40, "its own time is as limited as ever");
-    }
 }

@@ -32,7 +32,8 @@ impl Relations {
             return Ok(*relation);
         }
         let relation = answer.await?;
-        // A replica of the remote may get the revision later, and the remote may have failed to tell the relation.
+        // A replica of the remote may get the revision later, and the remote may have failed to tell the relation. The
+        // mirror remembers those that stay unknown.
         if !matches!(relation, Relation::UnknownToRemote | Relation::Unknown) {
             if self.0.len() >= MOST {
                 self.0.clear();

@@ -198,6 +198,7 @@ impl SourceSet {
     /// Reads the file, polls the repositories, and chooses the set to be published. `current` is the published set; the
     /// mirrors keep the revisions in `held`. The tip's object id is a digest of the chosen set.
     pub async fn resolve(&mut self, current: Option<Revision>, held: &[Revision]) -> Result<Tip, SetError> {
+        let start = Instant::now();
         let file = self.options.file.clone();
         let own = file.clone();
         let list = detached_io::run(&file, move || SourcesFile::read(&own));
@@ -208,7 +209,7 @@ impl SourceSet {
             Err(_) => return Err(unread(&detached_io::timeout_error().to_string()).into()),
         };
         self.published = current.map(|current| self.composer.objects().parts(current)).unwrap_or_default();
-        self.apply_list(list).await?;
+        self.apply_list(list, start).await?;
         if self.repositories.values().all(|repository| !repository.busy) && self.composer.take_damage() {
             for repository in self.repositories.values_mut() {
                 repository.mirror.lock().await.distrust();
@@ -224,7 +225,7 @@ impl SourceSet {
         let waiting = self.answer_sender.begin_waiting();
         let requested = self.answer_sender.requests.take();
         self.start_polls(&requested, held, is_outage);
-        self.wait_for_answers(&not_awaited, is_outage).await;
+        self.wait_for_answers(&not_awaited, is_outage, start).await;
         drop(waiting);
         self.accept_answers();
         self.log_failures();
@@ -234,7 +235,8 @@ impl SourceSet {
     }
 
     /// Follows the listed sources: opens the mirrors of new repositories, and closes those that are no longer listed.
-    async fn apply_list(&mut self, list: SourcesFile) -> Result<(), SetError> {
+    /// The attempt began at `start`.
+    async fn apply_list(&mut self, list: SourcesFile, start: Instant) -> Result<(), SetError> {
         // All checks of the file come first, so that an error changes nothing.
         let checked = list.sources.into_iter().map(|listed| self.wire_options(listed));
         let checked = checked.collect::<Result<Vec<_>, _>>()?;
@@ -252,10 +254,10 @@ impl SourceSet {
             }
             followed.push(Followed { listed, mirror, repo, unopened: None });
         }
-        let deadline = self.opening_deadline(list.on_failure);
+        let needs_all = self.needs_all(list.on_failure);
         let mut unopened = BTreeMap::new();
         for source in &mut followed {
-            if let Err(why) = self.finish_opening(&source.mirror, deadline).await {
+            if let Err(why) = self.finish_opening(&source.mirror, start, needs_all).await {
                 unopened.insert(source.mirror.clone(), why);
             }
             source.unopened = unopened.get(&source.mirror).cloned();
@@ -373,25 +375,32 @@ impl SourceSet {
         self.options.one_time || is_first || on_failure == OnFailure::Hold
     }
 
+    /// How long an attempt waits for answers if the set can be published without some of them.
+    fn answers_wait(&self) -> Duration {
+        if !self.delivery_waits() {
+            return ANSWERS_WAIT;
+        }
+        // Twice the duration of the slowest last poll, so that repositories that become slower still answer in time.
+        let slowest = self.repositories.values().filter_map(|repository| repository.last_duration).max();
+        RULES_WAIT.max(slowest.unwrap_or_default() * 2)
+    }
+
+    /// Until when an attempt that began at `start` waits for answers at most. A poll may take longer than the attempt
+    /// if other remotes use up its time, and then the attempt must not end without an error that names the source. A
+    /// poll that exceeds its own time has ended by then.
+    fn answers_deadline(&self, start: Instant) -> Instant {
+        start + self.options.timeout.mul_f64(0.95)
+    }
+
     /// Waits for answers: for all if the set cannot be published without them, otherwise for a limited time and without
     /// the repositories in `not_awaited`. In an outage of all repositories that time begins with the first answer.
-    async fn wait_for_answers(&mut self, not_awaited: &BTreeSet<String>, is_outage: bool) {
-        let timeout = self.options.timeout;
+    async fn wait_for_answers(&mut self, not_awaited: &BTreeSet<String>, is_outage: bool, start: Instant) {
         let all = self.needs_all(self.on_failure);
-        let limit = if self.delivery_waits() {
-            // Twice the duration of the slowest last poll, so that repositories that become slower still answer in
-            // time.
-            let slowest = self.repositories.values().filter_map(|repository| repository.last_duration).max();
-            RULES_WAIT.max(slowest.unwrap_or_default() * 2).min(timeout)
-        } else {
-            ANSWERS_WAIT
-        };
-        let mut deadline = Instant::now()
-            + match (all, is_outage) {
-                (true, _) => timeout.saturating_mul(2),
-                (false, true) => timeout,
-                (false, false) => limit,
-            };
+        let limit = self.answers_wait();
+        let mut deadline = self.answers_deadline(start);
+        if !all && !is_outage {
+            deadline = deadline.min(Instant::now() + limit);
+        }
         loop {
             let is_awaited = |(name, repository): (&String, &Repository)| {
                 repository.busy && (all || !not_awaited.contains(name))

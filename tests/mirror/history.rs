@@ -113,6 +113,8 @@ fn a_server_that_cannot_leave_trees_out_is_not_asked_and_what_is_not_known_is_sa
         let (relation, _, bytes) = far.cost(|| ask(main[3], tip));
         assert_eq!(relation, Relation::Unknown);
         assert!(bytes < 2_000, "{bytes}: no pack came");
+        let again = far.cost(|| ask(main[3], tip)).1;
+        assert_eq!(again, 0, "the answer would be the same");
         assert_eq!(ask(main[8], tip), Relation::Ahead, "what the mirror knows by itself");
         assert_untouched(&far.bench, &packs, tip);
     }
@@ -130,6 +132,7 @@ fn beyond_the_cap_nothing_is_known_but_what_two_tips_have_in_common_is_enough() 
     let (far_back, _, bytes) = far.cost(|| ask(main[5], tip));
     assert_eq!(far_back, Relation::Unknown);
     assert!(bytes < 1 << 20, "{bytes}");
+    assert_eq!(far.cost(|| ask(main[5], tip)).1, 0, "the answer would be the same");
     let (nearer, _, bytes) = far.cost(|| ask(main[300], tip));
     assert_eq!(nearer, Relation::Ahead);
     println!("900 commits: {bytes} bytes");

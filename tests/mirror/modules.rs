@@ -563,6 +563,7 @@ fn the_server_of_a_new_url_does_not_learn_what_came_from_the_old_one() {
     let mut mirror = Mirror::open(options.clone()).unwrap();
     let mut held = Vec::new();
     let mut commits = Vec::new();
+    family.commit("old", &Files::new().file("s", "0"));
     for (name, text) in [("old", "1"), ("new", "2"), ("new", "3")] {
         let server = if name == "old" { &one } else { &two };
         let sub = family.commit(name, &Files::new().file("s", text));
@@ -584,6 +585,13 @@ fn the_server_of_a_new_url_does_not_learn_what_came_from_the_old_one() {
     for (at, text) in held.iter().rev().zip(["1", "2", "3"]) {
         assert_eq!(family.shown(&mirror, *at), format!("sub/s={text}"), "what is published stays readable");
     }
+    let sub = family.bench.dir().join("modules/sub");
+    for commit in &commits {
+        let mut git = run::clean("git", family.bench.world.dir());
+        let history =
+            run::to_end(git.arg("--git-dir").arg(&sub).args(["rev-list", commit.as_str()])).expect_ok("git");
+        assert_eq!(history.stdout.lines().count(), 1, "the boundary of each is known to git");
+    }
 }
 
 #[test]
@@ -602,12 +610,48 @@ fn garbage_of_submodules_does_not_make_a_revision_too_large() {
         mirror.housekeep(&held).unwrap();
         assert_eq!(payload(&mirror.objects(), held[0]).bytes, 600_000 + declared_bytes());
     }
+    // Garbage that is still being read is no fault of a commit's author.
+    let reader = mirror.objects().blobs();
+    let next = |n| {
+        let a = family.commit("a", &Files::new().file("f", noise(n, 300_000)));
+        remote.commit(&with(Files::new(), &[("a", "../a", &a)]));
+    };
+    let error = (10..20).find_map(|n| {
+        next(n);
+        try_update(&mut mirror, &held).err()
+    });
+    let error = error.expect("more than the mirrors may have");
+    assert!(matches!(error, Error::GarbageInUse { .. }) && error.is_transient(), "{error:?}");
+    drop(reader);
+    update(&mut mirror, &held);
     // What is needed counts as before.
     let large = family.commit("a", &Files::new().file("f", noise(200, 1_800_000)));
     let b = family.commit("b", &Files::new().file("f", noise(201, 300_000)));
     remote.commit(&with(Files::new(), &[("a", "../a", &large), ("b", "../b", &b)]));
     let error = try_update(&mut mirror, &held).unwrap_err();
     assert!(error.to_string().contains("--max-mirror-bytes"), "{error}");
+}
+
+#[test]
+fn in_git_syncs_layout_submodules_keep_the_commits_of_retained_generations() {
+    let mut family = Family::new(&["sub"]);
+    family.bench.options.worktrees = true;
+    family.bench.options.dir = family.bench.world.dir().join("root/.git");
+    family.bench.options.max_packs = 1;
+    let mut mirror = family.bench.open();
+    let mut held = Vec::new();
+    for n in 0..6 {
+        // While there is a reader no pack is removed, so that soon there are too many.
+        let reader = (n < 4).then(|| mirror.objects().blobs());
+        let sub = family.commit("sub", &Files::new().file("s", n.to_string()));
+        family.bench.world.remote.commit(&with(Files::new(), &[("sub", "../sub", &sub)]));
+        held.insert(0, update(&mut mirror, &held));
+        mirror.housekeep(&held).unwrap();
+        drop(reader);
+    }
+    for (at, n) in held.iter().rev().zip(0..) {
+        assert_eq!(family.shown(&mirror, *at), format!("sub/s={n}"));
+    }
 }
 
 /// The size of `.gitmodules` with the submodules `a` and `b`.

@@ -62,6 +62,23 @@ fn only_the_files_that_are_selected_come() {
 }
 
 #[test]
+fn merged_packs_still_say_that_what_they_lack_was_left_out() {
+    let (mut bench, files) = bench("blob:none");
+    bench.options.max_packs = 2;
+    let mut mirror = bench.open();
+    let mut held = Vec::new();
+    for n in 0..3 {
+        bench.world.remote.commit(&files.clone().file("small/c", n.to_string()));
+        held.insert(0, filled(&mut mirror, &held, &sparse("/small/\n")));
+    }
+    let before = bench.packs().len();
+    mirror.housekeep(&held).unwrap();
+    let packs = bench.packs();
+    assert!(packs.len() < before, "{before} packs were not merged");
+    assert!(packs.iter().all(|pack| pack.with_extension("promisor").exists()), "{packs:?}");
+}
+
+#[test]
 fn of_a_directory_only_its_files_come() {
     // Without the trees on the way, too.
     for filter in ["blob:none", "tree:0", "tree:1"] {

@@ -21,7 +21,8 @@ const HAVES_MAX: usize = 16;
 pub(super) struct LocalState {
     /// Commits that are present with their tree; the last fetched tip first, then held revisions, newest first.
     pub(super) haves: Vec<ObjectId>,
-    /// The shallow boundary: present commits whose parents are absent.
+    /// The shallow boundary for requests: present commits whose parents are absent. In the mirror of a submodule only
+    /// that of `haves`, because the remote must not learn what came from another one.
     pub(super) shallow: Vec<ObjectId>,
     /// The wanted tip, if it is present and complete.
     pub(super) complete: Option<CompleteTip>,
@@ -43,6 +44,9 @@ pub(super) struct Inspection {
     pub(super) want: ObjectId,
     /// The published revisions, newest first.
     pub(super) held: Vec<Revision>,
+    /// Those of them that the remote may learn.
+    pub(super) of_remote: Vec<Revision>,
+    pub(super) is_submodule: bool,
     pub(super) depth: Depth,
     pub(super) partial: bool,
     /// Set after a pack arrived: the commits at which the remote's own history ends. The indexing child has then
@@ -60,10 +64,10 @@ pub(super) fn inspect(
     inspection: Inspection,
     cancel: &CancellationToken,
 ) -> Result<LocalState, Error> {
-    let Inspection { want, held, depth, partial, received, settled } = inspection;
+    let Inspection { want, held, of_remote, is_submodule, depth, partial, received, settled } = inspection;
     let mut known = LocalState { shallow: layout.shallow(), ..LocalState::default() };
     let mut base = None;
-    for id in layout.tip().into_iter().chain(held.iter().map(|held| held.0)) {
+    for id in layout.tip().into_iter().chain(of_remote.iter().map(|held| held.0)) {
         let Ok(commit) = reader.commit(&id) else { continue };
         if known.haves.contains(&id) || known.haves.len() == HAVES_MAX || !reader.has(&commit.tree) {
             continue;
@@ -74,6 +78,10 @@ pub(super) fn inspect(
         }
         base.get_or_insert(commit.tree);
         known.haves.push(id);
+    }
+    let is_cut = !known.shallow.is_empty();
+    if is_submodule && is_cut {
+        known.shallow = boundary_of(reader, &known.haves, &known.shallow, cancel)?;
     }
     if !reader.has(&want) {
         return Ok(known);
@@ -90,14 +98,14 @@ pub(super) fn inspect(
     let has_received = received.is_some();
     let ends = received.unwrap_or_default();
     // Then nothing is cut off, and the history of the last complete tip is whole if garbage collection kept it.
-    let is_whole = depth == Depth::Full && known.shallow.is_empty() && ends.is_empty();
+    let is_whole = depth == Depth::Full && !is_cut && ends.is_empty();
     let settled = settled.filter(|id| is_whole && held.contains(&Revision(*id)));
     let mut walk = HistoryWalk::new(reader, depth, &ends, cancel).until(settled);
     let history = match walk.of(commit) {
         Ok(history) => history,
         Err(None) => return Err(Error::Cancelled),
         // It would be the same in another pack.
-        Err(Some(error @ ObjectError::Malformed { .. })) if has_received => {
+        Err(Some(error @ (ObjectError::Malformed { .. } | ObjectError::TooLarge { .. }))) if has_received => {
             return Err(Error::damaged(Revision(commit), error));
         }
         Err(Some(_)) => return Ok(known),
@@ -127,4 +135,54 @@ pub(super) fn inspect(
         known.complete = Some(CompleteTip { commit, parents, boundary });
     }
     Ok(known)
+}
+
+/// Those commits of the boundary at which the history of `tips` ends.
+fn boundary_of(
+    reader: &ObjectReader<'_>,
+    tips: &[ObjectId],
+    boundary: &[ObjectId],
+    cancel: &CancellationToken,
+) -> Result<Vec<ObjectId>, Error> {
+    let ends = boundary.iter().copied().collect();
+    let mut walk = HistoryWalk::new(reader, Depth::Full, &ends, cancel);
+    let mut found = Vec::new();
+    for tip in tips {
+        match walk.of(*tip) {
+            Ok(history) => found.extend(history.boundary),
+            Err(None) => return Err(Error::Cancelled),
+            Err(Some(_)) => {} // of no use to the remote, which then sends more
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mirror::fixture::Fixture;
+
+    #[test]
+    fn an_ancestor_that_is_too_large_is_refused_and_not_asked_for_again() {
+        let fixture = Fixture::new();
+        let tree = fixture.tree(&[]);
+        let text = format!("tree {tree}\nauthor a <a@b> 0 +0000\ncommitter a <a@b> 0 +0000\n\n");
+        let text = text + &"x".repeat(crate::mirror::odb::COMMIT_MAX);
+        let large = Revision(fixture.write(git2::ObjectType::Commit, text.as_bytes()));
+        let want = fixture.commit(tree, &[large]).0;
+        let inspection = Inspection {
+            want,
+            held: Vec::new(),
+            of_remote: Vec::new(),
+            is_submodule: false,
+            depth: Depth::Full,
+            partial: false,
+            received: Some(HashSet::new()),
+            settled: None,
+        };
+        let store = fixture.shared.store().unwrap();
+        let reader = store.objects().unwrap();
+        let error = inspect(&reader, &fixture.layout, inspection, &CancellationToken::new()).unwrap_err();
+        assert!(error.is_refusal(), "{error:?}");
+    }
 }

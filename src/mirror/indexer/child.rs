@@ -23,11 +23,11 @@ use git2::{ErrorClass, ErrorCode};
 use rustix::process::{DumpableBehavior, Resource, Rlimit, Signal};
 
 use super::pack::{self, IndexError, IndexedPack, Limits};
-use super::repack::repack;
+use super::repack::{merge, repack};
 use super::{Job, ObjectTable, PACKS, Report, Task};
 use crate::mirror::object_error::ObjectError;
-use crate::mirror::odb::{Settings, Store, oid};
-use crate::mirror::{closure, pack_index};
+use crate::mirror::odb::{Settings, Store};
+use crate::mirror::{Error, closure};
 use crate::revision::ObjectId;
 use crate::sandbox::Files;
 
@@ -145,20 +145,35 @@ fn work(job: &Job) -> (Report, Option<Arc<ObjectTable>>) {
             let wanted = read_wanted(*count, &mut from)?;
             index(job, None, true, |_| report_none_arrived(job, &wanted), from)
         }
-        Task::Merge(packs) => merge(job, packs),
-        Task::CollectGarbage(needs) => repack(job, needs).map_err(|error| match error {
-            crate::mirror::Error::Git { source, .. } => Abort::Git(source.0),
-            other => Abort::Report(match crate::human::one_line(&other) {
-                text if is_exhausted(&text, job) => Report::Memory,
-                text => Report::Local(text),
-            }),
-        }),
+        Task::Merge(packs) => merge(&job.dir, packs).map_err(|error| abort(error, job)),
+        Task::CollectGarbage(needs) => repack(job, needs).map_err(|error| abort(error, job)),
     });
     let report = match done {
         Ok(report) | Err(Abort::Report(report)) => report,
         Err(Abort::Git(error)) => classify(&error, job),
     };
     (report, table)
+}
+
+/// An object of another type is the author's fault only if it is in the received pack. The damaged index of another
+/// pack leads to other objects, too.
+fn of_other_pack(error: ObjectError, is_received: impl Fn(&ObjectId) -> bool) -> ObjectError {
+    match error {
+        ObjectError::OtherKind { id, expected, found } if !is_received(&id) => {
+            ObjectError::Unreadable { id, expected, why: format!("an earlier pack has a {found} there") }
+        }
+        error => error,
+    }
+}
+
+fn abort(error: Error, job: &Job) -> Abort {
+    match error {
+        Error::Git { source, .. } => Abort::Git(source.0),
+        other => Abort::Report(match crate::human::one_line(&other) {
+            text if is_exhausted(&text, job) => Report::Memory,
+            text => Report::Local(text),
+        }),
+    }
 }
 
 /// Configures libgit2.
@@ -281,27 +296,8 @@ fn verify(
     }
     Ok(error.map(|error| {
         let at = closure::path_to(&reader, peeled.tree, error.id());
-        Report::Incomplete { at: at.map(Into::into), error }
+        Report::Incomplete { at: at.map(Into::into), error: of_other_pack(error, |id| taken.has(id)) }
     }))
-}
-
-/// Writes the objects of some packs into a new one. libgit2 writes it through its indexer, which hashes every object
-/// again, so an object that the new index lists was copied correctly.
-fn merge(job: &Job, names: &[String]) -> Result<Report, Abort> {
-    let store = Store::open(&job.dir)?;
-    let packs = job.dir.join(PACKS);
-    let local = |error: io::Error| Abort::Report(Report::Local(format!("read the index of a pack: {error}")));
-    let reader = store.reader()?;
-    let mut builder = store.builder()?;
-    for name in names {
-        for id in pack_index::ids(&packs.join(format!("{name}.idx"))).map_err(local)? {
-            reader.check_loose(&id)?;
-            builder.insert_object(oid(&id), None)?;
-        }
-    }
-    builder.write(&packs, 0o444)?;
-    let name = builder.name()?.unwrap_or_default();
-    Ok(Report::Merged(format!("pack-{name}")))
 }
 
 /// Converts an error of libgit2 to a report. libgit2 reports a failed allocation as such, or as the operation that
@@ -349,6 +345,14 @@ mod tests {
 
     /// A pack without objects.
     const EMPTY: [u8; 32] = *b"PACK\0\0\0\x02\0\0\0\0\x02\x9d\x08\x82\x3b\xd8\xa8\xea\xb5\x10\xad\x6a\xc7\x5c\x82\x3c\xfd\x3e\xd3\x1e";
+
+    #[test]
+    fn an_object_of_another_type_is_the_authors_fault_only_in_the_received_pack() {
+        let id = ObjectId([7; 20]);
+        let other = ObjectError::OtherKind { id, expected: "tree".into(), found: "blob".into() };
+        assert_eq!(of_other_pack(other.clone(), |_| true), other);
+        assert!(matches!(of_other_pack(other, |_| false), ObjectError::Unreadable { .. }));
+    }
 
     #[test]
     fn a_useless_pack_is_removed_unless_the_mirror_had_it() {

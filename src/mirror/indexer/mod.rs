@@ -95,9 +95,7 @@ pub(super) enum Report {
         /// The pack's name, without a suffix.
         pack: String,
     },
-    /// The objects of the packs are now in this pack, too.
-    Merged(String),
-    /// Garbage was collected: every needed object of the packs in `gone` is also in another pack.
+    /// Garbage was collected, or packs were merged: every needed object of the packs in `gone` is also in another pack.
     Collected {
         /// The new pack, if one was written.
         pack: Option<String>,

@@ -22,7 +22,7 @@ use crate::mirror::files::{local, replace};
 use crate::mirror::gc_plan::{PackUsage, RepackPlan, plan_repack};
 use crate::mirror::odb::{ObjectReader, Store, oid};
 use crate::mirror::repo_kind::BRANCH;
-use crate::mirror::{Error, git_index, pack_index, tree};
+use crate::mirror::{Error, git_index, loose, pack_index, tree};
 use crate::revision::ObjectId;
 
 /// Loose objects younger than this may belong to a commit that is being created, and are kept.
@@ -64,9 +64,9 @@ pub(super) fn repack(job: &Job, needs: &Needs) -> Result<Report, Error> {
         let entries = pack_index::entries(&path).map_err(local("read", &path))?;
         packs.push((name, entries));
     }
-    let loose = loose_objects(git)?;
+    let loose_objects = loose::list(&git.join("objects"))?;
     let ids = packs.iter().flat_map(|(_, entries)| entries.iter().map(|entry| entry.id));
-    let mut all = Objects::new(ids.chain(loose.iter().map(|(id, _)| *id)).collect());
+    let mut all = Objects::new(ids.chain(loose_objects.iter().map(|(id, _)| *id)).collect());
     let store = Store::open(git).map_err(|source| open_failed(git, source))?;
     let reader = store.reader().map_err(|source| open_failed(git, source))?;
     for id in &needs.held {
@@ -98,10 +98,23 @@ pub(super) fn repack(job: &Job, needs: &Needs) -> Result<Report, Error> {
     drop((packs, kept));
     let pack = write_pack(git, &store, &wanted, &rewrite)?;
     expire_reflogs(git, &all, job.durable)?;
-    for (_, path) in loose.iter().filter(|(id, _)| !all.is_needed(id)) {
+    for (_, path) in loose_objects.iter().filter(|(id, _)| !all.is_needed(id)) {
         remove_if_old(path);
     }
     let gone = gone.into_iter().chain(rewrite).filter(|name| Some(name) != pack.as_ref()).collect();
+    Ok(Report::Collected { pack, gone })
+}
+
+/// Copies the objects of some packs into a new one. Nothing is removed here.
+pub(super) fn merge(git: &Path, names: &[String]) -> Result<Report, Error> {
+    let mut ids = Vec::new();
+    for name in names {
+        let path = git.join("objects/pack").join(format!("{name}.idx"));
+        ids.extend(pack_index::ids(&path).map_err(local("read", &path))?);
+    }
+    let store = Store::open(git).map_err(|source| open_failed(git, source))?;
+    let pack = write_pack(git, &store, &ids, names)?;
+    let gone = names.iter().filter(|name| Some(*name) != pack.as_ref()).cloned().collect();
     Ok(Report::Collected { pack, gone })
 }
 
@@ -246,9 +259,10 @@ fn write_pack(git: &Path, store: &Store, ids: &[ObjectId], from: &[String]) -> R
     }
     builder.write(&packs, 0o444).map_err(act)?;
     let name = format!("pack-{}", builder.name().map_err(act)?.unwrap_or_default());
+    drop(builder); // before the ids are read, because both take memory for each object
     let path = packs.join(format!("{name}.idx"));
-    let written: HashSet<_> = pack_index::ids(&path).map_err(local("read", &path))?.into_iter().collect();
-    if let Some(id) = ids.iter().find(|id| !written.contains(id)) {
+    let written = pack_index::ids(&path).map_err(local("read", &path))?; // sorted, as in every index
+    if let Some(id) = ids.iter().find(|id| written.binary_search(id).is_err()) {
         let why = io::Error::other(format!("{id} is not in it"));
         return Err(Error::Local { act: "check the new pack", path, source: why });
     }
@@ -266,20 +280,6 @@ fn pack_names(git: &Path) -> Result<Vec<String>, Error> {
     let all = crate::mirror::files::names(&dir)?;
     let stems = all.iter().filter_map(|name| name.strip_suffix(".pack"));
     Ok(stems.filter(|stem| dir.join(format!("{stem}.idx")).exists()).map(ToOwned::to_owned).collect())
-}
-
-/// All loose objects and their files.
-fn loose_objects(git: &Path) -> Result<Vec<(ObjectId, PathBuf)>, Error> {
-    let objects = git.join("objects");
-    let mut found = Vec::new();
-    for front in crate::mirror::files::names(&objects)?.iter().filter(|name| name.len() == 2) {
-        for rest in crate::mirror::files::names(&objects.join(front))? {
-            if let Some(id) = ObjectId::from_hex(&format!("{front}{rest}")) {
-                found.push((id, objects.join(front).join(rest)));
-            }
-        }
-    }
-    Ok(found)
 }
 
 /// Removes a loose object's file if it is old enough. On a failure the next garbage collection tries again.

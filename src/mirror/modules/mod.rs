@@ -28,18 +28,17 @@ use std::path::Path;
 use std::pin::Pin;
 use std::sync::{Arc, MutexGuard};
 
-use fs_err as fs;
 use tokio_util::sync::CancellationToken;
 
 use super::error::Error;
-use super::files::local;
+use super::files::{empty_trash, move_to_trash};
 use super::object_error::ObjectError;
-use super::{Mirror, Options, Tip};
+use super::{Gc, Mirror, Options, Tip};
 use crate::payload::{Limits, Refusal, Rule, escaped};
 use crate::revision::{ObjectId, Ref, Revision};
 
 pub use address::Hosts;
-pub(super) use allowance::Allowance;
+use allowance::Allowance;
 pub use depth::Submodules;
 use dirs::entries;
 pub(super) use dirs::{DIR, object_dirs};
@@ -92,13 +91,49 @@ pub(super) struct Held<'a> {
     pub(super) of_remote: &'a [Revision],
 }
 
+impl<'a> Held<'a> {
+    /// Revisions that all belong to the remote.
+    pub(super) fn of_one_remote(held: &'a [Revision]) -> Self {
+        Self { all: held, of_remote: held }
+    }
+}
+
 /// A boxed future, because fetching a submodule's submodules is recursive.
 pub(super) type Fetching<'a> = Pin<Box<dyn Future<Output = Result<(), Error>> + Send + 'a>>;
 
 impl Mirror {
-    /// Ensures that the mirrors hold the submodules of a revision, recursively if configured, within the allowance for
-    /// all of them together. The revision itself must be in the mirror.
-    pub(super) fn fetch_modules<'a>(
+    /// Ensures that the mirrors hold the submodules of a revision, recursively if configured, within the limits for all
+    /// of them together. The revision itself must be in the mirror. Their packs are measured with their garbage, which
+    /// must not count when a revision is refused.
+    pub(super) async fn fetch_modules_without_garbage(
+        &mut self,
+        revision: Revision,
+        held: Held<'_>,
+    ) -> Result<(), Error> {
+        loop {
+            let mut allowance = Allowance::of(&self.options);
+            let fetched = self.fetch_modules(revision, held, &mut allowance).await;
+            if fetched.is_ok() || !allowance.is_spent() {
+                return fetched;
+            }
+            let was_read = self.shared.has_readers();
+            // What the revision needs stays, and is not fetched again. So there is less garbage each time.
+            match self.collect_in_modules(revision, held.all).await {
+                Ok(true) => {}
+                Ok(false) if self.options.gc != Gc::Off && (was_read || self.shared.has_readers()) => {
+                    return Err(Error::GarbageInUse { limit: self.options.max_bytes });
+                }
+                Ok(false) => return fetched,
+                Err(error) => {
+                    tracing::warn!(%error, "cannot collect garbage of submodules");
+                    return fetched;
+                }
+            }
+        }
+    }
+
+    /// The same within an allowance.
+    fn fetch_modules<'a>(
         &'a mut self,
         revision: Revision,
         held: Held<'a>,
@@ -119,10 +154,9 @@ impl Mirror {
         self.fill_lists(revision).await?;
         let links = self.links_of(revision).await?;
         let before = self.links_of_readable(held.all).await?;
-        let of_remote = self.links_of_readable(held.of_remote).await?;
         // Any number of earlier revisions may have been fetched but never published, each with other submodules. Their
         // mirrors are removed here.
-        self.forget_modules_but(links.iter().chain(before.iter().flatten())).await;
+        self.forget_modules_but(links.iter().chain(before.iter().map(|(_, old)| old))).await;
         let refuse = |link: &Link, rule| Error::from(refusal(revision, link, rule));
         if let Some(last) = links.last() {
             allowance.declare(links.len()).map_err(|rule| refuse(last, rule))?;
@@ -131,11 +165,12 @@ impl Mirror {
             let url =
                 self.address(&link).map_err(|why| refuse(&link, Rule::Submodule { why: why.to_string() }))?;
             // In the order of `held`: newest first.
-            let same = |old: &&Link| old.name == link.name;
-            let has_url = |old: &&Link| self.address(old).is_ok_and(|of| of == url);
-            let all: Vec<_> = before.iter().flatten().filter(same).map(|old| Revision(old.commit)).collect();
-            let of_remote = of_remote.iter().flatten().filter(same).filter(has_url);
-            let of_remote: Vec<_> = of_remote.map(|old| Revision(old.commit)).collect();
+            let same = before.iter().filter(|(_, old)| old.name == link.name);
+            let is_of_remote = |(of, old): &&(Revision, Link)| {
+                held.of_remote.contains(of) && self.address(old).is_ok_and(|address| address == url)
+            };
+            let all: Vec<_> = same.clone().map(|(_, old)| Revision(old.commit)).collect();
+            let of_remote: Vec<_> = same.filter(is_of_remote).map(|(_, old)| Revision(old.commit)).collect();
             let held = Held { all: &all, of_remote: &of_remote };
             let tip = Tip { name: None, object: link.commit, peeled: Some(link.commit) };
             allowance.enter(&link.path).map_err(|rule| refuse(&link, rule))?;
@@ -143,7 +178,7 @@ impl Mirror {
             let received_before = child.received_bytes();
             let usual = child.options.wire.max_fetch_bytes;
             // An argument, not an option of the mirror: the mirror outlives a fetch whose future is dropped.
-            let measured = match child.fetch_own(&tip, held.of_remote, allowance.fetch_bytes(usual)).await {
+            let measured = match child.fetch_own(&tip, held, allowance.fetch_bytes(usual)).await {
                 Ok(commit) => child.measure(commit).await.map(|(bytes, entries)| (commit, bytes, entries)),
                 Err(error) => Err(error),
             };
@@ -192,12 +227,7 @@ impl Mirror {
         // They are moved to the other thread. If this future is dropped or fails, they are opened again later.
         let mut children = std::mem::take(&mut self.children);
         let (children, freed) = super::blocking::blocking(move || {
-            let mut freed = false;
-            for (key, commits) in &needed {
-                if let Some(child) = children.get_mut(key) {
-                    freed |= child.mirror.free_space(commits)?;
-                }
-            }
+            let freed = free_space(&mut children, &needed)?;
             Ok((children, freed))
         })
         .await?;
@@ -208,13 +238,13 @@ impl Mirror {
     /// Removes the mirrors of submodules that none of the `held` revisions has, after a revision was refused.
     pub(super) async fn forget_modules(&mut self, held: &[Revision]) {
         let Ok(links) = self.links_of_readable(held).await else { return };
-        self.forget_modules_but(links.iter().flatten()).await;
+        self.forget_modules_but(links.iter().map(|(_, link)| link)).await;
     }
 
     async fn forget_modules_but<'l>(&mut self, needed: impl Iterator<Item = &'l Link>) {
         let needed: BTreeSet<_> = needed.map(|link| dir_name(&link.name)).collect();
         self.children.retain(|key, _| needed.contains(key));
-        let dir = self.layout.dir().join(DIR);
+        let dir = self.layout.dir().to_owned();
         let shared = Arc::clone(&self.shared);
         let forgotten = super::blocking::blocking(move || {
             remove_all_but(&dir, shared.exclusive(), |key| needed.contains(key))
@@ -240,13 +270,8 @@ impl Mirror {
     /// Returns true if space was freed.
     pub(super) fn free_modules(&mut self, keep: &[Revision]) -> Result<bool, Error> {
         let needed = self.modules_of(keep)?;
-        let mut freed = self.remove_modules_but(&needed)?;
-        for (key, commits) in &needed {
-            if let Some(child) = self.children.get_mut(key) {
-                freed |= child.mirror.free_space(commits)?;
-            }
-        }
-        Ok(freed)
+        let removed = self.remove_modules_but(&needed)?;
+        Ok(free_space(&mut self.children, &needed)? || removed)
     }
 
     /// The submodules of the `held` revisions, by the directory name of their mirror, with the commits that each must
@@ -260,9 +285,8 @@ impl Mirror {
 
     /// Removes the mirrors of other submodules. Returns true if there were any.
     fn remove_modules_but(&mut self, needed: &BTreeMap<String, Vec<Revision>>) -> Result<bool, Error> {
-        let removed = remove_all_but(&self.layout.dir().join(DIR), self.shared.exclusive(), |key| {
-            needed.contains_key(key)
-        })?;
+        let removed =
+            remove_all_but(self.layout.dir(), self.shared.exclusive(), |key| needed.contains_key(key))?;
         self.children.retain(|key, _| !removed.contains(key));
         Ok(!removed.is_empty())
     }
@@ -274,7 +298,7 @@ impl Mirror {
     }
 
     /// The submodules of each revision whose submodules can be read.
-    async fn links_of_readable(&self, revisions: &[Revision]) -> Result<Vec<Vec<Link>>, Error> {
+    async fn links_of_readable(&self, revisions: &[Revision]) -> Result<Vec<(Revision, Link)>, Error> {
         let shared = Arc::clone(&self.shared);
         let revisions = revisions.to_vec();
         super::blocking::blocking(move || Ok(readable_links(&shared.store()?, &revisions))).await
@@ -348,34 +372,45 @@ pub(super) fn missing_object_of_links(
 }
 
 /// The submodules of each revision whose submodules can be read. The other revisions cannot be published anyway.
-fn readable_links(store: &super::odb::Store, revisions: &[Revision]) -> Vec<Vec<Link>> {
-    revisions.iter().filter_map(|revision| links_in(store, *revision).ok()).collect()
+fn readable_links(store: &super::odb::Store, revisions: &[Revision]) -> Vec<(Revision, Link)> {
+    let links_of = |of| links_in(store, of).unwrap_or_default().into_iter().map(move |link| (of, link));
+    revisions.iter().copied().flat_map(links_of).collect()
+}
+
+/// Frees space in open mirrors of submodules. Returns true if it freed any.
+fn free_space(children: &mut Children, needed: &BTreeMap<String, Vec<Revision>>) -> Result<bool, Error> {
+    let mut freed = false;
+    for (key, commits) in needed {
+        if let Some(child) = children.get_mut(key) {
+            freed |= child.mirror.free_space(commits)?;
+        }
+    }
+    Ok(freed)
 }
 
 /// The commits of submodules, by the directory name of their mirror.
-fn by_mirror(links: Vec<Vec<Link>>) -> BTreeMap<String, Vec<Revision>> {
+fn by_mirror(links: Vec<(Revision, Link)>) -> BTreeMap<String, Vec<Revision>> {
     let mut commits: BTreeMap<String, Vec<Revision>> = BTreeMap::new();
-    for link in links.into_iter().flatten() {
+    for (_, link) in links {
         commits.entry(dir_name(&link.name)).or_default().push(Revision(link.commit));
     }
     commits
 }
 
-/// Removes the mirrors of submodules for which `needed` is false, and returns their names. Does nothing if `exclusive`
-/// is `None` because there are readers.
+/// Removes the mirrors of submodules in `mirror` for which `needed` is false, and returns their names. Does nothing if
+/// `exclusive` is `None` because there are readers.
 fn remove_all_but(
-    dir: &Path,
+    mirror: &Path,
     exclusive: Option<MutexGuard<'_, ()>>,
     needed: impl Fn(&str) -> bool,
 ) -> Result<Vec<String>, Error> {
-    let Some(_exclusive) = exclusive else { return Ok(Vec::new()) }; // a later call removes them
-    let mut gone = entries(dir)?;
+    let Some(exclusive) = exclusive else { return Ok(Vec::new()) }; // a later call removes them
+    let mut gone = entries(&mirror.join(DIR))?;
     gone.retain(|key| !needed(key));
-    for key in &gone {
-        let path = dir.join(key);
-        fs::remove_dir_all(&path)
-            .map_err(local("remove the mirror of a submodule that is not published,", &path))?;
-    }
+    let trash = gone.iter().map(|key| move_to_trash(&mirror.join(DIR).join(key), mirror));
+    let trash = trash.collect::<Result<Vec<_>, _>>()?;
+    drop(exclusive);
+    empty_trash(&trash)?;
     Ok(gone)
 }
 

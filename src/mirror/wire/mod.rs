@@ -36,6 +36,7 @@ use std::time::Duration;
 use tokio::io::AsyncWrite;
 use tokio::time::timeout;
 
+use crate::mirror::index_limiter::TurnWait;
 use crate::revision::{ObjectId, Ref};
 use crate::secret::redact;
 
@@ -289,6 +290,8 @@ pub struct PackResponse {
 pub struct Client {
     name: String,
     overall: Duration,
+    /// The waiting that does not count for `overall`.
+    turn_wait: TurnWait,
     transport: Transport,
     /// Runs the git program that fetches instead (`--git`).
     fetcher: Option<Box<program::Fetcher>>,
@@ -312,7 +315,8 @@ impl Client {
         let fetcher = fetcher.transpose()?.map(Box::new);
         let (remote, userinfo) = match remote::parse(&options.remote) {
             Err(Error::BadRemote { .. }) if fetcher.is_some() => {
-                return Ok(Self { name, overall, transport: Transport::Program, fetcher });
+                let turn_wait = TurnWait::default();
+                return Ok(Self { name, overall, turn_wait, transport: Transport::Program, fetcher });
             }
             parsed => parsed?,
         };
@@ -321,7 +325,13 @@ impl Client {
             Remote::Local(path) => Transport::Local(Box::new(local::Local::new(name.clone(), path, options))),
             remote => Transport::Stream(Box::new(stream::Streams::new(name.clone(), remote, options))),
         };
-        Ok(Self { name, overall, transport, fetcher })
+        Ok(Self { name, overall, turn_wait: TurnWait::default(), transport, fetcher })
+    }
+
+    /// Leaves out of the overall time limit how long this client's mirror waits for its turns to index packs.
+    #[must_use]
+    pub(super) fn not_counting(self, turn_wait: TurnWait) -> Self {
+        Self { turn_wait, ..self }
     }
 
     /// The remote without its secrets, for messages.
@@ -374,6 +384,7 @@ impl Client {
     ) -> Result<PackResponse, Error> {
         debug_assert!(!request.wants.is_empty(), "a fetch of nothing has no answer in the protocol");
         let overall = self.overall;
+        let turn_wait = self.turn_wait.clone();
         let fetched = async {
             if let Some(fetcher) = &mut self.fetcher {
                 return fetcher.fetch(request, pack).await;
@@ -385,9 +396,9 @@ impl Client {
                 Transport::Local(local) => local.fetch(request, pack).await,
             }
         };
-        match timeout(overall, fetched).await {
-            Ok(fetched) => fetched,
-            Err(_) => Err(self.past_deadline("fetching")),
+        match turn_wait.within(overall, fetched).await {
+            Some(fetched) => fetched,
+            None => Err(self.past_deadline("fetching")),
         }
     }
 

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use tokio_util::sync::CancellationToken;
 
-use super::{Collision, Followed, OnFailure, SetError, SourceError, SourceSet, blocking};
+use super::{Collision, Followed, OnFailure, Repository, SetError, SourceError, SourceSet, blocking};
 use crate::human::one_line;
 use crate::mirror::{self, Part, Tip};
 use crate::payload::{Parts, Refusal};
@@ -86,10 +86,14 @@ impl SourceSet {
             Some((_, why)) => (None, Some(why.clone())),
             // If another source has opened the shared repository since, its commits are used.
             None if repository.is_none() && source.unopened.is_some() => (None, source.unopened.clone()),
-            None => (
-                named,
-                repository.and_then(|repository| repository.errors.get(&source.listed.ref_name).cloned()),
-            ),
+            None => {
+                let why =
+                    repository.and_then(|repository| repository.errors.get(&source.listed.ref_name).cloned());
+                // An attempt that needs all answers waits as long as it can.
+                let is_late = |repository: &Repository| repository.busy && self.needs_all(self.on_failure);
+                let late = || repository.is_some_and(is_late).then(SourceError::unanswered);
+                (named, why.or_else(late))
+            }
         }
     }
 

@@ -39,11 +39,7 @@ impl SourceSet {
                 gone.push(entry.path());
             }
         }
-        if self.composer.remove_mirrors(&gone) {
-            for mirror in &gone {
-                tracing::info!(mirror = %mirror.display(), "removed the mirror of a source that was removed");
-            }
-        }
+        kept = kept.and_then(|()| self.composer.remove_mirrors(&gone));
         self.update_read_dirs();
         kept
     }

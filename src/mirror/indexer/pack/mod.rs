@@ -73,8 +73,16 @@ pub(super) struct IndexedPack {
 impl IndexedPack {
     /// Returns true if the object is a blob in this pack.
     pub(super) fn is_blob(&self, id: &ObjectId) -> bool {
-        let found = self.all.binary_search_by_key(id, |object| object.line.id);
-        found.is_ok_and(|at| self.all[at].kind == Some(ObjectType::Blob))
+        self.find(id).is_some_and(|object| object.kind == Some(ObjectType::Blob))
+    }
+
+    /// Returns true if the object is in this pack.
+    pub(super) fn has(&self, id: &ObjectId) -> bool {
+        self.find(id).is_some()
+    }
+
+    fn find(&self, id: &ObjectId) -> Option<&Object> {
+        self.all.binary_search_by_key(id, |object| object.line.id).ok().map(|at| &self.all[at])
     }
 }
 
