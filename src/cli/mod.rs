@@ -267,8 +267,10 @@ pub fn main() -> ExitCode {
         return ExitCode::from(code);
     }
     let arguments = expand_aliases(std::env::args_os().collect());
-    if is_sync(&arguments) {
-        let _ = shutdown::ignore_hangup(); // if it fails, listening for signals will fail, too, and says why
+    let as_git_sync = is_git_sync(&arguments);
+    if as_git_sync || arguments.get(1).is_some_and(|command| command == "sync") {
+        // If it fails, listening for signals will fail, too, and says why.
+        let _ = shutdown::ignore_sync_signals(as_git_sync);
     }
     secret::register_arguments_and_environment(std::env::args_os().skip(1), std::env::vars_os());
     std::panic::set_hook(Box::new(print_panic));
@@ -279,10 +281,10 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Returns true if the command syncs, so that SIGHUP is a request to it.
-fn is_sync(arguments: &[OsString]) -> bool {
-    let is_command = |command: &OsString| command == "sync" || command == "git-sync";
-    arguments.get(1).is_some_and(is_command) || arguments.first().is_some_and(gitsync::is_git_sync)
+/// Whether the command line is git-sync's.
+fn is_git_sync(arguments: &[OsString]) -> bool {
+    arguments.first().is_some_and(gitsync::is_git_sync)
+        || arguments.get(1).is_some_and(|command| command == "git-sync")
 }
 
 /// Rewrites `treeswap help COMMAND` and `treeswap version`, which other programs have, to `--help` and `--version`.

@@ -4,6 +4,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::shutdown::SYNC_SIGNALS;
+
 /// Units of time and their length in seconds. Go has all of them except `min` and `d`.
 pub(super) const TIMES: [(&str, f64); 10] = [
     ("ns", 1e-9),
@@ -148,19 +150,6 @@ pub(super) fn fraction(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Signals that can trigger an attempt: name and number. SIGTERM, SIGINT and the like are not among them, as they
-/// always end the process; git-sync can be made unstoppable with `--sync-on-signal=TERM`.
-pub(super) const SIGNALS: [(&str, i32); 8] = [
-    ("HUP", 1),
-    ("QUIT", 3),
-    ("USR1", 10),
-    ("USR2", 12),
-    ("ALRM", 14),
-    ("WINCH", 28),
-    ("IO", 29),
-    ("PWR", 30),
-];
-
 /// Parses the name (`SIGHUP`, `HUP`) or number of a signal that can trigger an attempt; `None` for an empty text.
 pub(super) fn signal(text: &str) -> Result<Option<i32>, String> {
     if text.is_empty() {
@@ -168,16 +157,16 @@ pub(super) fn signal(text: &str) -> Result<Option<i32>, String> {
     }
     let name = text.to_ascii_uppercase();
     let name = name.strip_prefix("SIG").unwrap_or(&name);
-    let found = SIGNALS.iter().find(|(known, number)| *known == name || number.to_string() == name);
+    let found = SYNC_SIGNALS.iter().find(|(known, number)| *known == name || number.to_string() == name);
     found.map(|(_, number)| Some(*number)).ok_or_else(|| {
-        let names: Vec<_> = SIGNALS.iter().map(|(name, _)| format!("SIG{name}")).collect();
+        let names: Vec<_> = SYNC_SIGNALS.iter().map(|(name, _)| format!("SIG{name}")).collect();
         format!("must be one of {}, or empty for none", names.join(", "))
     })
 }
 
 /// The name of a signal that can trigger an attempt; the number of any other signal.
 pub fn signal_name(number: i32) -> String {
-    let found = SIGNALS.iter().find(|(_, known)| *known == number);
+    let found = SYNC_SIGNALS.iter().find(|(_, known)| *known == number);
     found.map_or_else(|| number.to_string(), |(name, _)| format!("SIG{name}"))
 }
 
