@@ -461,11 +461,11 @@ pub struct Logging {
 #[command(next_help_heading = "Limits")]
 pub struct Limits {
     /// Timeout for connecting to the remote
-    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration, hide_short_help = true)]
+    #[arg(long, value_name = "DURATION", default_value = of::CONNECT_TIMEOUT.treeswap, value_parser = duration, hide_short_help = true)]
     pub connect_timeout: Duration,
 
     /// Timeout while the remote sends nothing
-    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration, hide_short_help = true)]
+    #[arg(long, value_name = "DURATION", default_value = of::IDLE_TIMEOUT.treeswap, value_parser = duration, hide_short_help = true)]
     pub idle_timeout: Duration,
 
     /// Most bytes of one fetched pack
@@ -473,7 +473,7 @@ pub struct Limits {
     pub max_fetch_bytes: u64,
 
     /// Most bytes of a remote's ref advertisement
-    #[arg(long, value_name = "BYTES", default_value = "64Mi", value_parser = bytes, hide_short_help = true)]
+    #[arg(long, value_name = "BYTES", default_value = of::MAX_REFS_BYTES.treeswap, value_parser = bytes, hide_short_help = true)]
     pub max_refs_bytes: u64,
 
     /// Size in bytes above which garbage in the mirror is removed early
@@ -484,7 +484,7 @@ pub struct Limits {
     pub max_mirror_bytes: u64,
 
     /// Most files, symbolic links and directories of a revision
-    #[arg(long, value_name = "N", default_value = "1000000", value_parser = integer, hide_short_help = true)]
+    #[arg(long, value_name = "N", default_value = of::MAX_TREE_ENTRIES.treeswap, value_parser = integer, hide_short_help = true)]
     pub max_tree_entries: i64,
 
     /// Most bytes of all files of a revision together
@@ -496,7 +496,7 @@ pub struct Limits {
     pub max_file_bytes: u64,
 
     /// Most components of a path
-    #[arg(long, value_name = "N", default_value = "128", value_parser = integer, hide_short_help = true)]
+    #[arg(long, value_name = "N", default_value = of::MAX_PATH_DEPTH.treeswap, value_parser = integer, hide_short_help = true)]
     pub max_path_depth: i64,
 
     /// Memory limit of the child process that indexes a fetched pack

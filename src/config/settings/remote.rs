@@ -10,6 +10,7 @@ use crate::config::credentials;
 use crate::config::error::Error;
 use crate::config::git_config;
 use crate::config::origin::{Hidden, Origin};
+use crate::config::personality::Personality;
 use crate::config::values::path;
 use crate::mirror::{self, wire};
 use crate::payload::Limits;
@@ -175,9 +176,13 @@ impl Check<'_> {
         wire.unverified = git.unverified;
         wire.headers = git.headers.clone();
         wire.proxy = git.proxy.clone();
+        let patience = |flag, value| match (self.origins.get(flag), self.origins.personality()) {
+            (Origin::Default, Personality::GitSync) => Ok(sync_timeout), // it has no other timeout
+            _ => self.at_least(flag, value, SHORTEST),
+        };
         wire.timeouts = wire::Timeouts {
-            connect: self.at_least("connect-timeout", limits.connect_timeout, SHORTEST)?,
-            idle: self.at_least("idle-timeout", limits.idle_timeout, SHORTEST)?,
+            connect: patience("connect-timeout", limits.connect_timeout)?,
+            idle: patience("idle-timeout", limits.idle_timeout)?,
             overall: sync_timeout,
         };
         wire.max_refs_bytes = self.ceiling("max-refs-bytes", limits.max_refs_bytes)?;
