@@ -9,6 +9,7 @@ use anyhow::Context;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
 use super::flags::FlagOrigins;
+use super::temporary::TempDir;
 use crate::app;
 use crate::config;
 use crate::configmap::apply::ExtraKeys;
@@ -156,7 +157,7 @@ pub(super) struct FetchOptions {
     pub(super) mirror: mirror::Options,
     pub(super) sources: Option<SetOptions>,
     /// Removed when this is dropped.
-    pub(super) _temporary: tempfile::TempDir,
+    pub(super) _temporary: TempDir,
 }
 
 impl Input {
@@ -220,10 +221,8 @@ impl Input {
 
     /// How to fetch the repository or the sources, into `--mirror` or a temporary directory.
     pub(super) fn fetch_options(&self, given: &FlagOrigins, command: &str) -> anyhow::Result<FetchOptions> {
-        let temporary = tempfile::Builder::new()
-            .prefix(&format!("treeswap-{command}-"))
-            .tempdir()
-            .context("cannot make a temporary directory")?;
+        let temporary = TempDir::new(&format!("treeswap-{command}-"));
+        let temporary = temporary.context("cannot make a temporary directory")?;
         let kept = self.mirror.as_deref();
         let mirror = kept.map_or_else(|| temporary.path().join("mirror"), Path::to_owned);
         let settings = self.settings(given, &mirror)?;

@@ -51,6 +51,7 @@ mod man;
 mod manual;
 mod render;
 mod sync;
+mod temporary;
 mod usage;
 
 mod demo;
@@ -329,7 +330,7 @@ fn run(mut arguments: Vec<OsString>) -> ExitCode {
         Command::Pin(args) => pin::run(args),
         Command::Watch(args) => run_under_init(|| watch::run(args)),
         Command::Status(args) => status::run(args),
-        Command::Demo(args) => demo::run(&args).map(|()| Exit::Done.into()),
+        Command::Demo(args) => run_under_init(|| demo::run(&args).map(|()| Exit::Done.into())),
         Command::Completions(args) => complete::completions(args, tree),
         Command::Man(args) => man::run(&args, &tree),
     };

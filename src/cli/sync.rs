@@ -5,12 +5,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
-use tempfile::TempDir;
 
 use super::Exit;
 use super::apply::{ClusterArgs, Rights};
 use super::flags::FlagOrigins;
 use super::input::RuleArgs;
+use super::temporary::TempDir;
 use crate::{app, config, human, telemetry};
 
 /// Options of `treeswap sync`.
@@ -140,7 +140,7 @@ impl Args {
         let (mirror, temporary) = match mirror {
             Some(mirror) => (mirror, None),
             None => {
-                let made = tempfile::Builder::new().prefix("treeswap-sync-").tempdir();
+                let made = TempDir::new("treeswap-sync-");
                 let made = made.context("cannot make a temporary directory; --mirror names one")?;
                 (made.path().join("mirror"), Some(made))
             }
