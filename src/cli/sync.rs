@@ -29,10 +29,14 @@ pub(super) struct Args {
     #[command(flatten, next_help_heading = "What may be done")]
     rights: Rights,
 
-    /// How often all targets are compared with the desired state and drift is repaired; varied by up to a fifth
-    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = config::duration, help_heading = "ConfigMaps", hide_short_help = true)]
+    /// How often all targets are compared with the desired state and drift is repaired, varied by up to a fifth; 0 for
+    /// never
+    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = config::period_or_zero, help_heading = "ConfigMaps", hide_short_help = true)]
     resync_period: Duration,
 }
+
+/// A period that does not end while a process runs, and is short enough to be added to any point in time.
+const NEVER: Duration = Duration::from_secs(100 * 366 * 86_400);
 
 /// The help headings of flags that are about ConfigMaps and have no effect without rules.
 pub(super) const RULE_HEADINGS: [&str; 4] = ["ConfigMaps", "Policies", "Clusters", "What may be done"];
@@ -126,7 +130,7 @@ impl Args {
                 options: self.rights.options(&self.clusters)?,
                 planner: self.rules.planner(self.rights.extra_keys()?)?,
                 clusters: self.clusters.load()?,
-                resync: self.resync_period,
+                resync: if self.resync_period.is_zero() { NEVER } else { self.resync_period },
             })
         };
         let mode = self.mode(given)?;

@@ -37,4 +37,6 @@ pub use personality::Personality;
 pub use print::{Line, lines};
 pub use settings::{Settings, link_name};
 pub use sources::{listed, warnings_about};
-pub use values::{at_least_one, boolean, duration, percent, print_duration, signal_name};
+pub use values::{
+    at_least_one, boolean, duration, percent, period_or_zero, print_duration, signal_name, timeout,
+};

@@ -16,14 +16,11 @@ use super::env::Origins;
 use super::error::Error;
 use super::origin::{Hidden, Origin};
 use super::personality::Personality;
-use super::values;
+use super::values::{self, SHORTEST};
 use crate::mirror::wire;
 use crate::sandbox::Sandbox;
 use crate::sources::SetOptions;
 use crate::{admin, hooks, mirror, store, sync, telemetry};
-
-/// git-sync's lower bound for periods and timeouts; a shorter one is most likely a typo.
-const SHORTEST: Duration = Duration::from_millis(10);
 
 /// The upper bound of the backoff, unless `--max-backoff` is given.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(300);
@@ -105,7 +102,7 @@ impl Settings {
         let mut credentials = credentials::named(args, origins, hidden.password.as_ref())?;
         let issuance = check.issuance(hidden)?;
         credentials.extend(credentials::listed(args, origins)?);
-        let admin = check.admin(pace.period, check.parks(&followed))?;
+        let admin = check.admin(pace, check.parks(&followed))?;
         let (entries, git) = check.git_config(hidden)?;
         let has_sources = check.has_sources()?;
         let style = check.style(&root)?;

@@ -6,6 +6,9 @@ use std::time::Duration;
 
 use crate::shutdown::SYNC_SIGNALS;
 
+/// git-sync's lower bound for periods and timeouts; a shorter one is most likely a typo.
+pub(super) const SHORTEST: Duration = Duration::from_millis(10);
+
 /// Units of time and their length in seconds. Go has all of them except `min` and `d`.
 pub(super) const TIMES: [(&str, f64); 10] = [
     ("ns", 1e-9),
@@ -69,6 +72,17 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     }
     // A century is more than anyone needs, and small enough that adding it to a point in time never overflows.
     if total > Duration::from_secs(100 * 366 * 86_400) { Err("it is too long".into()) } else { Ok(total) }
+}
+
+/// Parses a timeout: a duration of at least [`SHORTEST`].
+pub fn timeout(text: &str) -> Result<Duration, String> {
+    let own = duration(text)?;
+    if own < SHORTEST { Err(format!("must be at least {}", print_duration(SHORTEST))) } else { Ok(own) }
+}
+
+/// Parses a period that 0 turns off.
+pub fn period_or_zero(text: &str) -> Result<Duration, String> {
+    if duration(text)?.is_zero() { Ok(Duration::ZERO) } else { timeout(text) }
 }
 
 /// Formats a duration so that [`duration`] parses it back.
@@ -212,6 +226,16 @@ mod tests {
         for text in ["0s", "10s", "300ms", "2m30s", "1h30m", "24h", "1.25s"] {
             assert_eq!(print_duration(duration(text).unwrap()), text);
         }
+    }
+
+    #[test]
+    fn a_timeout_and_a_period_have_a_lower_bound_and_only_a_period_can_be_zero() {
+        assert_eq!(timeout("10ms"), period_or_zero("10ms"));
+        for text in ["0s", "0", "1ms"] {
+            assert_eq!(timeout(text).unwrap_err(), "must be at least 10ms", "{text}");
+        }
+        assert_eq!(period_or_zero("0s"), Ok(Duration::ZERO));
+        assert!(period_or_zero("1ms").is_err() && period_or_zero("soon").is_err());
     }
 
     #[test]

@@ -74,7 +74,7 @@ pub(super) struct ClusterArgs {
     ///
     /// It includes reading the credentials and connecting, each of which may take half of it, and asking again after a
     /// 401. Waiting until fewer than --concurrency requests are under way does not count.
-    #[arg(long, hide_short_help = true, value_name = "DURATION", default_value = "30s", value_parser = config::duration)]
+    #[arg(long, hide_short_help = true, value_name = "DURATION", default_value = "30s", value_parser = config::timeout)]
     request_timeout: Duration,
 
     /// Duration of a Lease that its holder does not renew, after which others take over; 0s for no Leases
@@ -155,7 +155,7 @@ struct Once {
     /// Time limit of the whole run
     ///
     /// Targets that are not done by then are skipped and reported.
-    #[arg(long, value_name = "DURATION", default_value = "15m", value_parser = config::duration)]
+    #[arg(long, value_name = "DURATION", default_value = "15m", value_parser = config::timeout)]
     timeout: Duration,
 
     /// Commit id of --tree
