@@ -6,7 +6,7 @@ mod remote;
 mod root;
 mod server;
 
-use std::path::{Component, Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::args::Args;
@@ -178,20 +178,6 @@ pub(super) fn absolute(text: &str) -> PathBuf {
 pub fn link_name<'t>(given: &'t str, repo: &'t str) -> &'t str {
     let last = repo.trim_matches('/').rsplit('/').next().unwrap_or_default();
     if given.is_empty() { last } else { given }
-}
-
-/// Removes `.` and `..` lexically, as git-sync does, without looking at symbolic links.
-fn cleaned(path: &Path) -> PathBuf {
-    path.components().fold(PathBuf::new(), |mut clean, part| {
-        match part {
-            Component::CurDir => {}
-            Component::ParentDir => {
-                clean.pop();
-            }
-            part => clean.push(part),
-        }
-        clean
-    })
 }
 
 #[cfg(test)]
