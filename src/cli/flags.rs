@@ -88,5 +88,5 @@ impl FlagOrigins {
 
 /// Reads the secrets that only variables can hold.
 pub(super) fn hidden() -> config::Hidden {
-    config::Hidden::read(|name| std::env::var(name).ok())
+    config::Hidden::read(|name| std::env::var_os(name))
 }

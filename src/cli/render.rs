@@ -49,6 +49,7 @@ pub(super) struct Args {
 
 /// Runs `treeswap render`.
 pub(super) fn run(args: &Args, given: &FlagOrigins) -> anyhow::Result<ExitCode> {
+    given.warnings.iter().for_each(super::warn);
     if let Some(directory) = &args.output {
         check_empty(directory)?;
     }

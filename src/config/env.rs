@@ -10,7 +10,7 @@ use clap::parser::ValueSource;
 use clap::{ArgMatches, Command};
 
 use super::gitsync::{of_sync, older_names, variable};
-use super::origin::{Origin, PASSWORDS, PRIVATE_KEYS};
+use super::origin::{CREDENTIALS, Origin, PASSWORDS, PRIVATE_KEYS};
 use super::personality::{Personality, as_git_sync};
 
 /// Flags without a variable. `--password` is refused as an argument and has `$TREESWAP_PASSWORD` instead.
@@ -145,11 +145,12 @@ fn instead_of(rest: &str) -> Option<&'static str> {
 /// One warning for each variable in `set` that is not read although it has one of our prefixes, or git-sync reads it.
 pub fn warnings(command: &Command, origins: &Origins, set: impl Iterator<Item = String>) -> Vec<String> {
     let personality = origins.personality();
-    let mut known: Vec<String> = PASSWORDS.into_iter().chain(PRIVATE_KEYS).map(str::to_owned).collect();
+    let mut known: Vec<String> = PASSWORDS.into_iter().chain(PRIVATE_KEYS).chain(CREDENTIALS).map(str::to_owned).collect();
     if personality == Personality::GitSync {
         known.extend(older_names().map(str::to_owned));
     }
-    for flag in command.get_arguments().filter_map(clap::Arg::get_long) {
+    // Only `sync` and what is like it went through `attach`: the flags of other commands have no variables.
+    for flag in command.get_arguments().filter(|arg| arg.get_env().is_some()).filter_map(clap::Arg::get_long) {
         let (ours, theirs) = variables(flag);
         known.push(ours);
         known.extend(theirs);
@@ -204,7 +205,8 @@ mod tests {
     use super::*;
 
     fn command() -> Command {
-        <super::super::Args as clap::Args>::augment_args(Command::new("test"))
+        let bare = <super::super::Args as clap::Args>::augment_args(Command::new("test"));
+        attach(bare, Personality::Treeswap, &|_| false)
     }
 
     #[test]

@@ -89,6 +89,9 @@ impl Settings {
     /// Validates everything that can be validated without network access and without changing anything. The order of
     /// the checks is git-sync's, so that of several errors the same one is reported.
     pub fn new(args: &Args, origins: &Origins, hidden: &Hidden) -> Result<Self, Error> {
+        if let Some(name) = hidden.unreadable.clone() {
+            return Err(Error::HiddenValue { name, why: "it is not UTF-8".to_owned() });
+        }
         let check = Check { args, origins };
         let root = check.root()?;
         let followed = check.followed_ref()?;
@@ -101,7 +104,7 @@ impl Settings {
         let hooks = check.hooks()?;
         let mut credentials = credentials::named(args, origins, hidden.password.as_ref())?;
         let issuance = check.issuance(hidden)?;
-        credentials.extend(credentials::listed(args, origins)?);
+        credentials.extend(credentials::listed(args, origins, hidden.credential.as_ref())?);
         let admin = check.admin(pace, check.parks(&followed))?;
         let (entries, git) = check.git_config(hidden)?;
         let has_sources = check.has_sources()?;

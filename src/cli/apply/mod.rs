@@ -215,6 +215,7 @@ pub(super) fn run(args: &Args, given: &FlagOrigins) -> anyhow::Result<ExitCode> 
     if logs {
         telemetry::start(&telemetry::Options::new(telemetry::Format::Json, "info")?);
     }
+    given.warnings.iter().for_each(warn);
     let extra_keys = args.rights.extra_keys()?;
     let options = args.options()?;
     let planner = args.input.rules.planner(extra_keys)?;

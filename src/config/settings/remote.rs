@@ -159,6 +159,14 @@ impl Check<'_> {
         git: &git_config::Effect,
     ) -> Result<wire::Options, Error> {
         let Args { credentials: given, limits, .. } = self.args;
+        if !given.ca_file.is_empty() && !self.args.git.git.is_empty() && git.ca_file.is_none() {
+            return Err(Error::Needs {
+                one: format!("{} with {}", self.origins.name("ca-file"), self.origins.name("git")),
+                other: "--git-config=http.sslCAInfo:FILE, where FILE has the system's CA certificates, too: the git \
+                        program trusts no others"
+                    .to_owned(),
+            });
+        }
         let mut wire = wire::Options::new(git.remote.clone());
         wire.credentials = credentials;
         let ssh = hidden.ssh_command.as_deref().map(git_config::ssh_command).unwrap_or_default();
