@@ -368,10 +368,10 @@ fn report(error: &anyhow::Error, arguments: &[OsString]) -> ExitCode {
     hints.retain(|hint| !recommends_same_command(hint, arguments));
     let line = human::one_line(error.as_ref());
     print_error(requested_format(arguments), telemetry::ExitReason::Other, &line, &hints);
+    // Rules in the tree are a commit's content and no configuration of ours: what is wrong with them is a failure.
     let usage = error.is::<config::Error>()
         || error.is::<configmap::RulesError>()
-        || error.is::<cluster::ConfigError>()
-        || error.downcast_ref().is_some_and(desired::Error::is_in_rules);
+        || error.is::<cluster::ConfigError>();
     match error.downcast_ref() {
         _ if usage => Exit::Usage.into(),
         Some(app::Error::Sources { .. } | app::Error::Stale { .. }) => Exit::Some.into(),

@@ -53,7 +53,7 @@ pub(super) fn run(args: &Args, given: &FlagOrigins) -> anyhow::Result<ExitCode> 
     if let Some(directory) = &args.output {
         check_empty(directory)?;
     }
-    let planner = args.input.rules.planner(ExtraKeys::default())?;
+    let planner = args.input.rules.planner(ExtraKeys::default(), false)?;
     let plan = match args.input.tree_location("render", given)? {
         input::TreeLocation::Directory(directory) => planner.plan(&Directory(directory), args.stamp()?)?,
         input::TreeLocation::Remote(flag) => {

@@ -75,7 +75,7 @@ pub(super) fn run(args: &Args, given: &FlagOrigins) -> anyhow::Result<ExitCode> 
         }
         Job::Follow(settings, rules, _temporary) => {
             let report = app::follow(settings, &rules, &given.lines, &given.warnings)?;
-            Ok(if report.is_none_or(|report| report.is_success()) { Exit::Done } else { Exit::Some }.into())
+            Ok(if report.is_none_or(|report| report.is_complete()) { Exit::Done } else { Exit::Some }.into())
         }
     }
 }
@@ -104,7 +104,7 @@ impl Args {
     pub(super) fn check(&self, given: &FlagOrigins) -> anyhow::Result<config::Settings> {
         let settings = self.valid(given)?;
         if self.rules.are_given() {
-            self.rules.planner(self.rights.extra_keys()?)?;
+            self.rules.planner(self.rights.extra_keys()?, true)?;
             self.clusters.load()?;
         }
         Ok(settings)
@@ -125,19 +125,20 @@ impl Args {
 
     /// Reads what the flags name, and starts the log.
     fn job(&self, given: &FlagOrigins) -> anyhow::Result<Job> {
+        let mode = self.mode(given)?;
+        let has_root = mode == Mode::Both;
         let rules = || -> anyhow::Result<app::Rules> {
             Ok(app::Rules {
                 options: self.rights.options(&self.clusters)?,
-                planner: self.rules.planner(self.rights.extra_keys()?)?,
+                planner: self.rules.planner(self.rights.extra_keys()?, has_root)?,
                 clusters: self.clusters.load()?,
                 resync: if self.resync_period.is_zero() { NEVER } else { self.resync_period },
             })
         };
-        let mode = self.mode(given)?;
         let Mode::ConfigMaps(mirror) = mode else {
             let settings = given.settings(&self.sync)?;
             telemetry::start(&settings.telemetry); // before the rules, whose warnings go to the log
-            let rules = if mode == Mode::Both { Some(rules()?) } else { None };
+            let rules = if has_root { Some(rules()?) } else { None };
             return Ok(Job::Publish(settings, rules));
         };
         // Without a root there is no place for the mirror.
@@ -156,6 +157,7 @@ impl Args {
 
     /// What the flags ask for. Refuses flags that have no effect in that mode.
     fn mode(&self, given: &FlagOrigins) -> Result<Mode, config::Error> {
+        given.refuse_refinements()?;
         let given_path = |text: &str| (!text.is_empty()).then(|| PathBuf::from(text));
         if self.sync.source.repo.is_empty() && self.sync.source.sources.is_empty() {
             return Err(config::Error::Required {

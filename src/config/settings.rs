@@ -165,7 +165,7 @@ impl Settings {
             git_sync_metrics: origins.personality() == Personality::GitSync,
             telemetry: check.telemetry()?,
             termination_log,
-            add_user: args.credentials.add_user,
+            add_user: args.hooks.add_user,
             remarks: check.warnings(&git, hidden),
         })
     }

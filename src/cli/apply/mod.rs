@@ -218,7 +218,7 @@ pub(super) fn run(args: &Args, given: &FlagOrigins) -> anyhow::Result<ExitCode> 
     given.warnings.iter().for_each(warn);
     let extra_keys = args.rights.extra_keys()?;
     let options = args.options()?;
-    let planner = args.input.rules.planner(extra_keys)?;
+    let planner = args.input.rules.planner(extra_keys, false)?;
     let clusters = args.clusters.load()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2) // so that comparing the payloads of one cluster does not delay another cluster
@@ -270,7 +270,7 @@ pub(super) fn run(args: &Args, given: &FlagOrigins) -> anyhow::Result<ExitCode> 
 }
 
 fn exit(report: &Report, dry_run: bool) -> Exit {
-    if !report.is_success() || !report.unanswered.is_empty() {
+    if !report.is_complete() {
         Exit::Some
     } else if dry_run && report.differs() {
         Exit::Differs

@@ -203,12 +203,6 @@ pub struct Credentials {
     /// PEM file with CA certificates to trust besides the system's
     #[arg(long, value_name = "FILE", default_value = "", hide_default_value = true)]
     pub ca_file: String,
-
-    /// Add the user that treeswap runs as to /etc/passwd, if it is missing and the file is writable
-    ///
-    /// treeswap needs no such entry; programs that hooks run may need it.
-    #[arg(long, value_name = "BOOL", default_value = "false", value_parser = boolean, num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_short_help = true)]
-    pub add_user: bool,
 }
 
 impl fmt::Debug for Credentials {
