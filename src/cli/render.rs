@@ -124,7 +124,7 @@ fn write(args: &Args, selected: &[(&ClusterNamespace, &Planned)]) -> anyhow::Res
     // existing directory may be a mount point, which nothing can be renamed over: it gets one entry after the other.
     let directory = std::path::absolute(directory).context("the working directory is gone")?;
     let exists = directory.is_dir();
-    let parent = if exists { &directory } else { directory.parent().unwrap_or(&directory) };
+    let parent = if exists { &*directory } else { directory.parent().unwrap_or(&directory) };
     fs_err::create_dir_all(parent)?;
     let draft = TempDir::new_in(parent, DRAFT)
         .with_context(|| format!("cannot make a directory in {}", parent.display()))?;

@@ -145,12 +145,14 @@ fn instead_of(rest: &str) -> Option<&'static str> {
 /// One warning for each variable in `set` that is not read although it has one of our prefixes, or git-sync reads it.
 pub fn warnings(command: &Command, origins: &Origins, set: impl Iterator<Item = String>) -> Vec<String> {
     let personality = origins.personality();
-    let mut known: Vec<String> = PASSWORDS.into_iter().chain(PRIVATE_KEYS).chain(CREDENTIALS).map(str::to_owned).collect();
+    let mut known: Vec<String> =
+        PASSWORDS.into_iter().chain(PRIVATE_KEYS).chain(CREDENTIALS).map(str::to_owned).collect();
     if personality == Personality::GitSync {
         known.extend(older_names().map(str::to_owned));
     }
     // Only `sync` and what is like it went through `attach`: the flags of other commands have no variables.
-    for flag in command.get_arguments().filter(|arg| arg.get_env().is_some()).filter_map(clap::Arg::get_long) {
+    for flag in command.get_arguments().filter(|arg| arg.get_env().is_some()).filter_map(clap::Arg::get_long)
+    {
         let (ours, theirs) = variables(flag);
         known.push(ours);
         known.extend(theirs);

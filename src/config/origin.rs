@@ -103,7 +103,8 @@ mod tests {
     fn an_empty_variable_hides_no_other_and_one_that_is_no_text_is_named() {
         use std::os::unix::ffi::OsStringExt as _;
         let read = |set: &[(&str, &[u8])]| {
-            let value = |name: &str| set.iter().find(|(known, _)| *known == name).map(|(_, value)| value.to_vec());
+            let value =
+                |name: &str| set.iter().find(|(known, _)| *known == name).map(|(_, value)| value.to_vec());
             Hidden::read(|name| value(name).map(OsString::from_vec))
         };
         let both = read(&[("TREESWAP_PASSWORD", b""), ("GITSYNC_PASSWORD", b"s3cret")]);

@@ -100,9 +100,13 @@ mod tests {
         assert_eq!((args.root.layout.as_str(), args.pace.max_failures), ("git-sync", Some(0)));
         let limits = command();
         let limits = limits.get_arguments().filter(|arg| arg.get_help_heading() == Some("Limits"));
-        let limits = limits.filter_map(clap::Arg::get_long).filter(|flag| !["sandbox", "verify"].contains(flag));
+        let limits =
+            limits.filter_map(clap::Arg::get_long).filter(|flag| !["sandbox", "verify"].contains(flag));
         for flag in limits {
-            assert!(DEFAULTS.iter().any(|default| default.flag == flag), "git-sync has no limit like --{flag}");
+            assert!(
+                DEFAULTS.iter().any(|default| default.flag == flag),
+                "git-sync has no limit like --{flag}"
+            );
         }
     }
 }

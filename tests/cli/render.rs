@@ -135,7 +135,8 @@ fn several_clusters_are_chosen_from_or_written_as_files() {
     std::fs::create_dir(&mount).unwrap();
     std::os::unix::fs::symlink(&mount, &link).unwrap();
     render(&world, &[&rules, &tree, &flag("output", &link)]).expect_ok("render");
-    let mut names: Vec<_> = std::fs::read_dir(&mount).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    let mut names: Vec<_> =
+        std::fs::read_dir(&mount).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     names.sort();
     assert_eq!(names, ["a%2fb", "c"]);
 }

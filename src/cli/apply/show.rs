@@ -189,9 +189,12 @@ mod tests {
             ],
             notes: Vec::new(),
             failures: Vec::new(),
-            unanswered: Vec::new(),
+            unanswered: vec!["source team: it is away".to_owned()],
             unfinished: Default::default(),
         };
+        assert_eq!(failures(&report).collect::<Vec<_>>(), ["source team: it is away"]);
+        let alone = Report { targets: Vec::new(), ..report.clone() };
+        assert!(alone.is_success() && !alone.is_complete());
         let said: Vec<String> = failures_by_cause(&report)
             .iter()
             .map(|(line, hints)| format!("{line} / {}", hints.join("; ")))
