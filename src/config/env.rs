@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Command};
 
-use super::gitsync::{of_sync, older_names, variable};
+use super::gitsync::{of_sync, older_names, successor, variable};
 use super::origin::{CREDENTIALS, Origin, PASSWORDS, PRIVATE_KEYS};
 use super::personality::{Personality, as_git_sync};
 
@@ -96,20 +96,14 @@ fn variables(flag: &str) -> (String, Option<String>) {
     (variable("TREESWAP", flag), theirs)
 }
 
-/// Flags of git-sync, v3's included, that `sync` does not have, and what to do instead.
-pub const UNSUPPORTED_FLAGS: &[(&str, &str)] = &[
-    ("man", "run `treeswap man`"),
-    ("branch", "use --ref"),
-    ("rev", "use --ref"),
-    ("dest", "use --link"),
-    ("wait", "use --period"),
-    ("timeout", "use --sync-timeout"),
-    ("max-sync-failures", "use --max-failures"),
-    ("sync-hook-command", "use --exechook-command"),
-    ("change-permissions", "use --group-write"),
-    ("ssh", "leave it out"),
-    ("v", "use -v or --log-level"),
-];
+/// What to do instead of using a flag of git-sync, v3's included, that `sync` does not have.
+pub fn instead_of_flag(flag: &str) -> Option<String> {
+    match flag {
+        "man" => Some("run `treeswap man`".to_owned()),
+        "ssh" => Some("leave it out".to_owned()),
+        _ => successor(flag).map(|successor| format!("use --{successor}")),
+    }
+}
 
 /// Variables of git that are read only as git-sync, and what to use instead; of several that belong together, one. The
 /// last member tells whether the program of `--git` obeys it.
@@ -131,7 +125,7 @@ fn without_effect(name: &str, command: &Command, origins: &Origins) -> Option<St
 
 /// What to use instead of the variable of git-sync whose name ends like this, if its flag is one of those that we do
 /// not have.
-fn instead_of(rest: &str) -> Option<&'static str> {
+fn instead_of(rest: &str) -> Option<String> {
     let flag = rest.to_lowercase().replace('_', "-");
     // Variables of v3 that are not called like their flags.
     let flag = match flag.as_str() {
@@ -139,7 +133,7 @@ fn instead_of(rest: &str) -> Option<&'static str> {
         "permissions" => "change-permissions",
         flag => flag,
     };
-    UNSUPPORTED_FLAGS.iter().find(|(unserved, _)| *unserved == flag).map(|(_, instead)| *instead)
+    instead_of_flag(flag)
 }
 
 /// One warning for each variable in `set` that is not read although it has one of our prefixes, or git-sync reads it.

@@ -30,7 +30,7 @@ mod sources;
 mod values;
 
 pub use args::{Args, Credentials};
-pub use env::{Origins, UNSUPPORTED_FLAGS, attach, warnings};
+pub use env::{Origins, attach, instead_of_flag, warnings};
 pub use error::Error;
 pub use origin::{Hidden, Origin};
 pub use personality::Personality;

@@ -29,6 +29,7 @@ use super::values::duration;
 use crate::secret::Secret;
 use pflag::FlagSpec;
 
+pub(super) use old::successor;
 use table::RENAMED;
 use table::{DEPRECATED, SPECIAL};
 pub use table::{FLAGS, Flag, Kind};
@@ -150,7 +151,7 @@ pub fn read(sync: &Command, arguments: &[String], lookup: Lookup<'_>) -> Result<
     let hidden = read_hidden(lookup, &mut notes)?;
     // If both variables are set, ours wins, also over v3's. clap reads it together with the flags of `sync`.
     let ours = |flag: &str| lookup(&variable("TREESWAP", flag)).is_some();
-    let here = |name: &str| flag_named(name).map(Flag::here).or_else(|| old::successor(name));
+    let here = |name: &str| flag_named(name).map(Flag::here).or_else(|| successor(name));
     values.0.retain(|name, _| here(name).is_none_or(|flag| !ours(flag)));
     let mut parsed = ParsedFlags { values, own: Vec::new(), actions: [false; 3], hidden };
     for (name, value) in pflag::split(arguments, &known_flags(sync))

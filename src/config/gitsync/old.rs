@@ -20,7 +20,7 @@ const SUCCESSORS: [(&str, &str); 10] = [
 ];
 
 /// The flag of `sync` that replaces an old one.
-pub(super) fn successor(old: &str) -> Option<&'static str> {
+pub(in crate::config) fn successor(old: &str) -> Option<&'static str> {
     SUCCESSORS.iter().find(|(name, _)| *name == old).and_then(|(_, successor)| successor.strip_prefix("--"))
 }
 
