@@ -42,6 +42,7 @@ pub use rules_only::Rules;
 pub use startup_warnings::startup_warnings;
 
 use delayed_trigger::{requesting, spread};
+use memory::Content;
 use opening::Opening;
 use root_and_rules::RootDelivery;
 use rules_only::DeliveryReporter;
@@ -173,7 +174,8 @@ pub fn sync(
     lines: &[Line],
     warnings: &[String],
 ) -> Result<(), Error> {
-    run_process(settings, rules.is_some(), lines, warnings, |runtime, settings| run(runtime, settings, rules))
+    let content = if rules.is_some() { Content::Both } else { Content::Root };
+    run_process(settings, content, lines, warnings, |runtime, settings| run(runtime, settings, rules))
 }
 
 /// Runs `treeswap sync` with rules and without a root. Returns the report of the delivery with `--one-time`, and `None`
@@ -184,7 +186,7 @@ pub fn follow(
     lines: &[Line],
     warnings: &[String],
 ) -> Result<Option<deliver::Report>, Error> {
-    run_process(settings, true, lines, warnings, |runtime, settings| {
+    run_process(settings, Content::Rules, lines, warnings, |runtime, settings| {
         rules_only::run(runtime, settings, rules)
     })
 }
@@ -193,7 +195,7 @@ pub fn follow(
 /// termination log if it fails.
 fn run_process<T>(
     mut settings: Settings,
-    has_rules: bool,
+    content: Content,
     lines: &[Line],
     warnings: &[String],
     run: impl FnOnce(&Runtime, Settings) -> Result<T, Error>,
@@ -206,7 +208,7 @@ fn run_process<T>(
     log_start(lines);
     // git-sync has no such ceilings: an installation that replaces it must not be refused what git-sync had room for.
     let bounded =
-        if settings.git_sync_metrics { None } else { memory::lower_ceilings(&mut settings, has_rules) };
+        if settings.git_sync_metrics { None } else { memory::lower_ceilings(&mut settings, content) };
     let unusable = startup_warnings(&settings);
     for warning in warnings.iter().chain(&settings.remarks).chain(&unusable).chain(&bounded) {
         warn!("{warning}");

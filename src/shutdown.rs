@@ -10,7 +10,7 @@ use std::io;
 use std::process;
 use std::time::Duration;
 
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -23,53 +23,113 @@ pub const DRAIN: Duration = Duration::from_secs(4);
 /// own.
 const FORWARDED_WITHIN: Duration = Duration::from_millis(200);
 
+/// Signals that can ask for a sync (`--sync-on-signal`): name and number. SIGTERM and SIGINT are not among them, as they
+/// always end the process; git-sync can be made unstoppable with `--sync-on-signal=TERM`.
+pub const SYNC_SIGNALS: [(&str, i32); 8] = [
+    ("HUP", 1),
+    ("QUIT", 3),
+    ("USR1", 10),
+    ("USR2", 12),
+    ("ALRM", 14),
+    ("WINCH", 28),
+    ("IO", 29),
+    ("PWR", 30),
+];
+
 /// Listens for SIGTERM and SIGINT from now on. The first of them cancels the returned token, a second one exits with
 /// 128 and its number, unless it is the first again within [`FORWARDED_WITHIN`].
 ///
 /// `deadline_exit_code` is the exit code if the drain exceeds its deadline. Needs a tokio runtime with a worker thread
 /// that is never blocked.
 pub fn listen(deadline_exit_code: u8) -> io::Result<CancellationToken> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut signals = EndSignals::listen()?;
     let draining = CancellationToken::new();
     let token = draining.clone();
     tokio::spawn(async move {
-        let first = next_signal(&mut terminate, &mut interrupt).await;
-        let start = Instant::now();
+        signals.next().await;
+        let deadline = Instant::now() + DRAIN;
         token.cancel();
-        let second = async {
-            loop {
-                let signal = next_signal(&mut terminate, &mut interrupt).await;
-                if signal != first || start.elapsed() >= FORWARDED_WITHIN {
-                    return signal;
-                }
-            }
-        };
         tokio::select! {
-            second = second => process::exit(128 + second),
-            () = tokio::time::sleep_until(start + DRAIN) => process::exit(i32::from(deadline_exit_code)),
+            second = signals.next() => process::exit(128 + second),
+            () = tokio::time::sleep_until(deadline) => process::exit(i32::from(deadline_exit_code)),
         }
     });
     Ok(draining)
 }
 
-/// Ignores SIGHUP from now on, until somebody listens for it. Its default action would end a process that has not come
-/// to listening yet, although it only asks for a sync, and one follows at the start anyway.
-pub fn ignore_hangup() -> io::Result<()> {
+/// The signals that end the process, SIGTERM and SIGINT, as a stream of requests.
+pub struct EndSignals {
+    terminate: Signal,
+    interrupt: Signal,
+    first: FirstSignal,
+}
+
+impl EndSignals {
+    /// Listens for the signals from now on. Needs a tokio runtime.
+    pub fn listen() -> io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            first: FirstSignal::default(),
+        })
+    }
+
+    /// Waits for the next request and returns its signal's number. Nothing is lost if the wait is cancelled.
+    pub async fn next(&mut self) -> i32 {
+        loop {
+            let kind = tokio::select! {
+                _ = self.terminate.recv() => SignalKind::terminate(),
+                _ = self.interrupt.recv() => SignalKind::interrupt(),
+            };
+            if !self.first.is_repeated(kind.as_raw_value(), Instant::now()) {
+                return kind.as_raw_value();
+            }
+        }
+    }
+}
+
+/// The number of the first signal and when it arrived.
+#[derive(Default)]
+struct FirstSignal(Option<(i32, Instant)>);
+
+impl FirstSignal {
+    /// Whether a signal that arrives now is the first one again, and no request of its own.
+    fn is_repeated(&mut self, signal: i32, now: Instant) -> bool {
+        match self.0 {
+            Some((first, at)) => signal == first && now.duration_since(at) < FORWARDED_WITHIN,
+            None => {
+                self.0 = Some((signal, now));
+                false
+            }
+        }
+    }
+}
+
+/// Ignores from now on, until somebody listens for it, a signal that asks for a sync and whose default action would end
+/// the process: SIGHUP, since the process may not have come to listening yet, and a sync follows at the start anyway. As
+/// git-sync also those that Go's runtime ignores, which are all but SIGQUIT.
+pub fn ignore_sync_signals(as_git_sync: bool) -> io::Result<()> {
     // A handler of tokio stays installed when the stream and the runtime are dropped. Unlike an ignored signal it is not
     // inherited by programs that are started meanwhile.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     let _inside = runtime.enter();
-    signal(SignalKind::hangup()).map(drop)
+    let ignored = |name: &str| name == "HUP" || (as_git_sync && name != "QUIT");
+    let mut numbers = SYNC_SIGNALS.into_iter().filter(|(name, _)| ignored(name)).map(|(_, number)| number);
+    numbers.try_for_each(|number| signal(SignalKind::from_raw(number)).map(drop))
 }
 
-/// Waits for SIGTERM or SIGINT and returns its number.
-async fn next_signal(
-    terminate: &mut tokio::signal::unix::Signal,
-    interrupt: &mut tokio::signal::unix::Signal,
-) -> i32 {
-    tokio::select! {
-        _ = terminate.recv() => SignalKind::terminate().as_raw_value(),
-        _ = interrupt.recv() => SignalKind::interrupt().as_raw_value(),
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_signal_that_comes_twice_at_once_is_one_request() {
+        let (interrupt, terminate) = (2, 15);
+        let start = Instant::now();
+        let mut first = FirstSignal::default();
+        assert!(!first.is_repeated(interrupt, start));
+        assert!(first.is_repeated(interrupt, start + FORWARDED_WITHIN / 2), "forwarded by init");
+        assert!(!first.is_repeated(terminate, start + FORWARDED_WITHIN / 2), "another signal");
+        assert!(!first.is_repeated(interrupt, start + FORWARDED_WITHIN), "a second Ctrl-C");
     }
 }

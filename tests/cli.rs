@@ -60,6 +60,13 @@ fn wrong_values_end_with_one_line_that_names_the_flag() {
         (&["--link=current"], &["--link needs --layout=git-sync"]),
         (&["--layout=git-sync", "--link=a/.."], &["\"a/..\"", "--link", "that is the root itself"]),
         (&["--owner=acme"], &["--owner needs --rules or --rules-in-tree"]),
+        (&["--pre-publish-gate-retry"], &["--pre-publish-gate-retry needs --pre-publish-gate"]),
+        (&["--webhook-method=PUT"], &["--webhook-method needs --webhook-url"]),
+        (&["--exechook-command=", "--exechook-timeout=9s"], &["--exechook-timeout needs --exechook-command"]),
+        (
+            &["--github-base-url=https://g/api"],
+            &["--github-base-url needs --github-app-application-id or --github-app-client-id"],
+        ),
         (&["--prune"], &["--prune needs --rules or --rules-in-tree"]),
         (&["--kubeconfig=/x"], &["--kubeconfig needs --rules"]),
         (&["--overlaps=first"], &["--overlaps needs --rules"]),

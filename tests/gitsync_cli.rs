@@ -662,6 +662,7 @@ fn a_commit_id_is_synced_once_and_then_rested_upon() {
         sidecar.ask("/status").filter(|status| status.contains("\"next_attempt\": null"))
     });
     let pid = rustix::process::Pid::from_child(&sidecar.process.child);
+    rustix::process::kill_process(pid, rustix::process::Signal::USR1).unwrap(); // ignored, as by git-sync
     rustix::process::kill_process(pid, rustix::process::Signal::HUP).unwrap();
     eventually(30, "the signal was heard", || {
         (sidecar.metric("treeswap_triggers_total")? >= 2.0).then_some(())

@@ -8,6 +8,17 @@ use crate::config::Settings;
 use crate::fsx::is_in_memory;
 use crate::human;
 
+/// What a process keeps equal to the remote.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Content {
+    /// A root.
+    Root,
+    /// ConfigMaps.
+    Rules,
+    /// A root and ConfigMaps.
+    Both,
+}
+
 /// Bytes of memory reserved for the process itself: docs/sizing.md, "Memory".
 const RESERVED: u64 = 128 << 20;
 
@@ -24,11 +35,17 @@ fn container_limit() -> Option<u64> {
 }
 
 /// The ceiling in bytes on the keys and values of one plan of ConfigMaps; `None` if neither the container nor the
-/// process (`ulimit -d`) has a memory limit. A third of [`room`]: another third is for the last plan, which is held while
-/// the next one is made, and the last one for a root in memory.
-pub fn plan_limit() -> Option<u64> {
+/// process (`ulimit -d`) has a memory limit. `has_root`: the process publishes into a root, too.
+pub fn plan_limit(has_root: bool) -> Option<u64> {
     let limit = container_limit().into_iter().chain(getrlimit(Resource::Data).current).min()?;
-    Some(room(limit) / 3)
+    Some(plan_share(limit, has_root))
+}
+
+/// The share of one plan. As much again is for the last plan, which is held while the next one is made. The rest, a
+/// third, is for a root in memory; without a root, a quarter for the mirror.
+fn plan_share(limit: u64, has_root: bool) -> u64 {
+    let room = room(limit);
+    if has_root { room / 3 } else { (room - room / 4) / 2 }
 }
 
 /// What a memory limit leaves beside the process itself.
@@ -38,11 +55,11 @@ fn room(limit: u64) -> u64 {
 
 /// Lowers `--max-bytes`, `--max-mirror-bytes` and `--max-fetch-bytes` to what the container has memory for, where root
 /// or mirror are in memory. Returns a warning that names the lowered ceilings, if there are any. Blocking.
-pub(super) fn lower_ceilings(settings: &mut Settings, has_rules: bool) -> Option<String> {
+pub(super) fn lower_ceilings(settings: &mut Settings, content: Content) -> Option<String> {
     let limit = container_limit()?;
-    let root = is_in_memory(&settings.store.root);
+    let root = content != Content::Rules && is_in_memory(&settings.store.root);
     let mirror = is_in_memory(&settings.mirror.dir);
-    let (for_root, for_mirror) = shares(limit, has_rules);
+    let (for_root, for_mirror) = shares(limit, content);
     let mut lowered = Vec::new();
     let mut lower = |applies: bool, flag: &str, ceiling: &mut u64, most: u64| {
         if applies && *ceiling > most {
@@ -66,9 +83,13 @@ pub(super) fn lower_ceilings(settings: &mut Settings, has_rules: bool) -> Option
 }
 
 /// Splits the room for a root and a mirror in memory: three quarters for generations, one quarter for the mirror. With
-/// rules they share a third of it, because plans of ConfigMaps may take the rest: see [`plan_limit`].
-fn shares(limit: u64, has_rules: bool) -> (u64, u64) {
-    let room = if has_rules { room(limit) / 3 } else { room(limit) };
+/// rules they have what [`plan_share`] leaves.
+fn shares(limit: u64, content: Content) -> (u64, u64) {
+    let room = match content {
+        Content::Root => room(limit),
+        Content::Both => room(limit) / 3,
+        Content::Rules => return (0, room(limit) / 4),
+    };
     (room - room / 4, room / 4)
 }
 
@@ -80,11 +101,14 @@ mod tests {
     fn what_generations_and_mirror_may_take_leaves_room_for_the_process() {
         let mib = |bytes: u64| bytes >> 20;
         for (limit, expected) in [(64, (24, 8)), (256, (96, 32)), (640, (384, 128))] {
-            let (root, mirror) = shares(limit << 20, false);
+            let (root, mirror) = shares(limit << 20, Content::Root);
             assert_eq!((mib(root), mib(mirror)), expected);
-            let (root, mirror) = shares(limit << 20, true);
-            let plans = 2 * (room(limit << 20) / 3);
-            assert!(root + mirror + plans <= room(limit << 20), "{limit} MiB with rules");
+            for (content, has_root) in [(Content::Both, true), (Content::Rules, false)] {
+                let (root, mirror) = shares(limit << 20, content);
+                let taken = root + mirror + 2 * plan_share(limit << 20, has_root);
+                let room = room(limit << 20);
+                assert!(taken <= room && taken + 8 > room, "{limit} MiB, {content:?}: {taken} of {room}");
+            }
         }
     }
 }

@@ -5,13 +5,15 @@
 //! line.
 
 use std::ffi::OsStr;
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
+use rustix::process::{Pid, Signal};
 
+use super::temporary::TempDir;
 use crate::mirror::author::{Author, Content};
 use crate::pin::{self, Pin};
 
@@ -52,22 +54,29 @@ pub(super) struct Args {
 
 /// Runs the demonstration.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
-    let temporary =
-        tempfile::Builder::new().prefix("treeswap-demo-").tempdir().context("make a temporary directory")?;
+    let temporary = TempDir::new("treeswap-demo-").context("make a temporary directory")?;
     let mut stage = Stage::new(temporary.path())?;
     let began = Instant::now();
     let played = stage.play();
     drop(stage);
-    let swaps = played?;
-    println!(
-        "demo: {swaps} releases published and read whole, 1 hostile commit refused, 1 pin kept and released, \
-         1 second source joined, {:.1}s",
-        began.elapsed().as_secs_f64()
-    );
-    if args.keep {
-        println!("demo: kept {}", temporary.keep().display());
+    // Before anything is printed, and if a step failed, too: its repository and root show why.
+    let kept = args.keep.then(|| temporary.keep());
+    if let Ok(swaps) = &played {
+        print(&format!(
+            "demo: {swaps} releases published and read whole, 1 hostile commit refused, 1 pin kept and released, \
+             1 second source joined, {:.1}s",
+            began.elapsed().as_secs_f64()
+        ));
     }
-    Ok(())
+    if let Some(kept) = kept {
+        print(&format!("demo: kept {}", kept.display()));
+    }
+    played.map(drop)
+}
+
+/// Prints a line on stdout, whether or not anybody reads it.
+fn print(line: &str) {
+    super::print(format!("{line}\n").as_bytes());
 }
 
 /// The repository, the root, and a sidecar running between them.
@@ -212,6 +221,7 @@ impl Stage {
         command.arg("sync").args(follow).arg("--root").arg(&self.root);
         command.args(["--period=200ms", "--min-interval=0s", "--log-format=plain"]);
         command.arg(format!("--grace={}ms", GRACE.as_millis()));
+        end_with_this_process(&mut command);
         self.sidecar = Some(command.spawn().context("start the sidecar")?);
         Ok(())
     }
@@ -219,9 +229,8 @@ impl Stage {
     /// Ends the sidecar with SIGTERM, as a kubelet does, and checks its exit code.
     fn stop(&mut self) -> anyhow::Result<()> {
         let Some(mut sidecar) = self.sidecar.take() else { return Ok(()) };
-        if let Some(pid) = rustix::process::Pid::from_raw(sidecar.id().cast_signed()) {
-            rustix::process::kill_process(pid, rustix::process::Signal::TERM).context("end the sidecar")?;
-        }
+        let pid = Pid::from_child(&sidecar);
+        rustix::process::kill_process(pid, Signal::TERM).context("end the sidecar")?;
         let status = sidecar.wait().context("wait for the sidecar")?;
         ensure!(status.success(), "the sidecar ended with {status}");
         Ok(())
@@ -299,7 +308,7 @@ impl Stage {
     /// Narrates a step, on a terminal.
     fn say(&self, words: &str) {
         if self.narrated {
-            println!("\n{words}");
+            print(&format!("\n{words}"));
             std::thread::sleep(Duration::from_millis(700)); // time to read it
         }
     }
@@ -307,10 +316,18 @@ impl Stage {
     /// Shows a line of output, on a terminal.
     fn show(&self, line: &str) {
         if self.narrated {
-            println!("    {line}");
-            let _ = std::io::stdout().flush();
+            print(&format!("    {line}"));
         }
     }
+}
+
+/// Lets the kernel kill the program when this process ends, even by SIGKILL.
+#[expect(unsafe_code, reason = "there is no safe form of what is done between fork and exec")]
+fn end_with_this_process(command: &mut Command) {
+    use std::os::unix::process::CommandExt as _;
+    let set = || Ok(rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?);
+    // SAFETY: the closure makes one system call; it neither allocates nor takes a lock.
+    unsafe { command.pre_exec(set) };
 }
 
 /// Whether a directory has exactly the files of a release and the files `more`.

@@ -6,6 +6,15 @@ use clap::ArgMatches;
 use crate::config::gitsync::Call;
 use crate::config::{self, Line, Origin, Origins, Settings};
 
+/// Flags that refine others and have no effect without one of them.
+const REFINEMENTS: [(&[&str], &[&str]); 5] = [
+    (&["exechook-timeout", "exechook-backoff"], &["exechook-command"]),
+    (&["pre-publish-exechook-timeout", "pre-publish-exechook-backoff"], &["pre-publish-exechook-command"]),
+    (&["pre-publish-gate-retry"], &["pre-publish-gate"]),
+    (&["webhook-method", "webhook-success-status", "webhook-timeout", "webhook-backoff"], &["webhook-url"]),
+    (&["github-base-url"], &["github-app-application-id", "github-app-client-id"]),
+];
+
 /// The flags of a command, as far as their origin matters.
 pub(super) struct FlagOrigins {
     origins: Origins,
@@ -75,6 +84,17 @@ impl FlagOrigins {
         }
     }
 
+    /// Refuses given flags that refine a flag that is absent.
+    pub(super) fn refuse_refinements(&self) -> Result<(), config::Error> {
+        let is_given = |flag: &&str| self.flags.iter().any(|(given, _)| given == flag);
+        let lacking = REFINEMENTS.into_iter().filter(|(_, others)| !others.iter().any(is_given));
+        for (refinements, others) in lacking {
+            let others: Vec<String> = others.iter().map(|flag| format!("--{flag}")).collect();
+            self.refuse_without(&others.join(" or "), |flag, _| refinements.contains(&flag))?;
+        }
+        Ok(())
+    }
+
     /// Whether a flag was given, as such or by its variable.
     pub(super) fn is_given(&self, flag: &str) -> bool {
         *self.origins.get(flag) != Origin::Default
@@ -88,5 +108,5 @@ impl FlagOrigins {
 
 /// Reads the secrets that only variables can hold.
 pub(super) fn hidden() -> config::Hidden {
-    config::Hidden::read(|name| std::env::var(name).ok())
+    config::Hidden::read(|name| std::env::var_os(name))
 }

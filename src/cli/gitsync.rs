@@ -27,8 +27,17 @@ pub(super) fn flags() -> clap::Command {
     config::attach(bare, Personality::GitSync, &|name| std::env::var_os(name).is_some())
 }
 
-/// Runs the drop-in. `name` is the name of the program in the usage text.
+/// Runs the drop-in. `name` is the name of the program in the usage text. As PID 1 all of it runs in the child, so that
+/// nothing is printed twice.
 pub(super) fn run(name: &str, arguments: &[OsString]) -> ExitCode {
+    run_under_init(|| Ok(run_here(name, arguments))).unwrap_or_else(|error| {
+        report_failure(&error, telemetry::Format::GitSync, None);
+        Exit::Failed.into()
+    })
+}
+
+/// Runs the drop-in in this process.
+fn run_here(name: &str, arguments: &[OsString]) -> ExitCode {
     let mut flags = flags();
     let call = match read(&flags, arguments) {
         Ok(call) => call,
@@ -98,14 +107,13 @@ pub(super) fn run(name: &str, arguments: &[OsString]) -> ExitCode {
         }
     };
     let format = settings.telemetry.format();
-    let result = run_under_init(|| {
-        app::sync(settings, None, &given.lines, &given.warnings)?;
-        Ok(Exit::Done.into())
-    });
-    result.unwrap_or_else(|error| {
-        report_failure(&error, format, error_file.as_ref());
-        Exit::Failed.into()
-    })
+    match app::sync(settings, None, &given.lines, &given.warnings) {
+        Ok(()) => Exit::Done.into(),
+        Err(error) => {
+            report_failure(&error.into(), format, error_file.as_ref());
+            Exit::Failed.into()
+        }
+    }
 }
 
 /// Prints why the process ends, and writes it into the error file unless the sync loop has written it already.

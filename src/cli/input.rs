@@ -9,6 +9,7 @@ use anyhow::Context;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
 use super::flags::FlagOrigins;
+use super::temporary::TempDir;
 use crate::app;
 use crate::config;
 use crate::configmap::apply::ExtraKeys;
@@ -156,7 +157,7 @@ pub(super) struct FetchOptions {
     pub(super) mirror: mirror::Options,
     pub(super) sources: Option<SetOptions>,
     /// Removed when this is dropped.
-    pub(super) _temporary: tempfile::TempDir,
+    pub(super) _temporary: TempDir,
 }
 
 impl Input {
@@ -208,6 +209,7 @@ impl Input {
         given: &FlagOrigins,
         mirror: &Path,
     ) -> Result<config::Settings, config::Error> {
+        given.refuse_refinements()?;
         let repo = self.repo.as_deref().unwrap_or_default();
         let mut args = config::Args::for_fetching(repo, &self.ref_name, self.credentials.clone(), mirror);
         args.source.sources = self.sources.clone().unwrap_or_default();
@@ -220,10 +222,8 @@ impl Input {
 
     /// How to fetch the repository or the sources, into `--mirror` or a temporary directory.
     pub(super) fn fetch_options(&self, given: &FlagOrigins, command: &str) -> anyhow::Result<FetchOptions> {
-        let temporary = tempfile::Builder::new()
-            .prefix(&format!("treeswap-{command}-"))
-            .tempdir()
-            .context("cannot make a temporary directory")?;
+        let temporary = TempDir::new(&format!("treeswap-{command}-"));
+        let temporary = temporary.context("cannot make a temporary directory")?;
         let kept = self.mirror.as_deref();
         let mirror = kept.map_or_else(|| temporary.path().join("mirror"), Path::to_owned);
         let settings = self.settings(given, &mirror)?;
@@ -245,9 +245,9 @@ impl RuleArgs {
     }
 
     /// The planner for the rules. Reads them if they are in a file of their own; rules in the tree are read with each
-    /// revision.
-    pub(super) fn planner(&self, shape: ExtraKeys) -> anyhow::Result<Planner> {
-        let options = self.options(shape);
+    /// revision. `has_root`: plans share the container's memory with a root.
+    pub(super) fn planner(&self, shape: ExtraKeys, has_root: bool) -> anyhow::Result<Planner> {
+        let options = self.options(shape, has_root);
         let rules = match (&self.rules, &self.rules_in_tree) {
             (Some(path), _) => {
                 Rules::Given(options.read(&path.display().to_string(), &read_rules(path)?)?.into())
@@ -257,7 +257,7 @@ impl RuleArgs {
         Ok(Planner::new(options, rules))
     }
 
-    fn options(&self, shape: ExtraKeys) -> desired::Options {
+    fn options(&self, shape: ExtraKeys, has_root: bool) -> desired::Options {
         let Policy { overlaps, collisions, illegal_keys, links, oversize, .. } = self.policies;
         desired::Options {
             default_namespace: self.default_namespace.clone(),
@@ -265,7 +265,7 @@ impl RuleArgs {
             ignore_unknown: self.policies.unknown_fields == "ignore",
             repository: self.repository.clone(),
             policies: Policies { overlaps, collisions, illegal_keys, links, oversize },
-            memory_limit: app::plan_memory_limit(),
+            memory_limit: app::plan_memory_limit(has_root),
             shape,
             warn: |warning| super::warn(warning),
         }

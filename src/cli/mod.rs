@@ -51,6 +51,7 @@ mod man;
 mod manual;
 mod render;
 mod sync;
+mod temporary;
 mod usage;
 
 mod demo;
@@ -267,8 +268,10 @@ pub fn main() -> ExitCode {
         return ExitCode::from(code);
     }
     let arguments = expand_aliases(std::env::args_os().collect());
-    if is_sync(&arguments) {
-        let _ = shutdown::ignore_hangup(); // if it fails, listening for signals will fail, too, and says why
+    let as_git_sync = is_git_sync(&arguments);
+    if as_git_sync || arguments.get(1).is_some_and(|command| command == "sync") {
+        // If it fails, listening for signals will fail, too, and says why.
+        let _ = shutdown::ignore_sync_signals(as_git_sync);
     }
     secret::register_arguments_and_environment(std::env::args_os().skip(1), std::env::vars_os());
     std::panic::set_hook(Box::new(print_panic));
@@ -279,10 +282,10 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Returns true if the command syncs, so that SIGHUP is a request to it.
-fn is_sync(arguments: &[OsString]) -> bool {
-    let is_command = |command: &OsString| command == "sync" || command == "git-sync";
-    arguments.get(1).is_some_and(is_command) || arguments.first().is_some_and(gitsync::is_git_sync)
+/// Whether the command line is git-sync's.
+fn is_git_sync(arguments: &[OsString]) -> bool {
+    arguments.first().is_some_and(gitsync::is_git_sync)
+        || arguments.get(1).is_some_and(|command| command == "git-sync")
 }
 
 /// Rewrites `treeswap help COMMAND` and `treeswap version`, which other programs have, to `--help` and `--version`.
@@ -327,7 +330,7 @@ fn run(mut arguments: Vec<OsString>) -> ExitCode {
         Command::Pin(args) => pin::run(args),
         Command::Watch(args) => run_under_init(|| watch::run(args)),
         Command::Status(args) => status::run(args),
-        Command::Demo(args) => demo::run(&args).map(|()| Exit::Done.into()),
+        Command::Demo(args) => run_under_init(|| demo::run(&args).map(|()| Exit::Done.into())),
         Command::Completions(args) => complete::completions(args, tree),
         Command::Man(args) => man::run(&args, &tree),
     };
@@ -365,10 +368,10 @@ fn report(error: &anyhow::Error, arguments: &[OsString]) -> ExitCode {
     hints.retain(|hint| !recommends_same_command(hint, arguments));
     let line = human::one_line(error.as_ref());
     print_error(requested_format(arguments), telemetry::ExitReason::Other, &line, &hints);
+    // Rules in the tree are a commit's content and no configuration of ours: what is wrong with them is a failure.
     let usage = error.is::<config::Error>()
         || error.is::<configmap::RulesError>()
-        || error.is::<cluster::ConfigError>()
-        || error.downcast_ref().is_some_and(desired::Error::is_in_rules);
+        || error.is::<cluster::ConfigError>();
     match error.downcast_ref() {
         _ if usage => Exit::Usage.into(),
         Some(app::Error::Sources { .. } | app::Error::Stale { .. }) => Exit::Some.into(),

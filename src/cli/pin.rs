@@ -12,8 +12,8 @@ use anyhow::Context;
 
 use serde_json::{Value, json};
 
-use crate::generation::GenerationRecord;
-use crate::pin::{Error, Options, Pin, Protection};
+use crate::generation::{DATA_LINK, GenerationRecord};
+use crate::pin::{Error, Options, Pin, Protection, generation_named};
 use crate::store::recorded;
 use crate::{config, shutdown};
 
@@ -96,12 +96,15 @@ pub(super) fn cannot_run(program: &OsStr, error: &std::io::Error) -> ExitCode {
     ExitCode::from(if error.kind() == std::io::ErrorKind::NotFound { NOT_FOUND } else { CANNOT_RUN })
 }
 
-/// The link to the current generation: `path` itself with `--link`, or if it is a symbolic link without `..data` below
-/// it; otherwise `..data` in the root `path`.
+/// The link to the current generation: `path` itself with `--link`, if its target is called like a generation, or if it
+/// is a symbolic link without `..data` below it; otherwise `..data` in the root `path`.
 pub(super) fn link_of(path: &Path, is_link: bool) -> PathBuf {
-    let inner = path.join("..data");
-    let looks_like_link = || inner.symlink_metadata().is_err() && path.is_symlink();
-    if is_link || looks_like_link() { path.to_owned() } else { inner }
+    let path: PathBuf = path.components().collect(); // a slash at the end would follow the link
+    let inner = path.join(DATA_LINK);
+    // A generation is not looked into: the author of a commit may have put a `..data` there.
+    let names_generation = || path.read_link().is_ok_and(|target| generation_named(&target).is_some());
+    let looks_like_link = || path.is_symlink() && inner.symlink_metadata().is_err();
+    if is_link || names_generation() || looks_like_link() { path } else { inner }
 }
 
 /// The command, with the pinned generation in its environment and in place of `{}`.
@@ -147,6 +150,25 @@ pub(super) fn warning(pin: &Pin) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_link_is_recognized_with_a_slash_behind_it_and_whatever_the_tree_contains() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let commit = format!(".worktrees/{}", "1a".repeat(20));
+        std::fs::create_dir_all(at("git").join(&commit)).unwrap();
+        std::os::unix::fs::symlink(&commit, at("git/current")).unwrap();
+        assert_eq!(link_of(&at("git/current/"), false), at("git/current"));
+        std::os::unix::fs::symlink("/elsewhere", at("git").join(&commit).join("..data")).unwrap();
+        assert_eq!(link_of(&at("git/current/"), false), at("git/current"));
+        std::fs::create_dir(at("root")).unwrap();
+        std::os::unix::fs::symlink("..2026_11_20_15_04_05.123456789", at("root/..data")).unwrap();
+        std::os::unix::fs::symlink("root", at("alias")).unwrap();
+        for root in ["root", "root/", "alias", "alias/"] {
+            assert_eq!(link_of(&at(root), false), at(root).join("..data"), "{root}");
+        }
+        assert_eq!(link_of(&at("later/"), true), at("later"));
+    }
 
     #[test]
     fn braces_become_the_place_wherever_they_stand() {

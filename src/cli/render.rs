@@ -13,10 +13,14 @@ use clap::builder::PossibleValuesParser;
 use super::Exit;
 use super::flags::FlagOrigins;
 use super::input::{self, Input};
+use super::temporary::{self, TempDir};
 use crate::config;
 use crate::configmap::apply::ExtraKeys;
 use crate::configmap::{self, ClusterNamespace, Plan, Planned};
 use crate::desired::{Commit, Directory};
+
+/// How the names of temporary directories for manifests begin.
+const DRAFT: &str = ".treeswap-render-";
 
 /// Options of `treeswap render`.
 #[derive(Debug, clap::Args)]
@@ -45,10 +49,11 @@ pub(super) struct Args {
 
 /// Runs `treeswap render`.
 pub(super) fn run(args: &Args, given: &FlagOrigins) -> anyhow::Result<ExitCode> {
+    given.warnings.iter().for_each(super::warn);
     if let Some(directory) = &args.output {
         check_empty(directory)?;
     }
-    let planner = args.input.rules.planner(ExtraKeys::default())?;
+    let planner = args.input.rules.planner(ExtraKeys::default(), false)?;
     let plan = match args.input.tree_location("render", given)? {
         input::TreeLocation::Directory(directory) => planner.plan(&Directory(directory), args.stamp()?)?,
         input::TreeLocation::Remote(flag) => {
@@ -115,29 +120,36 @@ fn write(args: &Args, selected: &[(&ClusterNamespace, &Planned)]) -> anyhow::Res
         }
         return out.flush().context("cannot write to stdout");
     };
-    // The files are written into a temporary directory that is then renamed, so that no half of them can be applied.
+    // The files are written into a temporary directory and then renamed, so that no half of a file can be applied. An
+    // existing directory may be a mount point, which nothing can be renamed over: it gets one entry after the other.
     let directory = std::path::absolute(directory).context("the working directory is gone")?;
-    let parent = directory.parent().unwrap_or(&directory);
+    let exists = directory.is_dir();
+    let parent = if exists { &*directory } else { directory.parent().unwrap_or(&directory) };
     fs_err::create_dir_all(parent)?;
-    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    let draft = tempfile::Builder::new()
-        .prefix(".treeswap-render-")
-        .permissions(mode)
-        .tempdir_in(parent)
+    let draft = TempDir::new_in(parent, DRAFT)
         .with_context(|| format!("cannot make a directory in {}", parent.display()))?;
+    let top = draft.path().join("manifests");
+    fs_err::create_dir(&top)?;
     for (place, planned) in selected {
-        let at = draft.path().join(file_name(&place.cluster)).join(&place.namespace);
+        let at = top.join(file_name(&place.cluster)).join(&place.namespace);
         fs_err::create_dir_all(&at)?;
         let text = configmap::manifest(&planned.name, place, &planned.content());
         fs_err::write(at.join(format!("{}.yaml", planned.name)), text)?;
     }
-    fs_err::rename(draft.path(), &directory)?; // rename(2) replaces an empty directory, and nothing else
-    let _ = draft.keep(); // it was renamed and must not be removed
+    if !exists {
+        fs_err::rename(&top, &directory)?; // rename(2) replaces an empty directory, and nothing else
+        return Ok(());
+    }
+    for entry in fs_err::read_dir(&top)? {
+        let entry = entry?;
+        fs_err::rename(entry.path(), directory.join(entry.file_name()))?;
+    }
     Ok(())
 }
 
 /// Refuses an output directory that is not empty: old manifests in it would be applied together with the new ones.
 fn check_empty(directory: &Path) -> anyhow::Result<()> {
+    temporary::remove_abandoned(directory, DRAFT);
     let why = match std::fs::read_dir(directory).map(|mut entries| entries.next().is_none()) {
         Ok(true) => return Ok(()),
         Ok(false) => "it is not empty".to_owned(),

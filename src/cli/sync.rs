@@ -5,12 +5,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
-use tempfile::TempDir;
 
 use super::Exit;
 use super::apply::{ClusterArgs, Rights};
 use super::flags::FlagOrigins;
 use super::input::RuleArgs;
+use super::temporary::TempDir;
 use crate::{app, config, human, telemetry};
 
 /// Options of `treeswap sync`.
@@ -29,10 +29,14 @@ pub(super) struct Args {
     #[command(flatten, next_help_heading = "What may be done")]
     rights: Rights,
 
-    /// How often all targets are compared with the desired state and drift is repaired; varied by up to a fifth
-    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = config::duration, help_heading = "ConfigMaps", hide_short_help = true)]
+    /// How often all targets are compared with the desired state and drift is repaired, varied by up to a fifth; 0 for
+    /// never
+    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = config::period_or_zero, help_heading = "ConfigMaps", hide_short_help = true)]
     resync_period: Duration,
 }
+
+/// A period that does not end while a process runs, and is short enough to be added to any point in time.
+const NEVER: Duration = Duration::from_secs(100 * 366 * 86_400);
 
 /// The help headings of flags that are about ConfigMaps and have no effect without rules.
 pub(super) const RULE_HEADINGS: [&str; 4] = ["ConfigMaps", "Policies", "Clusters", "What may be done"];
@@ -71,7 +75,7 @@ pub(super) fn run(args: &Args, given: &FlagOrigins) -> anyhow::Result<ExitCode> 
         }
         Job::Follow(settings, rules, _temporary) => {
             let report = app::follow(settings, &rules, &given.lines, &given.warnings)?;
-            Ok(if report.is_none_or(|report| report.is_success()) { Exit::Done } else { Exit::Some }.into())
+            Ok(if report.is_none_or(|report| report.is_complete()) { Exit::Done } else { Exit::Some }.into())
         }
     }
 }
@@ -100,7 +104,7 @@ impl Args {
     pub(super) fn check(&self, given: &FlagOrigins) -> anyhow::Result<config::Settings> {
         let settings = self.valid(given)?;
         if self.rules.are_given() {
-            self.rules.planner(self.rights.extra_keys()?)?;
+            self.rules.planner(self.rights.extra_keys()?, true)?;
             self.clusters.load()?;
         }
         Ok(settings)
@@ -121,26 +125,27 @@ impl Args {
 
     /// Reads what the flags name, and starts the log.
     fn job(&self, given: &FlagOrigins) -> anyhow::Result<Job> {
+        let mode = self.mode(given)?;
+        let has_root = mode == Mode::Both;
         let rules = || -> anyhow::Result<app::Rules> {
             Ok(app::Rules {
                 options: self.rights.options(&self.clusters)?,
-                planner: self.rules.planner(self.rights.extra_keys()?)?,
+                planner: self.rules.planner(self.rights.extra_keys()?, has_root)?,
                 clusters: self.clusters.load()?,
-                resync: self.resync_period,
+                resync: if self.resync_period.is_zero() { NEVER } else { self.resync_period },
             })
         };
-        let mode = self.mode(given)?;
         let Mode::ConfigMaps(mirror) = mode else {
             let settings = given.settings(&self.sync)?;
             telemetry::start(&settings.telemetry); // before the rules, whose warnings go to the log
-            let rules = if mode == Mode::Both { Some(rules()?) } else { None };
+            let rules = if has_root { Some(rules()?) } else { None };
             return Ok(Job::Publish(settings, rules));
         };
         // Without a root there is no place for the mirror.
         let (mirror, temporary) = match mirror {
             Some(mirror) => (mirror, None),
             None => {
-                let made = tempfile::Builder::new().prefix("treeswap-sync-").tempdir();
+                let made = TempDir::new("treeswap-sync-");
                 let made = made.context("cannot make a temporary directory; --mirror names one")?;
                 (made.path().join("mirror"), Some(made))
             }
@@ -152,6 +157,7 @@ impl Args {
 
     /// What the flags ask for. Refuses flags that have no effect in that mode.
     fn mode(&self, given: &FlagOrigins) -> Result<Mode, config::Error> {
+        given.refuse_refinements()?;
         let given_path = |text: &str| (!text.is_empty()).then(|| PathBuf::from(text));
         if self.sync.source.repo.is_empty() && self.sync.source.sources.is_empty() {
             return Err(config::Error::Required {

@@ -7,7 +7,7 @@ use clap::Error;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use super::Exit;
-use crate::config::UNSUPPORTED_FLAGS;
+use crate::config::instead_of_flag;
 use crate::telemetry::{ExitReason, Format};
 
 /// Prints help and version as clap does, and errors in our form. Returns the exit code.
@@ -41,9 +41,9 @@ pub(super) fn explain(error: &Error, arguments: &[OsString]) -> (String, Vec<Str
     let line = match error.kind() {
         ErrorKind::UnknownArgument => {
             let flag = name.trim_start_matches('-').split('=').next().unwrap_or_default();
-            match UNSUPPORTED_FLAGS.iter().find(|(unserved, _)| *unserved == flag && name.starts_with('-')) {
-                Some((_, instead)) => {
-                    hints = vec![(*instead).to_owned()];
+            match instead_of_flag(flag).filter(|_| name.starts_with('-')) {
+                Some(instead) => {
+                    hints = vec![instead];
                     format!("--{flag} is a flag of git-sync that `treeswap sync` does not have")
                 }
                 None => {

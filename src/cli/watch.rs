@@ -12,13 +12,13 @@ use std::time::Duration;
 
 use anyhow::Context;
 use rustix::process::{Pid, Signal};
-use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
 use tokio::sync::watch::Receiver;
 
 use super::pin;
 use crate::marker::set::{Gap, Stamps};
 use crate::pin::{Error, Options, Pin, absent_dir};
 use crate::repeats::{Repeats, suppressed};
+use crate::shutdown::EndSignals;
 use crate::watch::{self, Change, Watcher, set};
 
 /// Pause before a failed pin is tried again.
@@ -80,7 +80,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
 /// The loop: pins the newest generation, runs the command for it if it is due, and waits for the next swap.
 async fn watch(args: &Args) -> anyhow::Result<ExitCode> {
     let mut link = pin::link_of(&args.path, args.link);
-    let mut stop = EndSignals::new()?;
+    let mut stop = EndSignals::listen().context("cannot listen for signals")?;
     let mut swaps = swaps_of(&link, args.poll)?;
     let mut served: Option<Pin> = None; // the generation that the command ran for last
     let mut was_pinned = false; // PATH is right, so an error may pass
@@ -155,7 +155,7 @@ async fn watch(args: &Args) -> anyhow::Result<ExitCode> {
         tokio::select! {
             changed = swaps.changed() => changed.context("the watching thread ended")?,
             () = tokio::time::sleep(RETRY_PAUSE), if retry => {}
-            () = stop.signalled() => return Ok(ExitCode::SUCCESS),
+            _ = stop.next() => return Ok(ExitCode::SUCCESS),
         }
     }
 }
@@ -213,7 +213,7 @@ async fn run_for(args: &Args, generation: &Pin, stop: &mut EndSignals) -> anyhow
     let status = loop {
         tokio::select! {
             status = child.wait() => break status.context("cannot wait for the command")?,
-            () = stop.signalled() => {
+            _ = stop.next() => {
                 signals += 1;
                 let signal = if signals == 1 { Signal::TERM } else { Signal::KILL };
                 if let Some(pid) = child.id().and_then(|pid| Pid::from_raw(pid.cast_signed())) {
@@ -242,24 +242,4 @@ async fn run_for(args: &Args, generation: &Pin, stop: &mut EndSignals) -> anyhow
 fn code_of(status: ExitStatus) -> ExitCode {
     let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or_default());
     ExitCode::from(u8::try_from(code).unwrap_or(1))
-}
-
-/// Handlers of the signals that end the watch: SIGTERM and SIGINT.
-struct EndSignals {
-    terminate: Signals,
-    interrupt: Signals,
-}
-
-impl EndSignals {
-    fn new() -> anyhow::Result<Self> {
-        let listen = |kind| signal(kind).context("cannot listen for signals");
-        Ok(Self { terminate: listen(SignalKind::terminate())?, interrupt: listen(SignalKind::interrupt())? })
-    }
-
-    async fn signalled(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-        }
-    }
 }

@@ -24,6 +24,7 @@ pub(super) fn named(
     password: Option<&Variable>,
 ) -> Result<Vec<Credential>, Error> {
     let given = &args.credentials;
+    secret::register_user(&given.username); // it may be a token, and the log starts before its first use
     if given.password.is_some() {
         return Err(Error::Password {
             what: "--password",
@@ -61,16 +62,26 @@ pub(super) fn password_variable(personality: Personality) -> &'static str {
     }
 }
 
-/// The credentials of all `--credential` flags.
-pub(super) fn listed(args: &args::Args, origins: &Origins) -> Result<Vec<Credential>, Error> {
-    let each = args.credentials.credential.iter().map(|json| parse_credentials(json, origins));
+/// The credentials of all `--credential` flags; without one, those of the variable.
+pub(super) fn listed(
+    args: &args::Args,
+    origins: &Origins,
+    variable: Option<&Variable>,
+) -> Result<Vec<Credential>, Error> {
+    let given = &args.credentials.credential;
+    if let (true, Some(Variable { name, value })) = (given.is_empty(), variable) {
+        return parse_credentials(value.expose(), name, false);
+    }
+    let refused =
+        *origins.get("credential") == Origin::Flag && origins.personality() == Personality::Treeswap;
+    let each = given.iter().map(|json| parse_credentials(json, &origins.name("credential"), refused));
     Ok(each.collect::<Result<Vec<_>, _>>()?.concat())
 }
 
-/// The credentials of one `--credential`. Errors never repeat its content, which may hold a password.
-fn parse_credentials(text: &str, origins: &Origins) -> Result<Vec<Credential>, Error> {
-    let name = origins.name("credential");
-    let wrong = |why: &str| Error::HiddenValue { name: name.clone(), why: why.to_owned() };
+/// The credentials of one `--credential`, called `name`; a password in it may be refused. Errors never repeat its
+/// content, which may hold a password.
+fn parse_credentials(text: &str, name: &str, refuse_password: bool) -> Result<Vec<Credential>, Error> {
+    let wrong = |why: &str| Error::HiddenValue { name: name.to_owned(), why: why.to_owned() };
     let list = parse(text).ok_or_else(|| wrong(NO_JSON))?;
     let convert = |json: Json| {
         if json.url.is_empty() || json.username.is_empty() {
@@ -79,8 +90,7 @@ fn parse_credentials(text: &str, origins: &Origins) -> Result<Vec<Credential>, E
         let password = match (json.password, json.password_file) {
             (value, file) if value.is_empty() && !file.is_empty() => secret::Source::File(file.into()),
             (value, file) if !value.is_empty() && file.is_empty() => {
-                let shown = *origins.get("credential") == Origin::Flag;
-                if shown && origins.personality() == Personality::Treeswap {
+                if refuse_password {
                     return Err(Error::Password {
                         what: "a password in --credential",
                         hint: "name a file (\"password-file\"), or give the JSON in $TREESWAP_CREDENTIAL",

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Command};
 
-use super::gitsync::{of_sync, older_names, variable};
-use super::origin::{Origin, PASSWORDS, PRIVATE_KEYS};
+use super::gitsync::{of_sync, older_names, successor, variable};
+use super::origin::{CREDENTIALS, Origin, PASSWORDS, PRIVATE_KEYS};
 use super::personality::{Personality, as_git_sync};
 
 /// Flags without a variable. `--password` is refused as an argument and has `$TREESWAP_PASSWORD` instead.
@@ -96,20 +96,14 @@ fn variables(flag: &str) -> (String, Option<String>) {
     (variable("TREESWAP", flag), theirs)
 }
 
-/// Flags of git-sync, v3's included, that `sync` does not have, and what to do instead.
-pub const UNSUPPORTED_FLAGS: &[(&str, &str)] = &[
-    ("man", "run `treeswap man`"),
-    ("branch", "use --ref"),
-    ("rev", "use --ref"),
-    ("dest", "use --link"),
-    ("wait", "use --period"),
-    ("timeout", "use --sync-timeout"),
-    ("max-sync-failures", "use --max-failures"),
-    ("sync-hook-command", "use --exechook-command"),
-    ("change-permissions", "use --group-write"),
-    ("ssh", "leave it out"),
-    ("v", "use -v or --log-level"),
-];
+/// What to do instead of using a flag of git-sync, v3's included, that `sync` does not have.
+pub fn instead_of_flag(flag: &str) -> Option<String> {
+    match flag {
+        "man" => Some("run `treeswap man`".to_owned()),
+        "ssh" => Some("leave it out".to_owned()),
+        _ => successor(flag).map(|successor| format!("use --{successor}")),
+    }
+}
 
 /// Variables of git that are read only as git-sync, and what to use instead; of several that belong together, one. The
 /// last member tells whether the program of `--git` obeys it.
@@ -131,7 +125,7 @@ fn without_effect(name: &str, command: &Command, origins: &Origins) -> Option<St
 
 /// What to use instead of the variable of git-sync whose name ends like this, if its flag is one of those that we do
 /// not have.
-fn instead_of(rest: &str) -> Option<&'static str> {
+fn instead_of(rest: &str) -> Option<String> {
     let flag = rest.to_lowercase().replace('_', "-");
     // Variables of v3 that are not called like their flags.
     let flag = match flag.as_str() {
@@ -139,17 +133,20 @@ fn instead_of(rest: &str) -> Option<&'static str> {
         "permissions" => "change-permissions",
         flag => flag,
     };
-    UNSUPPORTED_FLAGS.iter().find(|(unserved, _)| *unserved == flag).map(|(_, instead)| *instead)
+    instead_of_flag(flag)
 }
 
 /// One warning for each variable in `set` that is not read although it has one of our prefixes, or git-sync reads it.
 pub fn warnings(command: &Command, origins: &Origins, set: impl Iterator<Item = String>) -> Vec<String> {
     let personality = origins.personality();
-    let mut known: Vec<String> = PASSWORDS.into_iter().chain(PRIVATE_KEYS).map(str::to_owned).collect();
+    let mut known: Vec<String> =
+        PASSWORDS.into_iter().chain(PRIVATE_KEYS).chain(CREDENTIALS).map(str::to_owned).collect();
     if personality == Personality::GitSync {
         known.extend(older_names().map(str::to_owned));
     }
-    for flag in command.get_arguments().filter_map(clap::Arg::get_long) {
+    // Only `sync` and what is like it went through `attach`: the flags of other commands have no variables.
+    for flag in command.get_arguments().filter(|arg| arg.get_env().is_some()).filter_map(clap::Arg::get_long)
+    {
         let (ours, theirs) = variables(flag);
         known.push(ours);
         known.extend(theirs);
@@ -204,7 +201,8 @@ mod tests {
     use super::*;
 
     fn command() -> Command {
-        <super::super::Args as clap::Args>::augment_args(Command::new("test"))
+        let bare = <super::super::Args as clap::Args>::augment_args(Command::new("test"));
+        attach(bare, Personality::Treeswap, &|_| false)
     }
 
     #[test]

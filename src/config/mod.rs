@@ -30,11 +30,13 @@ mod sources;
 mod values;
 
 pub use args::{Args, Credentials};
-pub use env::{Origins, UNSUPPORTED_FLAGS, attach, warnings};
+pub use env::{Origins, attach, instead_of_flag, warnings};
 pub use error::Error;
 pub use origin::{Hidden, Origin};
 pub use personality::Personality;
 pub use print::{Line, lines};
 pub use settings::{Settings, link_name};
 pub use sources::{listed, warnings_about};
-pub use values::{at_least_one, boolean, duration, percent, print_duration, signal_name};
+pub use values::{
+    at_least_one, boolean, duration, percent, period_or_zero, print_duration, signal_name, timeout,
+};

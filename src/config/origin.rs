@@ -1,5 +1,7 @@
 //! The origin of a flag's value, and the secrets that only variables can hold.
 
+use std::ffi::OsString;
+
 use crate::secret::Secret;
 
 /// Where a value came from.
@@ -30,6 +32,9 @@ pub(super) const PASSWORDS: [&str; 2] = ["TREESWAP_PASSWORD", "GITSYNC_PASSWORD"
 pub(super) const PRIVATE_KEYS: [&str; 2] =
     ["TREESWAP_GITHUB_APP_PRIVATE_KEY", "GITSYNC_GITHUB_APP_PRIVATE_KEY"];
 
+/// The variables for `--credential` in commands whose flags have no variables, in order of precedence.
+pub(super) const CREDENTIALS: [&str; 2] = ["TREESWAP_CREDENTIAL", "GITSYNC_CREDENTIAL"];
+
 /// Values that are given by variables only, most of them secrets.
 #[derive(Clone, Default)]
 pub struct Hidden {
@@ -37,6 +42,10 @@ pub struct Hidden {
     pub password: Option<Variable>,
     /// A GitHub App's private key.
     pub private_key: Option<Variable>,
+    /// Credentials as JSON. Only used without `--credential`.
+    pub credential: Option<Variable>,
+    /// The first of these variables that cannot be read, as it is not UTF-8.
+    pub unreadable: Option<String>,
     /// Settings of git, key and value, from the variables that git itself reads, in order. Only read as git-sync.
     pub git: Vec<(String, String)>,
     /// `GIT_SSH_COMMAND`. Only read as git-sync.
@@ -63,12 +72,45 @@ pub struct Variable {
 
 impl Hidden {
     /// Reads the secrets with `value_of`, which looks an environment variable up. Empty variables count as not set.
-    pub fn read(value_of: impl Fn(&str) -> Option<String>) -> Self {
-        let first = |names: [&'static str; 2]| {
-            let found = names.into_iter().find_map(|name| Some((name, value_of(name)?)));
-            let set = found.filter(|(_, value)| !value.is_empty());
-            set.map(|(name, value)| Variable { name: format!("${name}"), value: Secret::new(value) })
+    pub fn read(value_of: impl Fn(&str) -> Option<OsString>) -> Self {
+        let mut unreadable = None;
+        let mut first = |names: [&'static str; 2], secret: fn(String) -> Secret| {
+            let is_set = |name: &&'static str| value_of(name).is_some_and(|value| !value.is_empty());
+            let name = names.into_iter().find(is_set)?;
+            match value_of(name)?.into_string() {
+                Ok(value) => Some(Variable { name: format!("${name}"), value: secret(value) }),
+                Err(_) => {
+                    unreadable.get_or_insert(format!("${name}"));
+                    None
+                }
+            }
         };
-        Self { password: first(PASSWORDS), private_key: first(PRIVATE_KEYS), ..Self::default() }
+        Self {
+            password: first(PASSWORDS, Secret::new),
+            private_key: first(PRIVATE_KEYS, Secret::new),
+            credential: first(CREDENTIALS, Secret::holder), // what is secret in it is registered by whoever parses it
+            unreadable,
+            ..Self::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_variable_hides_no_other_and_one_that_is_no_text_is_named() {
+        use std::os::unix::ffi::OsStringExt as _;
+        let read = |set: &[(&str, &[u8])]| {
+            let value =
+                |name: &str| set.iter().find(|(known, _)| *known == name).map(|(_, value)| value.to_vec());
+            Hidden::read(|name| value(name).map(OsString::from_vec))
+        };
+        let both = read(&[("TREESWAP_PASSWORD", b""), ("GITSYNC_PASSWORD", b"s3cret")]);
+        assert_eq!(both.password.unwrap().name, "$GITSYNC_PASSWORD");
+        let odd = read(&[("TREESWAP_GITHUB_APP_PRIVATE_KEY", b"\xff")]);
+        assert_eq!(odd.unreadable.as_deref(), Some("$TREESWAP_GITHUB_APP_PRIVATE_KEY"));
+        assert!(odd.private_key.is_none() && read(&[]).unreadable.is_none());
     }
 }

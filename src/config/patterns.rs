@@ -2,7 +2,8 @@
 //! that the parsers use. Upper bounds are left to the parsers.
 
 use super::settings::{GIT_GC, SUBMODULES};
-use super::values::{BOOLEANS, SIGNALS, SIZES, TIMES};
+use super::values::{BOOLEANS, SIZES, TIMES};
+use crate::shutdown::SYNC_SIGNALS;
 
 fn alternatives<T>(table: &[(&str, T)]) -> String {
     table.iter().map(|(word, _)| *word).collect::<Vec<_>>().join("|")
@@ -60,12 +61,12 @@ pub(crate) fn pool() -> String {
 pub(crate) fn signal() -> String {
     let either = |c: char| format!("[{}{}]", c, c.to_ascii_lowercase());
     let name = |name: &str| name.chars().map(either).collect::<String>();
-    let each = SIGNALS.map(|(known, number)| format!("{}|{number}", name(known)));
+    let each = SYNC_SIGNALS.map(|(known, number)| format!("{}|{number}", name(known)));
     format!("^(({})?({}))?$", name("SIG"), each.join("|"))
 }
 
 pub(crate) fn signals() -> Vec<i32> {
-    SIGNALS.iter().map(|(_, number)| *number).collect()
+    SYNC_SIGNALS.iter().map(|(_, number)| *number).collect()
 }
 
 pub(crate) fn booleans() -> Vec<&'static str> {

@@ -48,7 +48,13 @@ defaults! {
     // Metrics and log.
     HTTP_METRICS = "http-metrics": "true", "false";
     LOG_FORMAT = "log-format": "auto", "git-sync";
-    // Limits. git-sync has none, so ours are high there.
+    // Limits. git-sync has none, so ours are high there: on disk 64Gi, in memory sixteen times what is the default
+    // here. Its connections end with the attempt, so these two are --sync-timeout, whatever that is.
+    CONNECT_TIMEOUT = "connect-timeout": "10s", "2m";
+    IDLE_TIMEOUT = "idle-timeout": "30s", "2m";
+    MAX_REFS_BYTES = "max-refs-bytes": "64Mi", "1Gi";
+    MAX_TREE_ENTRIES = "max-tree-entries": "1000000", "16000000";
+    MAX_PATH_DEPTH = "max-path-depth": "128", "1000";
     MAX_FETCH_BYTES = "max-fetch-bytes": "4Gi", "64Gi";
     MAX_MIRROR_BYTES = "max-mirror-bytes": "4Gi", "64Gi";
     MAX_TREE_BYTES = "max-tree-bytes": "4Gi", "64Gi";
@@ -92,5 +98,15 @@ mod tests {
         let git_sync = as_git_sync(command()).try_get_matches_from(["git-sync"]).unwrap();
         let args = <Bare as clap::FromArgMatches>::from_arg_matches(&git_sync).unwrap().args;
         assert_eq!((args.root.layout.as_str(), args.pace.max_failures), ("git-sync", Some(0)));
+        let limits = command();
+        let limits = limits.get_arguments().filter(|arg| arg.get_help_heading() == Some("Limits"));
+        let limits =
+            limits.filter_map(clap::Arg::get_long).filter(|flag| !["sandbox", "verify"].contains(flag));
+        for flag in limits {
+            assert!(
+                DEFAULTS.iter().any(|default| default.flag == flag),
+                "git-sync has no limit like --{flag}"
+            );
+        }
     }
 }

@@ -45,8 +45,20 @@ pub fn lines(command: &Command, matches: &ArgMatches, origins: &Origins) -> Vec<
 fn shown(flag: &str, value: &str) -> String {
     match flag {
         "repo" => secret::redact(value),
+        "username" => secret::shown_user(value).to_owned(), // it may be a token
         "webhook-url" | "askpass-url" if !value.is_empty() => secret::redact_path(value),
         "credential" | "git-config" | "git-config-add" if !value.is_empty() => "[secret]".to_owned(),
         _ => value.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_name_that_may_be_a_token_is_not_shown() {
+        assert_eq!(shown("username", "ghp_16C7e42F292c6912E7710c838347Ae178B4a"), secret::REDACTED);
+        assert_eq!(shown("username", "git"), "git");
     }
 }

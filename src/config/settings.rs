@@ -6,7 +6,7 @@ mod remote;
 mod root;
 mod server;
 
-use std::path::{Component, Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::args::Args;
@@ -16,14 +16,11 @@ use super::env::Origins;
 use super::error::Error;
 use super::origin::{Hidden, Origin};
 use super::personality::Personality;
-use super::values;
+use super::values::{self, SHORTEST};
 use crate::mirror::wire;
 use crate::sandbox::Sandbox;
 use crate::sources::SetOptions;
 use crate::{admin, hooks, mirror, store, sync, telemetry};
-
-/// git-sync's lower bound for periods and timeouts; a shorter one is most likely a typo.
-const SHORTEST: Duration = Duration::from_millis(10);
 
 /// The upper bound of the backoff, unless `--max-backoff` is given.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(300);
@@ -92,6 +89,9 @@ impl Settings {
     /// Validates everything that can be validated without network access and without changing anything. The order of
     /// the checks is git-sync's, so that of several errors the same one is reported.
     pub fn new(args: &Args, origins: &Origins, hidden: &Hidden) -> Result<Self, Error> {
+        if let Some(name) = hidden.unreadable.clone() {
+            return Err(Error::HiddenValue { name, why: "it is not UTF-8".to_owned() });
+        }
         let check = Check { args, origins };
         let root = check.root()?;
         let followed = check.followed_ref()?;
@@ -104,8 +104,8 @@ impl Settings {
         let hooks = check.hooks()?;
         let mut credentials = credentials::named(args, origins, hidden.password.as_ref())?;
         let issuance = check.issuance(hidden)?;
-        credentials.extend(credentials::listed(args, origins)?);
-        let admin = check.admin(pace.period, check.parks(&followed))?;
+        credentials.extend(credentials::listed(args, origins, hidden.credential.as_ref())?);
+        let admin = check.admin(pace, check.parks(&followed))?;
         let (entries, git) = check.git_config(hidden)?;
         let has_sources = check.has_sources()?;
         let style = check.style(&root)?;
@@ -165,7 +165,7 @@ impl Settings {
             git_sync_metrics: origins.personality() == Personality::GitSync,
             telemetry: check.telemetry()?,
             termination_log,
-            add_user: args.credentials.add_user,
+            add_user: args.hooks.add_user,
             remarks: check.warnings(&git, hidden),
         })
     }
@@ -181,20 +181,6 @@ pub(super) fn absolute(text: &str) -> PathBuf {
 pub fn link_name<'t>(given: &'t str, repo: &'t str) -> &'t str {
     let last = repo.trim_matches('/').rsplit('/').next().unwrap_or_default();
     if given.is_empty() { last } else { given }
-}
-
-/// Removes `.` and `..` lexically, as git-sync does, without looking at symbolic links.
-fn cleaned(path: &Path) -> PathBuf {
-    path.components().fold(PathBuf::new(), |mut clean, part| {
-        match part {
-            Component::CurDir => {}
-            Component::ParentDir => {
-                clean.pop();
-            }
-            part => clean.push(part),
-        }
-        clean
-    })
 }
 
 #[cfg(test)]

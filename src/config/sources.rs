@@ -173,7 +173,7 @@ impl WireSettings {
                 password: Source::File(own.password_file.clone()),
             }],
         };
-        credentials.extend(credentials::listed(&args, &self.origins)?);
+        credentials.extend(credentials::listed(&args, &self.origins, self.hidden.credential.as_ref())?);
         let (_, git) = check.git_config(&self.hidden)?;
         let wire = check.wire(credentials, self.timeout, &self.hidden, &git)?;
         Ok(wire::Options { issuance: check.issuance(&self.hidden)?, ..wire })

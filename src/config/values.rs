@@ -4,6 +4,11 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::shutdown::SYNC_SIGNALS;
+
+/// git-sync's lower bound for periods and timeouts; a shorter one is most likely a typo.
+pub(super) const SHORTEST: Duration = Duration::from_millis(10);
+
 /// Units of time and their length in seconds. Go has all of them except `min` and `d`.
 pub(super) const TIMES: [(&str, f64); 10] = [
     ("ns", 1e-9),
@@ -67,6 +72,17 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     }
     // A century is more than anyone needs, and small enough that adding it to a point in time never overflows.
     if total > Duration::from_secs(100 * 366 * 86_400) { Err("it is too long".into()) } else { Ok(total) }
+}
+
+/// Parses a timeout: a duration of at least [`SHORTEST`].
+pub fn timeout(text: &str) -> Result<Duration, String> {
+    let own = duration(text)?;
+    if own < SHORTEST { Err(format!("must be at least {}", print_duration(SHORTEST))) } else { Ok(own) }
+}
+
+/// Parses a period that 0 turns off.
+pub fn period_or_zero(text: &str) -> Result<Duration, String> {
+    if duration(text)?.is_zero() { Ok(Duration::ZERO) } else { timeout(text) }
 }
 
 /// Formats a duration so that [`duration`] parses it back.
@@ -148,19 +164,6 @@ pub(super) fn fraction(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Signals that can trigger an attempt: name and number. SIGTERM, SIGINT and the like are not among them, as they
-/// always end the process; git-sync can be made unstoppable with `--sync-on-signal=TERM`.
-pub(super) const SIGNALS: [(&str, i32); 8] = [
-    ("HUP", 1),
-    ("QUIT", 3),
-    ("USR1", 10),
-    ("USR2", 12),
-    ("ALRM", 14),
-    ("WINCH", 28),
-    ("IO", 29),
-    ("PWR", 30),
-];
-
 /// Parses the name (`SIGHUP`, `HUP`) or number of a signal that can trigger an attempt; `None` for an empty text.
 pub(super) fn signal(text: &str) -> Result<Option<i32>, String> {
     if text.is_empty() {
@@ -168,16 +171,16 @@ pub(super) fn signal(text: &str) -> Result<Option<i32>, String> {
     }
     let name = text.to_ascii_uppercase();
     let name = name.strip_prefix("SIG").unwrap_or(&name);
-    let found = SIGNALS.iter().find(|(known, number)| *known == name || number.to_string() == name);
+    let found = SYNC_SIGNALS.iter().find(|(known, number)| *known == name || number.to_string() == name);
     found.map(|(_, number)| Some(*number)).ok_or_else(|| {
-        let names: Vec<_> = SIGNALS.iter().map(|(name, _)| format!("SIG{name}")).collect();
+        let names: Vec<_> = SYNC_SIGNALS.iter().map(|(name, _)| format!("SIG{name}")).collect();
         format!("must be one of {}, or empty for none", names.join(", "))
     })
 }
 
 /// The name of a signal that can trigger an attempt; the number of any other signal.
 pub fn signal_name(number: i32) -> String {
-    let found = SIGNALS.iter().find(|(_, known)| *known == number);
+    let found = SYNC_SIGNALS.iter().find(|(_, known)| *known == number);
     found.map_or_else(|| number.to_string(), |(name, _)| format!("SIG{name}"))
 }
 
@@ -223,6 +226,16 @@ mod tests {
         for text in ["0s", "10s", "300ms", "2m30s", "1h30m", "24h", "1.25s"] {
             assert_eq!(print_duration(duration(text).unwrap()), text);
         }
+    }
+
+    #[test]
+    fn a_timeout_and_a_period_have_a_lower_bound_and_only_a_period_can_be_zero() {
+        assert_eq!(timeout("10ms"), period_or_zero("10ms"));
+        for text in ["0s", "0", "1ms"] {
+            assert_eq!(timeout(text).unwrap_err(), "must be at least 10ms", "{text}");
+        }
+        assert_eq!(period_or_zero("0s"), Ok(Duration::ZERO));
+        assert!(period_or_zero("1ms").is_err() && period_or_zero("soon").is_err());
     }
 
     #[test]

@@ -5,10 +5,11 @@
 
 use std::fmt::Write as _;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
 use super::payload::Payload;
 use super::rules::ClusterNamespace;
-
-const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
 /// Returns the document, from `---` to the final newline.
 pub fn manifest(name: &str, place: &ClusterNamespace, payload: &Payload) -> String {
@@ -32,7 +33,8 @@ pub fn manifest(name: &str, place: &ClusterNamespace, payload: &Payload) -> Stri
             out.push_str(": ");
             match value.text() {
                 Some(text) => scalar(&mut out, text),
-                None => base64(&mut out, value.bytes()),
+                None if value.bytes().is_empty() => out.push_str("\"\""),
+                None => STANDARD.encode_string(value.bytes(), &mut out),
             }
             out.push('\n');
         }
@@ -98,20 +100,4 @@ fn quoted(text: &str) -> String {
     }
     out.push('"');
     out
-}
-
-/// Appends bytes in base64; an empty value as an empty string.
-fn base64(out: &mut String, bytes: &[u8]) {
-    for chunk in bytes.chunks(3) {
-        let word = u32::from(chunk[0]) << 16
-            | u32::from(*chunk.get(1).unwrap_or(&0)) << 8
-            | u32::from(*chunk.get(2).unwrap_or(&0));
-        for place in 0..4 {
-            let letter = ALPHABET[(word >> (18 - 6 * place)) as usize & 63];
-            out.push(if place <= chunk.len() { char::from(letter) } else { '=' });
-        }
-    }
-    if bytes.is_empty() {
-        out.push_str("\"\"");
-    }
 }

@@ -286,6 +286,11 @@ impl Report {
         self.failures.is_empty() && self.targets.iter().all(|target| target.outcome.is_success())
     }
 
+    /// Returns true if it is a success, and every source answered.
+    pub fn is_complete(&self) -> bool {
+        self.is_success() && self.unanswered.is_empty()
+    }
+
     /// Returns true if another attempt may help: a failure is transient, or a target was skipped.
     pub fn is_to_be_repeated(&self) -> bool {
         let open = |target: &Target| match target.outcome {

@@ -277,11 +277,6 @@ pub enum Error {
 }
 
 impl Error {
-    /// Returns true if the rules are wrong, and not the tree they are applied to.
-    pub fn is_in_rules(&self) -> bool {
-        matches!(self, Self::Rules { .. } | Self::NoRules { .. } | Self::Text(_))
-    }
-
     /// Returns true if a later attempt may succeed without a change.
     pub fn is_transient(&self) -> bool {
         match self {

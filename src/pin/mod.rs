@@ -309,7 +309,7 @@ fn home_of(link: &Path) -> Result<PathBuf, Error> {
 }
 
 /// The base name of a link's target, if it is a generation's name: a timestamp, or a commit id in git-sync's layout.
-fn generation_named(target: &Path) -> Option<OsString> {
+pub(crate) fn generation_named(target: &Path) -> Option<OsString> {
     let name = target.file_name()?;
     let text = name.to_str()?;
     let is_commit = matches!(text.len(), 40 | 64) && text.bytes().all(|byte| byte.is_ascii_hexdigit());

@@ -13,16 +13,13 @@ use std::process::{Child, Command};
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Signals that are forwarded to the child.
-const PASSED_ON: [SignalKind; 7] = [
-    SignalKind::terminate(),
-    SignalKind::interrupt(),
-    SignalKind::hangup(),
-    SignalKind::quit(),
-    SignalKind::user_defined1(),
-    SignalKind::user_defined2(),
-    SignalKind::window_change(),
-];
+use super::SYNC_SIGNALS;
+
+/// Signals that are forwarded to the child: those that end it, and all that can ask it for a sync.
+fn forwarded() -> Vec<SignalKind> {
+    let sync = SYNC_SIGNALS.into_iter().map(|(_, number)| SignalKind::from_raw(number));
+    [SignalKind::terminate(), SignalKind::interrupt()].into_iter().chain(sync).collect()
+}
 
 /// If this process is PID 1, runs the same command line again as a child and returns the code to exit with. Otherwise
 /// returns `None` at once.
@@ -35,8 +32,9 @@ pub fn supervise() -> io::Result<Option<u8>> {
     runtime.block_on(async {
         let mut reaper = signal(SignalKind::child())?;
         let mut forwarders = tokio::task::JoinSet::new();
-        let (send, mut signals) = tokio::sync::mpsc::channel(PASSED_ON.len());
-        for kind in PASSED_ON {
+        let forwarded = forwarded();
+        let (send, mut signals) = tokio::sync::mpsc::channel(forwarded.len());
+        for kind in forwarded {
             let mut arrivals = signal(kind)?;
             let send = send.clone();
             forwarders.spawn(async move {
@@ -117,4 +115,18 @@ fn exit_code(status: WaitStatus) -> u8 {
     let status = std::process::ExitStatus::from_raw(status.as_raw());
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1);
     u8::try_from(code).unwrap_or(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `rustix` has to know a signal to send it, too.
+    #[test]
+    fn every_signal_that_can_ask_for_a_sync_is_forwarded() {
+        let forwarded: Vec<i32> = forwarded().iter().map(SignalKind::as_raw_value).collect();
+        for (name, number) in SYNC_SIGNALS {
+            assert!(forwarded.contains(&number) && Signal::from_named_raw(number).is_some(), "SIG{name}");
+        }
+    }
 }

@@ -86,6 +86,7 @@ pub use error::{Error, Unit};
 pub use inspect::{Inspected, Inspection, inspect, recorded};
 pub use ledger::LedgerFile;
 pub use link::check_link;
+pub(crate) use link::clean;
 pub use operator_file::{OperatorFile, check_outside, check_place, check_resolved, open_outside};
 pub use probe::Probes;
 pub use publish::Ready;

@@ -131,6 +131,14 @@ fn several_clusters_are_chosen_from_or_written_as_files() {
         assert_eq!(documents(&std::fs::read_to_string(output.join(file)).unwrap()).len(), 1);
     }
     complains(&render(&world, &[&rules, &tree, &flag("output", &output)]), 2, &["--output", "not empty"]);
+    let (mount, link) = (world.dir().join("mount"), world.dir().join("link")); // nothing can be renamed over either
+    std::fs::create_dir(&mount).unwrap();
+    std::os::unix::fs::symlink(&mount, &link).unwrap();
+    render(&world, &[&rules, &tree, &flag("output", &link)]).expect_ok("render");
+    let mut names: Vec<_> =
+        std::fs::read_dir(&mount).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["a%2fb", "c"]);
 }
 
 /// It fails again and again until the time is over: that is said, and what failed.

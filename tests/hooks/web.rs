@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use super::common::http_backend::{Authority, Canned, Hit, HttpBackend, Kind};
-use super::common::{Sidecar, World, eventually, refusing};
+use super::common::{Sidecar, World, eventually, refusing, run};
 use super::files;
 
 /// A receiver that answers with whatever status is set.
@@ -187,6 +187,15 @@ fn what_is_wrong_with_a_hooks_flags_is_said_before_anything_is_touched() {
         assert!(!ran.stderr.contains("s3cret"), "{}", ran.stderr);
     }
     world.remote.commit(&files("first"));
+    let idle = ["--webhook-timeout=1ms", "--exechook-backoff=1ms"];
+    let refused = world.sync_once(&idle);
+    assert!(
+        refused.complaint().contains("--exechook-backoff needs --exechook-command"),
+        "{}",
+        refused.stderr
+    );
     // As in git-sync: without a hook, its pauses are nobody's business.
-    world.sync_once(&["--webhook-timeout=1ms", "--exechook-backoff=1ms"]).expect_ok("no hooks");
+    let mut git_sync = world.treeswap(&["git-sync", "--one-time", "--ref=main", "--link=link", "--repo"]);
+    git_sync.arg(&world.remote.path).arg("--root").arg(&world.root).args(idle);
+    run::to_end(&mut git_sync).expect_ok("no hooks");
 }

@@ -7,7 +7,7 @@ use super::common::remote::Away;
 use super::common::run::to_end;
 use super::common::{Files, Sidecar, World, eventually};
 
-const FLAGS: [&str; 2] = ["--period=500ms", "--max-stale=3s"];
+const FLAGS: [&str; 3] = ["--period=500ms", "--min-interval=0s", "--max-stale=3s"];
 
 fn file(content: &str) -> Files {
     Files::new().file("f", content)
@@ -82,7 +82,10 @@ fn so_does_the_only_repository_but_no_commit_that_is_refused() {
 fn what_could_never_be_fresh_is_refused() {
     let world = World::new();
     for (flags, words) in [
-        (&["--http-bind=:0", "--max-stale=18s"][..], "--max-stale=18s needs a --period of at most 9s"),
+        (
+            &["--http-bind=:0", "--max-stale=24s"][..],
+            "--max-stale=24s needs 25s or more: twice --period plus --min-interval",
+        ),
         (&["--max-stale=1h"], "--max-stale needs --http-bind"),
     ] {
         let ran = to_end(&mut world.sync(flags));

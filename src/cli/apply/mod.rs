@@ -74,7 +74,7 @@ pub(super) struct ClusterArgs {
     ///
     /// It includes reading the credentials and connecting, each of which may take half of it, and asking again after a
     /// 401. Waiting until fewer than --concurrency requests are under way does not count.
-    #[arg(long, hide_short_help = true, value_name = "DURATION", default_value = "30s", value_parser = config::duration)]
+    #[arg(long, hide_short_help = true, value_name = "DURATION", default_value = "30s", value_parser = config::timeout)]
     request_timeout: Duration,
 
     /// Duration of a Lease that its holder does not renew, after which others take over; 0s for no Leases
@@ -155,7 +155,7 @@ struct Once {
     /// Time limit of the whole run
     ///
     /// Targets that are not done by then are skipped and reported.
-    #[arg(long, value_name = "DURATION", default_value = "15m", value_parser = config::duration)]
+    #[arg(long, value_name = "DURATION", default_value = "15m", value_parser = config::timeout)]
     timeout: Duration,
 
     /// Commit id of --tree
@@ -215,9 +215,10 @@ pub(super) fn run(args: &Args, given: &FlagOrigins) -> anyhow::Result<ExitCode> 
     if logs {
         telemetry::start(&telemetry::Options::new(telemetry::Format::Json, "info")?);
     }
+    given.warnings.iter().for_each(warn);
     let extra_keys = args.rights.extra_keys()?;
     let options = args.options()?;
-    let planner = args.input.rules.planner(extra_keys)?;
+    let planner = args.input.rules.planner(extra_keys, false)?;
     let clusters = args.clusters.load()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2) // so that comparing the payloads of one cluster does not delay another cluster
@@ -269,7 +270,7 @@ pub(super) fn run(args: &Args, given: &FlagOrigins) -> anyhow::Result<ExitCode> 
 }
 
 fn exit(report: &Report, dry_run: bool) -> Exit {
-    if !report.is_success() || !report.unanswered.is_empty() {
+    if !report.is_complete() {
         Exit::Some
     } else if dry_run && report.differs() {
         Exit::Differs

@@ -30,13 +30,16 @@ pub(super) fn notes(report: &Report) {
     for note in &report.notes {
         say!("treeswap: note: {note}");
     }
-    for failure in report.unanswered.iter().chain(&report.failures) {
-        say!("treeswap: {failure}");
-    }
+    failures(report).for_each(|failure| say!("treeswap: {failure}"));
     for (line, hints) in failures_by_cause(report) {
         say!("treeswap: {line}");
         hints.iter().for_each(|hint| say!("hint: {hint}"));
     }
+}
+
+/// Failures that concern no single target, and sources that did not answer.
+fn failures(report: &Report) -> impl Iterator<Item = &String> {
+    report.unanswered.iter().chain(&report.failures)
 }
 
 /// The failed targets with hints, grouped by cause: a line for the first target of each cause, and the hints. The
@@ -71,11 +74,11 @@ pub(super) fn log(report: &Report, dry_run: bool) {
         }
     }
     report.notes.iter().for_each(|note| warn!("{note}"));
-    report.failures.iter().for_each(|failure| error!("{failure}"));
+    failures(report).for_each(|failure| error!("{failure}"));
     hints(report).iter().for_each(|hint| info!("hint: {hint}"));
     let revision = report.revision;
     let summary = summary(report, dry_run);
-    if report.is_success() { info!(%revision, "{summary}") } else { error!(%revision, "{summary}") }
+    if report.is_complete() { info!(%revision, "{summary}") } else { error!(%revision, "{summary}") }
 }
 
 /// The hints of all targets, without duplicates.
@@ -186,9 +189,12 @@ mod tests {
             ],
             notes: Vec::new(),
             failures: Vec::new(),
-            unanswered: Vec::new(),
+            unanswered: vec!["source team: it is away".to_owned()],
             unfinished: Default::default(),
         };
+        assert_eq!(failures(&report).collect::<Vec<_>>(), ["source team: it is away"]);
+        let alone = Report { targets: Vec::new(), ..report.clone() };
+        assert!(alone.is_success() && !alone.is_complete());
         let said: Vec<String> = failures_by_cause(&report)
             .iter()
             .map(|(line, hints)| format!("{line} / {}", hints.join("; ")))

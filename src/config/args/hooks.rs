@@ -91,6 +91,12 @@ pub struct Hooks {
     /// Pause before a failed request is retried
     #[arg(long, value_name = "DURATION", default_value = "3s", value_parser = duration, hide_short_help = true)]
     pub webhook_backoff: Duration,
+
+    /// Add the user that treeswap runs as to /etc/passwd, if it is missing and the file is writable
+    ///
+    /// treeswap needs no such entry; programs that hooks run may need it.
+    #[arg(long, value_name = "BOOL", default_value = "false", value_parser = boolean, num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_short_help = true)]
+    pub add_user: bool,
 }
 
 impl fmt::Debug for Hooks {

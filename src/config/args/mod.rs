@@ -203,12 +203,6 @@ pub struct Credentials {
     /// PEM file with CA certificates to trust besides the system's
     #[arg(long, value_name = "FILE", default_value = "", hide_default_value = true)]
     pub ca_file: String,
-
-    /// Add the user that treeswap runs as to /etc/passwd, if it is missing and the file is writable
-    ///
-    /// treeswap needs no such entry; programs that hooks run may need it.
-    #[arg(long, value_name = "BOOL", default_value = "false", value_parser = boolean, num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_short_help = true)]
-    pub add_user: bool,
 }
 
 impl fmt::Debug for Credentials {
@@ -422,8 +416,8 @@ pub struct Server {
 
     /// /readyz returns 503 once a remote has not answered for this long; 0s for never
     ///
-    /// With --sources, the remote of any source counts. At least twice --period. By default an outage of the remote
-    /// does not change readiness, because the current generation stays published.
+    /// With --sources, the remote of any source counts. At least twice --period plus --min-interval. By default an outage
+    /// of the remote does not change readiness, because the current generation stays published.
     #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = duration, hide_short_help = true)]
     pub max_stale: Duration,
 }
@@ -461,11 +455,11 @@ pub struct Logging {
 #[command(next_help_heading = "Limits")]
 pub struct Limits {
     /// Timeout for connecting to the remote
-    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration, hide_short_help = true)]
+    #[arg(long, value_name = "DURATION", default_value = of::CONNECT_TIMEOUT.treeswap, value_parser = duration, hide_short_help = true)]
     pub connect_timeout: Duration,
 
     /// Timeout while the remote sends nothing
-    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration, hide_short_help = true)]
+    #[arg(long, value_name = "DURATION", default_value = of::IDLE_TIMEOUT.treeswap, value_parser = duration, hide_short_help = true)]
     pub idle_timeout: Duration,
 
     /// Most bytes of one fetched pack
@@ -473,7 +467,7 @@ pub struct Limits {
     pub max_fetch_bytes: u64,
 
     /// Most bytes of a remote's ref advertisement
-    #[arg(long, value_name = "BYTES", default_value = "64Mi", value_parser = bytes, hide_short_help = true)]
+    #[arg(long, value_name = "BYTES", default_value = of::MAX_REFS_BYTES.treeswap, value_parser = bytes, hide_short_help = true)]
     pub max_refs_bytes: u64,
 
     /// Size in bytes above which garbage in the mirror is removed early
@@ -484,7 +478,7 @@ pub struct Limits {
     pub max_mirror_bytes: u64,
 
     /// Most files, symbolic links and directories of a revision
-    #[arg(long, value_name = "N", default_value = "1000000", value_parser = integer, hide_short_help = true)]
+    #[arg(long, value_name = "N", default_value = of::MAX_TREE_ENTRIES.treeswap, value_parser = integer, hide_short_help = true)]
     pub max_tree_entries: i64,
 
     /// Most bytes of all files of a revision together
@@ -496,7 +490,7 @@ pub struct Limits {
     pub max_file_bytes: u64,
 
     /// Most components of a path
-    #[arg(long, value_name = "N", default_value = "128", value_parser = integer, hide_short_help = true)]
+    #[arg(long, value_name = "N", default_value = of::MAX_PATH_DEPTH.treeswap, value_parser = integer, hide_short_help = true)]
     pub max_path_depth: i64,
 
     /// Memory limit of the child process that indexes a fetched pack

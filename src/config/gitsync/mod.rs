@@ -29,6 +29,7 @@ use super::values::duration;
 use crate::secret::Secret;
 use pflag::FlagSpec;
 
+pub(super) use old::successor;
 use table::RENAMED;
 use table::{DEPRECATED, SPECIAL};
 pub use table::{FLAGS, Flag, Kind};
@@ -148,9 +149,10 @@ pub fn read(sync: &Command, arguments: &[String], lookup: Lookup<'_>) -> Result<
         }
     }
     let hidden = read_hidden(lookup, &mut notes)?;
-    // If both variables are set, ours wins. clap reads it together with the flags of `sync`.
+    // If both variables are set, ours wins, also over v3's. clap reads it together with the flags of `sync`.
     let ours = |flag: &str| lookup(&variable("TREESWAP", flag)).is_some();
-    values.0.retain(|name, _| flag_named(name).is_none_or(|flag| !ours(flag.here())));
+    let here = |name: &str| flag_named(name).map(Flag::here).or_else(|| successor(name));
+    values.0.retain(|name, _| here(name).is_none_or(|flag| !ours(flag)));
     let mut parsed = ParsedFlags { values, own: Vec::new(), actions: [false; 3], hidden };
     for (name, value) in pflag::split(arguments, &known_flags(sync))
         .map_err(|error| ParseError::Arguments(error.to_string()))?
@@ -238,11 +240,11 @@ fn read_variable(
 /// Reads the secrets that only variables can hold; our variables win over git-sync's.
 fn read_hidden(lookup: Lookup<'_>, notes: &mut Vec<String>) -> Result<Hidden, ParseError> {
     let mut read = |ours: &'static str, theirs: &'static str, older: &[&str]| {
-        let given = match read_variable(Some(ours), &[], lookup, notes)? {
+        let is_set = |(_, value): &(String, String)| !value.is_empty();
+        let given = match read_variable(Some(ours), &[], lookup, notes)?.filter(is_set) {
             Some(given) => Some(given),
-            None => read_variable(Some(theirs), older, lookup, notes)?,
+            None => read_variable(Some(theirs), older, lookup, notes)?.filter(is_set),
         };
-        let given = given.filter(|(_, value)| !value.is_empty());
         Ok::<_, ParseError>(
             given.map(|(name, value)| Variable { name: format!("${name}"), value: Secret::new(value) }),
         )
@@ -252,6 +254,7 @@ fn read_hidden(lookup: Lookup<'_>, notes: &mut Vec<String>) -> Result<Hidden, Pa
         private_key: read("TREESWAP_GITHUB_APP_PRIVATE_KEY", "GITSYNC_GITHUB_APP_PRIVATE_KEY", &[])?,
         git: git_variables(lookup),
         ssh_command: lookup("GIT_SSH_COMMAND").and_then(|command| command.into_string().ok()),
+        ..Hidden::default()
     })
 }
 

@@ -19,6 +19,11 @@ const SUCCESSORS: [(&str, &str); 10] = [
     ("wait", "--period"),
 ];
 
+/// The flag of `sync` that replaces an old one.
+pub(in crate::config) fn successor(old: &str) -> Option<&'static str> {
+    SUCCESSORS.iter().find(|(name, _)| *name == old).and_then(|(_, successor)| successor.strip_prefix("--"))
+}
+
 /// What the old flags set besides v4's flags.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {

@@ -63,6 +63,9 @@ fn a_flag_beats_the_environment_and_the_oldest_variable_beats_the_others() {
     assert_eq!(values(&three, &[], "askpass-url"), ["c"]);
     assert_eq!(values(&[("GITSYNC_STALE_WORKTREE_TIMEOUT", "5s")], &[], "grace"), ["5s"]);
     assert_eq!(values(&[("GITSYNC_REF", "a"), ("TREESWAP_REF", "b")], &[], "ref"), [""; 0], "left to ours");
+    let v3 = [("GIT_SYNC_BRANCH", "a"), ("GIT_SYNC_REV", "HEAD"), ("TREESWAP_REF", "b")];
+    assert_eq!(values(&v3, &[], "ref"), [""; 0], "also over v3's");
+    assert_eq!(values(&v3, &["--branch=c"], "ref"), ["c"], "but not over a flag");
 }
 
 #[test]
@@ -184,6 +187,8 @@ fn secrets_come_from_the_environment_or_from_what_stands_in_for_it() {
         is("$GIT_SYNC_PASSWORD", "b")
     );
     assert_eq!(password(&[("GITSYNC_PASSWORD", "")], &[]), None);
+    let ours_is_empty = [("TREESWAP_PASSWORD", ""), ("GITSYNC_PASSWORD", "a")];
+    assert_eq!(password(&ours_is_empty, &[]), is("$GITSYNC_PASSWORD", "a"));
     let flag = "--__env__GITSYNC_PASSWORD";
     assert_eq!(password(&[("GITSYNC_PASSWORD", "a")], &["--__env__GITSYNC_PASSWORD=c"]), is(flag, "c"));
     assert_eq!(

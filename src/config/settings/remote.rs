@@ -10,6 +10,7 @@ use crate::config::credentials;
 use crate::config::error::Error;
 use crate::config::git_config;
 use crate::config::origin::{Hidden, Origin};
+use crate::config::personality::Personality;
 use crate::config::values::path;
 use crate::mirror::{self, wire};
 use crate::payload::Limits;
@@ -158,6 +159,14 @@ impl Check<'_> {
         git: &git_config::Effect,
     ) -> Result<wire::Options, Error> {
         let Args { credentials: given, limits, .. } = self.args;
+        if !given.ca_file.is_empty() && !self.args.git.git.is_empty() && git.ca_file.is_none() {
+            return Err(Error::Needs {
+                one: format!("{} with {}", self.origins.name("ca-file"), self.origins.name("git")),
+                other: "--git-config=http.sslCAInfo:FILE, where FILE has the system's CA certificates, too: the git \
+                        program trusts no others"
+                    .to_owned(),
+            });
+        }
         let mut wire = wire::Options::new(git.remote.clone());
         wire.credentials = credentials;
         let ssh = hidden.ssh_command.as_deref().map(git_config::ssh_command).unwrap_or_default();
@@ -175,9 +184,13 @@ impl Check<'_> {
         wire.unverified = git.unverified;
         wire.headers = git.headers.clone();
         wire.proxy = git.proxy.clone();
+        let patience = |flag, value| match (self.origins.get(flag), self.origins.personality()) {
+            (Origin::Default, Personality::GitSync) => Ok(sync_timeout), // it has no other timeout
+            _ => self.at_least(flag, value, SHORTEST),
+        };
         wire.timeouts = wire::Timeouts {
-            connect: self.at_least("connect-timeout", limits.connect_timeout, SHORTEST)?,
-            idle: self.at_least("idle-timeout", limits.idle_timeout, SHORTEST)?,
+            connect: patience("connect-timeout", limits.connect_timeout)?,
+            idle: patience("idle-timeout", limits.idle_timeout)?,
             overall: sync_timeout,
         };
         wire.max_refs_bytes = self.ceiling("max-refs-bytes", limits.max_refs_bytes)?;

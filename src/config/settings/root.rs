@@ -3,7 +3,7 @@
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
 
-use super::{absolute, cleaned, link_name};
+use super::{absolute, link_name};
 use crate::config::args::Args;
 use crate::config::check::Check;
 use crate::config::error::Error;
@@ -29,7 +29,7 @@ impl Check<'_> {
             return Ok(store::Style::Kubelet);
         }
         let link = link_name(&given.link, &source.repo);
-        match cleaned(&root.join(link)) {
+        match store::clean(&root.join(link)) {
             _ if link.is_empty() => Err(self.invalid("link", link, "it is empty")),
             clean if root.starts_with(&clean) => {
                 let why = "that is the root itself, or a directory above it; name a link in the root, or give an absolute path";
@@ -104,7 +104,7 @@ impl Check<'_> {
     /// The mirror's directory. In `.git` and `..treeswap`, which no commit controls, it may be inside the root.
     pub(super) fn mirror_dir(&self, text: &str, root: &Path, style: &store::Style) -> Result<PathBuf, Error> {
         let dir = absolute(text);
-        let made_for_it = |place| cleaned(&dir).starts_with(root.join(place));
+        let made_for_it = |place| store::clean(&dir).starts_with(root.join(place));
         // With rules and without a root, the root's path is set to the mirror's directory, and never opened as a root.
         if [".git", "..treeswap"].into_iter().any(made_for_it) || dir == root {
             Ok(dir)
@@ -117,7 +117,7 @@ impl Check<'_> {
     pub(super) fn store(&self, root: PathBuf, style: store::Style) -> Result<store::Options, Error> {
         let Args { root: given, retention, logging, .. } = self.args;
         let in_root = |text: &String| {
-            let path = path(text).map(|path| cleaned(&root.join(path)))?;
+            let path = path(text).map(|path| store::clean(&root.join(path)))?;
             Some(path.strip_prefix(&root).ok()?.components().next()?.as_os_str().to_owned())
         };
         let own = [&given.touch_file, &logging.error_file, &given.mirror].into_iter().filter_map(in_root);

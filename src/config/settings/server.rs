@@ -1,24 +1,26 @@
 //! Validates the flags of the HTTP listener and the log.
 
-use std::time::Duration;
-
 use crate::config::check::Check;
 use crate::config::error::Error;
 use crate::config::personality::Personality;
 use crate::config::values;
+use crate::phase::machine::Timing;
 use crate::{admin, telemetry};
 
 impl Check<'_> {
     /// The options of the HTTP listener; `None` without `--http-bind`. If attempts end after the first success (`parks`),
     /// nothing is asked of the remote, so no answer is missing: `--max-stale` has no effect.
-    pub(super) fn admin(&self, period: Duration, parks: bool) -> Result<Option<admin::Options>, Error> {
+    pub(super) fn admin(&self, pace: Timing, parks: bool) -> Result<Option<admin::Options>, Error> {
         let given = &self.args.server;
         let max_stale = Some(given.max_stale).filter(|max| !max.is_zero());
-        if let Some(max) = max_stale.filter(|max| *max < period.saturating_mul(2)) {
+        // The remote may be asked as late as a pause after the end of the least time between publications.
+        let longest = pace.min_interval.saturating_add(pace.period.saturating_mul(2));
+        if let Some(max) = max_stale.filter(|max| *max < longest) {
             let of = |flag| self.origins.name(flag);
+            let [given, least] = [max, longest].map(values::print_duration);
             return Err(Error::Needs {
-                one: format!("{}={}", of("max-stale"), values::print_duration(max)),
-                other: format!("a {} of at most {}", of("period"), values::print_duration(max / 2)),
+                one: format!("{}={given}", of("max-stale")),
+                other: format!("{least} or more: twice {} plus {}", of("period"), of("min-interval")),
             });
         }
         let personality = self.origins.personality();

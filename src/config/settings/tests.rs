@@ -9,10 +9,14 @@ struct Bare {
     args: Args,
 }
 
-fn settings(flags: &[&str]) -> Settings {
+fn validated(flags: &[&str], hidden: &Hidden) -> Result<Settings, Error> {
     let given = ["treeswap", "--repo=https://git.example.com/x", "--root=/config"].iter().chain(flags);
     let args = Bare::try_parse_from(given).unwrap().args;
-    Settings::new(&args, &Origins::default(), &Hidden::default()).unwrap()
+    Settings::new(&args, &Origins::default(), hidden)
+}
+
+fn settings(flags: &[&str]) -> Settings {
+    validated(flags, &Hidden::default()).unwrap()
 }
 
 fn pace(flags: &[&str]) -> Timing {
@@ -47,6 +51,32 @@ fn what_a_gate_may_change_or_keep_open_is_neither_shared_nor_used_again() {
         assert_eq!(chosen(&[&spare]), without, "{given}");
         assert_eq!(chosen(&[&spare, gate[0], gate[1]]), with, "{given}");
     }
+}
+
+#[test]
+fn a_ca_file_that_the_git_program_would_not_read_is_refused() {
+    let mut flags = vec!["--ca-file=/ca.pem", "--git=git"];
+    let refused = validated(&flags, &Hidden::default()).unwrap_err().to_string();
+    assert!(refused.starts_with("--ca-file with --git needs --git-config=http.sslCAInfo:FILE"), "{refused}");
+    flags.push("--git-config=http.sslCAInfo:/all.pem");
+    assert_eq!(settings(&flags).mirror.wire.ca_file, Some(PathBuf::from("/ca.pem")));
+}
+
+#[test]
+fn credentials_in_the_variable_count_unless_the_flag_is_given() {
+    let json = r#"{"url":"https://h","username":"me","password":"s3cret"}"#;
+    let variable = |name: &str| (name == "TREESWAP_CREDENTIAL").then(|| json.into());
+    let hidden = Hidden::read(variable);
+    let users = |flags: &[&str]| {
+        let all = validated(flags, &hidden).unwrap().mirror.wire.credentials;
+        all.into_iter().filter_map(|credential| credential.username).collect::<Vec<_>>()
+    };
+    assert_eq!(users(&[]), ["me"]);
+    let flag = r#"--credential={"url":"https://h","username":"you","password-file":"/p"}"#;
+    assert_eq!(users(&[flag]), ["you"]);
+    let odd = Hidden { unreadable: Some("$TREESWAP_PASSWORD".into()), ..Hidden::default() };
+    let refused = validated(&[], &odd).unwrap_err().to_string();
+    assert_eq!(refused, "invalid value for $TREESWAP_PASSWORD: it is not UTF-8");
 }
 
 #[test]
