@@ -24,6 +24,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
@@ -298,7 +299,7 @@ fn run(runtime: &Runtime, mut settings: Settings, rules: Option<Rules>) -> Resul
     if settings.telemetry.is_watched() {
         runtime.spawn(show_first_progress(shown.clone()));
     }
-    let opening = Opening { sync: &settings.sync, draining: &draining, status: &status };
+    let opening = Opening { sync: &settings.sync, draining: &draining, status: &status, metrics: &metrics };
     let ended = || if one_time { Err(Error::Interrupted) } else { Ok(()) };
     let opened = opening.while_full(|| opening.root(settings.store.clone(), settings.lock_wait))?;
     let Some((store, recovered)) = opened.flatten() else { return ended() };
@@ -347,19 +348,13 @@ fn run(runtime: &Runtime, mut settings: Settings, rules: Option<Rules>) -> Resul
         trigger_sender.get_or_init(|| sync.trigger_sender());
         signals.on_trigger(move |trigger| ask(trigger, &[]));
         let ending = draining.child_token();
-        let delivery = delivery.map(|delivery| tokio::spawn(delivery.run(ending.clone())));
-        // Spawned, so that it runs on a worker thread: on the thread of `block_on`, every piece of network data would
-        // have to wake this thread through a worker.
-        let end = match tokio::spawn(sync.run(draining.clone())).await {
-            Ok(end) => end,
-            Err(error) => std::panic::resume_unwind(error.into_panic()), // the task is never aborted
+        let delivery = delivery.map(|delivery| delivery.run(ending.clone()));
+        let delivery = async {
+            if let Some(delivery) = delivery {
+                delivery.await
+            }
         };
-        ending.cancel();
-        if let Some(delivery) = delivery
-            && let Err(error) = delivery.await
-        {
-            std::panic::resume_unwind(error.into_panic()); // the task is never aborted
-        }
+        let end = run_both(sync.run(draining.clone()), delivery, ending).await;
         if matches!(end, End::Done) {
             let completed = hooks.completed().await;
             info!(name: "once", target: telemetry::GIT_SYNC, status = i32::from(completed.is_err()), "ended");
@@ -392,10 +387,31 @@ fn run(runtime: &Runtime, mut settings: Settings, rules: Option<Rules>) -> Resul
         }
     });
     ended.cancel();
-    if let Err(error) = runtime.block_on(live) {
-        std::panic::resume_unwind(error.into_panic()); // the task, which removes its socket, is never aborted
-    }
+    runtime.block_on(or_panic(live)); // it removes its socket
     result
+}
+
+/// Runs the sync loop, and the deliveries beside it until `ending`, which the end of the sync cancels. A panic of either
+/// ends the process at once: without one of them the other would look as if all was well.
+async fn run_both<E: Send + 'static>(
+    sync: impl Future<Output = E> + Send + 'static,
+    delivery: impl Future<Output = ()> + Send + 'static,
+    ending: CancellationToken,
+) -> E {
+    // Spawned, so that it runs on a worker thread: on the thread of `block_on`, every piece of network data would have
+    // to wake this thread through a worker.
+    let (sync, delivery) = (tokio::spawn(sync), tokio::spawn(delivery));
+    let sync = async {
+        let end = or_panic(sync).await;
+        ending.cancel();
+        end
+    };
+    tokio::join!(sync, or_panic(delivery)).0
+}
+
+/// Waits for a task that is never aborted. Its panic goes on here.
+async fn or_panic<T>(task: JoinHandle<T>) -> T {
+    task.await.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
 }
 
 /// The names of the sources that are not at the commit that their ref names.

@@ -32,6 +32,12 @@ pub fn now() -> Now {
     }
 }
 
+/// `CLOCK_MONOTONIC`, on which timers run: nobody can set it, and it stands still in suspend.
+pub fn monotonic() -> Duration {
+    let at = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    Duration::new(at.tv_sec.unsigned_abs(), at.tv_nsec.unsigned_abs() as u32)
+}
+
 /// The kernel's id of this boot, read once; empty if `/proc` is not mounted. Callers must not treat two empty ids as
 /// the same boot ([`crate::generation::GenerationRecord::is_trusted`] does not).
 fn boot_id() -> String {

@@ -2,6 +2,11 @@
 
 use jiff::Timestamp;
 
+/// Returns the first 12 characters of a digest or of a revision's hex, or all of the text if it is shorter.
+pub fn short(text: &str) -> &str {
+    text.get(..12).unwrap_or(text)
+}
+
 /// A time relative to now: `4 min ago`, `in 6 s`.
 pub fn relative(at: Timestamp, now: Timestamp) -> String {
     let seconds = now.as_second() - at.as_second();

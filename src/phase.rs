@@ -1,7 +1,7 @@
 //! The status record of a running sync, and its parts: attempts, generations, hooks, sources, ConfigMap targets. It is
 //! what `/status`, the page and `treeswap status` show, and its serialized form is described in
 //! `docs/reference/status.md`. The sync's state machine is in [`machine`]. No I/O here; the clock is read only to
-//! stamp a [`LastAnswer`].
+//! stamp a [`LastAnswer`] and for the liveness deadline.
 
 pub mod machine;
 
@@ -129,6 +129,10 @@ pub struct EarlierSuccess {
     pub ref_name: String,
 }
 
+/// The time added to the promised one before the loop counts as hanging: a blocking step that is cancelled needs time
+/// to end.
+const LIVENESS_SLACK: Duration = Duration::from_secs(60);
+
 /// The value of `ref` where several sources are followed. It contains a space, so no ref can have the same name.
 pub const REF_OF_SOURCES: &str = "its sources";
 
@@ -236,6 +240,12 @@ impl LastAnswer {
         let clock::Now { wall, boottime, .. } = clock::now();
         Self { at: Some(wall), boottime }
     }
+
+    /// The newest of several remotes' last answers; `None` if there are no several.
+    pub fn newest(sources: &[SourceStatus]) -> Option<Self> {
+        // One that has not answered yet has the time at which it was first followed.
+        sources.iter().map(|source| source.last_answer).max_by_key(|last| (last.at.is_some(), last.boottime))
+    }
 }
 
 /// The state of one of several sources.
@@ -330,8 +340,8 @@ pub struct Status {
     /// True from the first publication on, or from the start if a complete generation was found. It never becomes
     /// false again: an outage of the remote must not take the application out of service.
     pub ready: bool,
-    /// `CLOCK_BOOTTIME` in milliseconds by which the loop promises to update this value again. Once it has passed, the
-    /// loop counts as hanging.
+    /// `CLOCK_MONOTONIC` in milliseconds by which the loop promises to update this value again. Once it has passed, the
+    /// loop counts as hanging. It is the clock that the loop sleeps on: after a suspend nothing is overdue.
     #[serde(skip)]
     pub alive_until_ms: u64,
     /// What start-up is waiting for; `None` once the loop runs.
@@ -432,8 +442,14 @@ impl Status {
         Some(format!("{who} not answered for longer than --max-stale={}", human::go_duration(max)))
     }
 
+    /// Promises that the loop updates this status again within this time; otherwise it counts as hanging.
+    pub fn promise_update(&mut self, within: Duration) {
+        let until = clock::monotonic().saturating_add(within).saturating_add(LIVENESS_SLACK);
+        self.alive_until_ms = u64::try_from(until.as_millis()).unwrap_or(u64::MAX);
+    }
+
     /// Returns true if the loop is within the time by which it promised its next update.
-    pub fn is_alive(&self, now: &clock::Now) -> bool {
-        now.boottime.as_millis() <= u128::from(self.alive_until_ms)
+    pub fn is_alive(&self) -> bool {
+        clock::monotonic().as_millis() <= u128::from(self.alive_until_ms)
     }
 }

@@ -6,6 +6,7 @@
 //!
 //! Memory is not protected against a debugger. Files are not watched: the code that needs a secret reads it again.
 
+mod json;
 mod readings;
 mod registry;
 mod remote;
@@ -23,6 +24,7 @@ use secrecy::{ExposeSecret, SecretString};
 
 use crate::detached_io;
 
+pub use json::redacted_json;
 #[cfg(any(test, fuzzing))]
 pub(crate) use registry::fuzz;
 pub use registry::{REDACTED, Redacting, is_public, quoted, quoted_bytes, redacted, redacted_bytes};

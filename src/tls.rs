@@ -20,6 +20,7 @@ use rustls::{
 use tokio::runtime::{Handle, RuntimeFlavor};
 
 use crate::detached_io;
+use crate::human::one_line;
 use crate::secret::quoted;
 
 /// Time limit for reading the root certificates.
@@ -145,8 +146,11 @@ enum RootsProblem {
     SystemLate,
     #[error("the CA file {} contains no usable PEM certificate", path.display())]
     Empty { path: PathBuf },
-    #[error("this system has no CA certificates, and no CA file was given")]
-    None,
+    #[error("this system has no CA certificates{unreadable}, and no CA file was given")]
+    None {
+        /// What could not be read, after a colon; empty if there is none.
+        unreadable: String,
+    },
 }
 
 impl RootsProblem {
@@ -154,7 +158,7 @@ impl RootsProblem {
         let (transient, hint) = match self {
             Self::Unreadable { .. } | Self::Empty { .. } => (false, CA_FILE),
             Self::Late { .. } | Self::SystemLate => (true, CA_FILE_SYSTEM),
-            Self::None => (false, AUTHORITY),
+            Self::None { .. } => (false, AUTHORITY),
         };
         Problem { text: self.to_string(), transient, hint }
     }
@@ -189,8 +193,14 @@ fn roots(ca_file: Option<&Path>) -> Result<Roots, RootsProblem> {
         }
     }
     // System certificates that cannot be read are skipped: the others may be enough.
-    store.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    if store.is_empty() { Err(RootsProblem::None) } else { Ok(Roots { store, configured }) }
+    let system = rustls_native_certs::load_native_certs();
+    store.add_parsable_certificates(system.certs);
+    if store.is_empty() {
+        let unreadable =
+            system.errors.first().map(|error| format!(": {}", one_line(error))).unwrap_or_default();
+        return Err(RootsProblem::None { unreadable });
+    }
+    Ok(Roots { store, configured })
 }
 
 /// Why a TLS handshake failed, for people.
@@ -319,7 +329,7 @@ mod tests {
             (RootsProblem::Empty { path: path() }, false, CA_FILE),
             (RootsProblem::Late { path: path() }, true, CA_FILE_SYSTEM),
             (RootsProblem::SystemLate, true, CA_FILE_SYSTEM),
-            (RootsProblem::None, false, AUTHORITY),
+            (RootsProblem::None { unreadable: String::new() }, false, AUTHORITY),
         ] {
             let text = problem_of_ours.to_string();
             let error = rustls::Error::from(OtherError(Arc::new(problem_of_ours)));

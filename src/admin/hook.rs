@@ -15,9 +15,9 @@
 //! A delivery that was seen before triggers nothing. A replay under a new delivery id (ids are not signed) is
 //! recognized by its signature. A replay that gets past both costs one more request to the remote.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use aws_lc_rs::hmac;
@@ -29,7 +29,9 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 use tokio_util::sync::CancellationToken;
 
+use super::TriggerFn;
 use super::proof::{Claims, Key, read_keys};
+use crate::phase::Trigger;
 use crate::repeats::{Repeats, suppressed};
 use crate::{clock, detached_io};
 
@@ -123,13 +125,26 @@ impl WebhookOutcome {
     }
 }
 
+/// The result of a request, and why, if there is more to say than the result does.
+pub(super) struct Decision {
+    pub(super) outcome: WebhookOutcome,
+    pub(super) why: Option<String>,
+}
+
+impl From<WebhookOutcome> for Decision {
+    fn from(outcome: WebhookOutcome) -> Self {
+        Self { outcome, why: None }
+    }
+}
+
 /// Decides which requests to `POST /sync` are accepted, and counts and logs them.
 pub(super) struct Gate {
     /// Files with the secrets.
     secrets: Vec<PathBuf>,
     bodies: Bodies,
     memory: Mutex<Memory>,
-    rejections: Mutex<RejectionLog>,
+    /// Limits the log of rejected requests, by the label of the result.
+    rejections: Mutex<HashMap<&'static str, Repeats>>,
     counts: ResultCounts,
 }
 
@@ -147,38 +162,32 @@ impl Gate {
     }
 
     /// Decides on one request, counts it, and logs a rejection. `unknown` says why a source that it names does not
-    /// exist; `None` if all exist.
+    /// exist; `None` if all exist. It is called for genuine requests only.
     pub(super) async fn check_request(
         &self,
         headers: &HeaderMap,
         body: Body,
-        unknown: Option<&str>,
-    ) -> WebhookOutcome {
-        let decision = self.try_check_request(headers, body, unknown.is_some()).await;
-        let decision = decision.unwrap_or_else(|decision| decision);
-        self.counts.get_or_create(&[("result", decision.label())]).inc();
-        self.log_rejection(decision, unknown);
+        unknown: impl FnOnce() -> Option<String>,
+    ) -> Decision {
+        let decision = self.try_check_request(headers, body, unknown).await;
+        let decision = decision.map_or_else(|decision| decision, Decision::from);
+        self.counts.get_or_create(&[("result", decision.outcome.label())]).inc();
+        self.log_rejection(&decision);
         decision
     }
 
     /// Logs a rejection, limited as repeated failures are, for each kind by itself: a client can send as many requests
     /// as it likes, of all kinds in turn.
-    fn log_rejection(&self, decision: WebhookOutcome, unknown: Option<&str>) {
-        if matches!(decision, WebhookOutcome::Accepted | WebhookOutcome::Replayed) {
+    fn log_rejection(&self, Decision { outcome, why }: &Decision) {
+        if matches!(outcome, WebhookOutcome::Accepted | WebhookOutcome::Replayed) {
             return;
         }
-        let mut log = lock(&self.rejections);
-        let why = match (decision, log.secrets.take()) {
-            (WebhookOutcome::NoSecret, Some(why)) => why,
-            (WebhookOutcome::Unknown, _) => unknown.unwrap_or_default().to_owned(),
-            _ => decision.answer().1.trim_end().to_owned(),
-        };
-        if let Some(times) = log.refused.entry(decision.label()).or_default().should_log(decision.label()) {
-            tracing::warn!(
-                result = decision.label(),
-                "rejected a webhook request: {why}{}",
-                suppressed(times)
-            );
+        let label = outcome.label();
+        let why = why.as_deref().unwrap_or_else(|| outcome.answer().1.trim_end());
+        // What is wrong with the secrets is news when it changes. What is wrong with a request is chosen by its sender.
+        let text = if *outcome == WebhookOutcome::NoSecret { why } else { label };
+        if let Some(times) = lock(&self.rejections).entry(label).or_default().should_log(text) {
+            tracing::warn!(result = label, "rejected a webhook request: {why}{}", suppressed(times));
         }
     }
 
@@ -186,66 +195,81 @@ impl Gate {
         &self,
         headers: &HeaderMap,
         body: Body,
-        is_unknown: bool,
-    ) -> Result<WebhookOutcome, WebhookOutcome> {
+        unknown: impl FnOnce() -> Option<String>,
+    ) -> Result<WebhookOutcome, Decision> {
         if self.secrets.is_empty() {
-            return Err(WebhookOutcome::Closed);
+            return Err(WebhookOutcome::Closed.into());
         }
         let claims = Claims::read(headers);
         if claims.is_empty() {
-            return Err(WebhookOutcome::Refused);
+            return Err(WebhookOutcome::Refused.into());
         }
         if body.size_hint().lower() > MAX_BODY {
-            return Err(WebhookOutcome::TooLarge);
+            return Err(WebhookOutcome::TooLarge.into());
         }
         let keys = self.keys().await?;
         if !claims.may_be_valid(&keys) {
-            return Err(WebhookOutcome::Refused);
+            return Err(WebhookOutcome::Refused.into());
         }
         let slot = self.bodies.enter();
         let tags = tokio::select! {
             tags = digest(&keys, body) => tags?,
-            () = tokio::time::sleep(BODY_DEADLINE) => return Err(WebhookOutcome::Incomplete),
-            () = slot.dropped.cancelled() => return Err(WebhookOutcome::Incomplete),
+            () = tokio::time::sleep(BODY_DEADLINE) => return Err(WebhookOutcome::Incomplete.into()),
+            () = slot.dropped.cancelled() => return Err(WebhookOutcome::Incomplete.into()),
         };
         if !claims.valid(&keys, &tags) {
-            return Err(WebhookOutcome::Refused);
+            return Err(WebhookOutcome::Refused.into());
         }
-        if is_unknown {
-            return Err(WebhookOutcome::Unknown);
+        if let Some(why) = unknown() {
+            return Err(Decision { outcome: WebhookOutcome::Unknown, why: Some(why) });
         }
         Ok(lock(&self.memory).admit(claims.traces(), clock::now().boottime))
     }
 
     /// Reads the active secrets from their files.
-    async fn keys(&self) -> Result<Vec<Key>, WebhookOutcome> {
+    async fn keys(&self) -> Result<Vec<Key>, Decision> {
         let files = self.secrets.clone();
         let first = files.first().cloned().unwrap_or_default();
         let read = detached_io::run(&first, move || read_keys(&files));
         let read = tokio::time::timeout(BODY_DEADLINE, read).await;
         match read {
             Ok(Some(Ok(keys))) if !keys.is_empty() => Ok(keys),
-            Ok(Some(Ok(_))) => Err(self.no_secret("the secret files hold no secret".to_owned())),
-            Ok(Some(Err(error))) => Err(self.no_secret(format!("its secret cannot be read: {error}"))),
-            Ok(None) => Err(WebhookOutcome::NoSecret),
-            Err(_) => Err(self.no_secret("its secret could not be read in time".to_owned())),
+            Ok(Some(Ok(_))) => Err(no_secret("the secret files hold no secret".to_owned())),
+            Ok(Some(Err(error))) => Err(no_secret(format!("its secret cannot be read: {error}"))),
+            Ok(None) => Err(no_secret("there was no thread to read its secret on".to_owned())),
+            Err(_) => Err(no_secret("its secret could not be read in time".to_owned())),
         }
-    }
-
-    /// Stores what is wrong with the secrets, for the log.
-    fn no_secret(&self, why: String) -> WebhookOutcome {
-        lock(&self.rejections).secrets = Some(why);
-        WebhookOutcome::NoSecret
     }
 }
 
-/// What was logged of rejected requests.
-#[derive(Default)]
-struct RejectionLog {
-    /// By the label of the result.
-    refused: HashMap<&'static str, Repeats>,
-    /// What is wrong with the secrets, until it is logged.
-    secrets: Option<String>,
+fn no_secret(why: String) -> Decision {
+    Decision { outcome: WebhookOutcome::NoSecret, why: Some(why) }
+}
+
+/// The sources of requests that were over the rate limit. They are triggered when the next token of the bucket is due,
+/// so that the event is not lost if the sender does not try again.
+#[derive(Clone, Default)]
+pub(super) struct Deferred(Arc<Mutex<Option<BTreeSet<String>>>>);
+
+impl Deferred {
+    /// Adds the sources that a request names; all if it names none.
+    pub(super) fn add(&self, sources: Vec<String>, trigger: &TriggerFn) {
+        let mut pending = lock(&self.0);
+        match &mut *pending {
+            // All of them, by then.
+            Some(names) if names.is_empty() || sources.is_empty() => names.clear(),
+            Some(names) => names.extend(sources),
+            None => {
+                *pending = Some(sources.into_iter().collect());
+                let (pending, trigger) = (Arc::clone(&self.0), Arc::clone(trigger));
+                tokio::spawn(async move {
+                    tokio::time::sleep(Duration::from_secs_f64(1.0 / RATE)).await;
+                    let names: Vec<String> = lock(&pending).take().into_iter().flatten().collect();
+                    trigger(Trigger::Webhook, &names);
+                });
+            }
+        }
+    }
 }
 
 /// Locks a mutex. Poisoning is harmless: the guarded values are consistent after every step.
@@ -380,6 +404,21 @@ mod tests {
         }
         assert_eq!(memory.admit(vec!["x".into()], at(0)), WebhookOutcome::Limited);
         assert_eq!(memory.admit(vec!["x".into()], at(1)), WebhookOutcome::Accepted, "its sender tries again");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_limited_requests_were_for_is_triggered_together_with_the_next_token() {
+        let triggered = Arc::new(Mutex::new(Vec::new()));
+        let noted = Arc::clone(&triggered);
+        let trigger: TriggerFn = Arc::new(move |_, names| noted.lock().unwrap().push(names.to_vec()));
+        let deferred = Deferred::default();
+        for rounds in [vec![vec!["b"], vec!["a"], vec!["b"]], vec![vec!["a"], vec![], vec!["b"]]] {
+            for names in rounds {
+                deferred.add(names.into_iter().map(str::to_owned).collect(), &trigger);
+            }
+            tokio::time::sleep(at(1)).await;
+        }
+        assert_eq!(*triggered.lock().unwrap(), [vec!["a".to_owned(), "b".to_owned()], vec![]]);
     }
 
     #[test]

@@ -18,9 +18,9 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::clock;
 use crate::fsx;
 use crate::phase::Status;
+use crate::repeats::{Repeats, suppressed};
 use crate::secret;
 
 /// How long a client may take to read an answer.
@@ -113,6 +113,7 @@ async fn accept(
 pub async fn serve(path: PathBuf, mut status: watch::Receiver<Status>, shutdown: CancellationToken) {
     let slots = Arc::new(Semaphore::new(MAX_ANSWERS));
     let mut is_reported = false; // in this outage
+    let mut refusing = Repeats::default();
     loop {
         let (listener, identity) = match bind(&path) {
             Ok(bound) => {
@@ -135,10 +136,17 @@ pub async fn serve(path: PathBuf, mut status: watch::Receiver<Status>, shutdown:
             tokio::select! {
                 () = shutdown.cancelled() => return remove(&path, identity),
                 accepted = accept(&listener, &slots) => {
-                    let Ok((mut stream, slot)) = accepted else {
-                        tokio::time::sleep(Duration::from_millis(100)).await; // out of descriptors, probably
-                        continue;
+                    let (mut stream, slot) = match accepted {
+                        Ok(accepted) => accepted,
+                        Err(error) => {
+                            if let Some(times) = refusing.should_log(&error.to_string()) {
+                                tracing::warn!(%error, "cannot answer `treeswap status`{}", suppressed(times));
+                            }
+                            tokio::time::sleep(Duration::from_millis(100)).await; // out of descriptors, probably
+                            continue;
+                        }
                     };
+                    refusing.forget();
                     let text = answer(&status.borrow());
                     tokio::spawn(async move {
                         let _ = tokio::time::timeout(ANSWER_TIMEOUT, stream.write_all(&text)).await;
@@ -164,9 +172,9 @@ pub async fn serve(path: PathBuf, mut status: watch::Receiver<Status>, shutdown:
 /// Renders the answer as JSON, with secrets redacted.
 fn answer(status: &Status) -> Vec<u8> {
     let status = Status { targets: Vec::new(), ..status.clone() };
-    let answer = LiveStatus { alive: status.is_alive(&clock::now()), status };
+    let answer = LiveStatus { alive: status.is_alive(), status };
     let text = serde_json::to_string(&answer).unwrap_or_default();
-    secret::redacted(&text).into_owned().into_bytes()
+    secret::redacted_json(&text).into_bytes()
 }
 
 /// Asks the writer of a root for its status. Blocks for at most `timeout`.

@@ -20,9 +20,10 @@
 //!
 //! A probe is answered quickly whatever other clients do: a request's head must be complete after [`HEAD_DEADLINE`],
 //! and there are never more than [`MAX_CONNECTIONS`]. When one more comes, the oldest is closed, so a client that holds
-//! connections open only affects older ones. Everything shown is escaped. No route but `POST /sync` has an effect, and
-//! that one can only trigger an attempt, for all sources or those that its query names: its body is authenticated, but
-//! never interpreted.
+//! connections open only affects older ones, and none lasts longer than a minute. The status is rendered once at a time,
+//! away from the threads that sync. Everything shown is escaped. No route but `POST /sync` has an effect, and that one
+//! can only trigger an attempt, for all sources or those that its query names: its body is authenticated, but never
+//! interpreted.
 //!
 //! # What it does not do
 //!
@@ -36,6 +37,7 @@ mod hook;
 pub mod live;
 mod page;
 mod proof;
+mod render;
 mod routes;
 
 use std::collections::VecDeque;
@@ -49,12 +51,14 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use prometheus_client::registry::Registry;
 use rustix::io::Errno;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use crate::detached_io;
 use crate::phase::{Status, Trigger};
+use crate::repeats::{Repeats, suppressed};
 
 /// How long the head of a request may take, from when the connection waits for one. It ends idle connections, too.
 pub const HEAD_DEADLINE: Duration = Duration::from_secs(10);
@@ -65,6 +69,10 @@ pub const MAX_CONNECTIONS: usize = 256;
 
 /// The largest head of a request, in bytes.
 const MAX_HEAD: usize = 16 << 10;
+
+/// How long a connection may last. Then it ends after the request under way, which may take as long again: a client that
+/// reads nothing must not keep it.
+const CONNECTION_LIMIT: Duration = Duration::from_secs(30);
 
 /// How long requests under way may take at shutdown.
 const DRAIN: Duration = Duration::from_secs(1);
@@ -160,13 +168,17 @@ impl Listener {
     pub async fn serve(self, state: State, shutdown: CancellationToken) -> Result<(), Error> {
         let router = routes::router(state, &self.options);
         let mut connections = Connections::default();
+        let mut exhausted = Repeats::default();
         let ended = loop {
             tokio::select! {
                 () = shutdown.cancelled() => break Ok(()),
                 accepted = self.listener.accept() => match accepted {
                     Ok((stream, _)) => connections.add(stream, router.clone(), shutdown.clone()),
                     Err(error) if is_exhausted(&error) => {
-                        tracing::warn!(%error, "out of resources for a connection; closing the oldest one");
+                        if let Some(times) = exhausted.should_log(&error.to_string()) {
+                            let times = suppressed(times);
+                            tracing::warn!(%error, "out of resources for a connection; closing the oldest one{times}");
+                        }
                         connections.cut_oldest();
                         tokio::time::sleep(EXHAUSTED_PAUSE).await;
                     }
@@ -222,34 +234,43 @@ impl Connections {
     }
 
     fn cut_oldest(&mut self) {
-        if let Some(oldest) = self.order.pop_front() {
-            oldest.abort();
+        while let Some(oldest) = self.order.pop_front() {
+            if !oldest.is_finished() {
+                return oldest.abort();
+            }
         }
     }
 }
 
-/// Serves one connection until it ends, or gracefully ends it at shutdown. Errors are only logged.
-async fn serve_connection(stream: TcpStream, router: Router, shutdown: CancellationToken) {
+/// Serves one connection until it ends, or gracefully ends it at shutdown or after [`CONNECTION_LIMIT`]. Errors are only
+/// logged.
+async fn serve_connection(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    router: Router,
+    shutdown: CancellationToken,
+) {
     let mut http = hyper::server::conn::http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD_DEADLINE).max_buf_size(MAX_HEAD);
     let served = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
     tokio::pin!(served);
     let ended = tokio::select! {
-        ended = served.as_mut() => ended,
-        () = shutdown.cancelled() => {
+        ended = served.as_mut() => Ok(ended),
+        _ = tokio::time::timeout(CONNECTION_LIMIT, shutdown.cancelled()) => {
             served.as_mut().graceful_shutdown();
-            served.await
+            tokio::time::timeout(CONNECTION_LIMIT, served).await
         }
     };
-    if let Err(error) = ended {
-        tracing::debug!(%error, "a connection ended early");
+    match ended {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::debug!(%error, "a connection ended early"),
+        Err(_) => tracing::debug!("a connection was cut: its client reads nothing"),
     }
 }
 
 /// What went wrong with the listener.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The option is no address.
+    /// The option is no address, or one of IPv6 without brackets.
     #[error("{0:?} is not an address to listen on")]
     Address(String),
     /// The kernel refused the address.
@@ -276,7 +297,9 @@ impl Error {
     /// What an operator can do, a line each.
     pub fn hints(&self) -> Vec<String> {
         match self {
-            Self::Address(_) => vec!["write :8080, 127.0.0.1:8080 or [::1]:8080".to_owned()],
+            Self::Address(_) => {
+                vec!["write :8080, 127.0.0.1:8080 or [::1]:8080 (IPv6 in brackets)".to_owned()]
+            }
             Self::Bind { source, .. } => match Errno::from_io_error(source) {
                 Some(Errno::ADDRINUSE) => {
                     vec!["another process listens there (containers of a Pod share their ports); choose another port".to_owned()]
@@ -310,6 +333,38 @@ pub fn is_address(text: &str) -> bool {
     port(text).is_some()
 }
 
+/// The port of an address to listen at; `None` if it is no address. An IPv6 address without brackets is none: where it
+/// ends is a guess, and `::1:8080` must not listen on all addresses.
 fn port(bind: &str) -> Option<u16> {
-    bind.rsplit_once(':').and_then(|(_, port)| port.parse().ok())
+    let (host, port) = bind.rsplit_once(':')?;
+    let is_host = !host.contains(':') || (host.starts_with('[') && host.ends_with(']'));
+    port.parse().ok().filter(|_| is_host)
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::routing::get;
+    use tokio::io::AsyncWriteExt as _;
+
+    use super::*;
+
+    #[test]
+    fn an_ipv6_address_needs_brackets() {
+        for good in [":8080", "127.0.0.1:8080", "[::1]:8080", "[::]:0", "localhost:80"] {
+            assert!(is_address(good), "{good}");
+        }
+        for bad in ["::1:8080", ":::8080", "::8080", "8080", "[::1]", ":http", "[::1:8080"] {
+            assert!(!is_address(bad), "{bad}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_reads_nothing_does_not_keep_its_connection() {
+        let router = Router::new().route("/", get(async || "x".repeat(1 << 20)));
+        let (mut client, stream) = tokio::io::duplex(1 << 10);
+        client.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+        let began = tokio::time::Instant::now();
+        serve_connection(stream, router, CancellationToken::new()).await;
+        assert_eq!(began.elapsed().as_secs(), 2 * CONNECTION_LIMIT.as_secs());
+    }
 }

@@ -8,13 +8,15 @@ use std::fmt::{self, Write};
 use jiff::Timestamp;
 
 use crate::clock;
-use crate::human::{self, clock_time};
+use crate::human::{self, clock_time, short};
 use crate::phase::{
     Attempt, Commit, GenerationStatus, HookStatus, Outcome, Status, TargetStatus, Trigger, unknown_revision,
 };
+use crate::secret;
 use headline::{Headline, headline};
 
-/// Text that is safe between tags and inside quoted attributes.
+/// Text with secrets redacted that is safe between tags and inside quoted attributes. The page as a whole is not
+/// redacted: a user name may also be that of a tag.
 struct Text<T>(T);
 
 impl<T: fmt::Display> fmt::Display for Text<T> {
@@ -32,7 +34,7 @@ impl<T: fmt::Display> fmt::Display for Text<T> {
                 })
             }
         }
-        write!(Escape(f), "{}", self.0)
+        write!(Escape(f), "{}", secret::redacted(&self.0.to_string()))
     }
 }
 
@@ -45,7 +47,7 @@ pub(super) fn render(status: &Status, now: &clock::Now) -> String {
 }
 
 fn write_page(page: &mut String, status: &Status, now: &clock::Now) -> fmt::Result {
-    let Headline { class, word, sentence } = headline(status, now);
+    let Headline { class, word, sentence } = headline(status);
     let title = if status.remote.is_empty() { "treeswap" } else { status.remote.as_str() };
     write!(
         page,
@@ -374,11 +376,6 @@ fn write_targets(page: &mut String, status: &Status, now: Timestamp) -> fmt::Res
     }
     page.push_str("</section>\n");
     Ok(())
-}
-
-/// The first 12 characters of an id or a digest.
-fn short(text: &str) -> &str {
-    text.get(..12).unwrap_or(text)
 }
 
 fn write_generation(

@@ -1,8 +1,5 @@
 //! The HTTP routes. All but `POST /sync` render the newest status or the metrics.
 
-use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -13,10 +10,12 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use prometheus_client::encoding::text::{encode_eof, encode_registry};
 
-use super::hook::{Gate, WebhookOutcome};
-use super::{Fallback, Options, State, page};
+use tokio::sync::watch;
+
+use super::hook::{Decision, Deferred, Gate, WebhookOutcome};
+use super::render::{Form, Renderer};
+use super::{Fallback, Options, State};
 use crate::clock;
-use crate::fsx;
 use crate::human;
 use crate::phase::{Status, Trigger};
 use crate::secret;
@@ -32,8 +31,8 @@ const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=
 struct Shared {
     state: State,
     gate: Gate,
-    /// Set once something was published.
-    was_ready: AtomicBool,
+    deferred: Deferred,
+    renderer: Renderer,
     max_stale: Option<Duration>,
 }
 
@@ -43,8 +42,9 @@ pub(super) fn router(state: State, options: &Options) -> Router {
         let mut registry = state.registry.lock().unwrap_or_else(PoisonError::into_inner);
         Gate::new(options.webhook_secrets.clone(), &mut registry)
     };
-    let was_ready = AtomicBool::new(false);
-    let shared = Arc::new(Shared { state, gate, was_ready, max_stale: options.max_stale });
+    let renderer = Renderer::new(state.status.clone());
+    let deferred = Deferred::default();
+    let shared = Arc::new(Shared { state, gate, deferred, renderer, max_stale: options.max_stale });
     let router = Router::new()
         .route("/livez", get(livez))
         .route("/readyz", get(readyz))
@@ -70,25 +70,35 @@ pub(super) fn router(state: State, options: &Options) -> Router {
 }
 
 impl Shared {
-    /// Returns the newest status, with `stale` set if a remote has not answered for longer than allowed.
-    fn status(&self) -> Status {
-        let status = self.state.status.borrow().clone();
-        let max = self.max_stale.filter(|_| status.ready);
-        let stale = max.and_then(|max| status.silent_for(max, &clock::now()));
-        Status { stale, ..status }
+    /// The newest status. It must not be held for long: the loop waits for it.
+    fn status(&self) -> watch::Ref<'_, Status> {
+        self.state.status.borrow()
     }
 
-    /// Returns the readiness. Once ready it stays so, unless the published generation is stale.
-    fn ready(&self, status: &Status) -> bool {
-        if status.ready {
-            self.was_ready.store(true, Ordering::Relaxed);
+    /// Returns why what is published is stale: a remote has not answered for longer than allowed.
+    fn stale(&self, status: &Status) -> Option<String> {
+        let max = self.max_stale.filter(|_| status.ready);
+        max.and_then(|max| status.silent_for(max, &clock::now()))
+    }
+
+    /// Returns why it is not ready; `Ok` if it is. Once ready it stays so, unless what is published is stale.
+    fn ready(&self) -> Result<(), String> {
+        let status = self.status();
+        match self.stale(&status) {
+            Some(stale) => Err(stale),
+            None if status.ready => Ok(()),
+            None => Err(not_ready_reason(&status).to_owned()),
         }
-        self.was_ready.load(Ordering::Relaxed) && status.stale.is_none()
+    }
+
+    async fn render(&self, form: Form) -> Result<String, serde_json::Error> {
+        let stale = self.stale(&self.status());
+        self.renderer.render(form, stale).await
     }
 }
 
 async fn livez(Extract(shared): Extract<Arc<Shared>>) -> Response {
-    if shared.status().is_alive(&clock::now()) {
+    if shared.status().is_alive() {
         answer(StatusCode::OK, TEXT, "alive\n")
     } else {
         answer(
@@ -100,65 +110,67 @@ async fn livez(Extract(shared): Extract<Arc<Shared>>) -> Response {
 }
 
 async fn readyz(Extract(shared): Extract<Arc<Shared>>, uri: Uri) -> Response {
-    let status = shared.status();
-    let ready = shared.ready(&status);
     let verbose = uri
         .query()
         .is_some_and(|query| query.split('&').any(|pair| pair.split('=').next() == Some("verbose")));
-    let body = match (verbose, ready) {
-        (true, _) => checks(&status, ready, shared.max_stale),
-        (false, true) => "ready\n".to_owned(),
-        (false, false) => format!("not ready: {}\n", not_ready_reason(&status)),
+    let ready = shared.ready();
+    let body = match &ready {
+        _ if verbose => shared.checks(ready.is_ok()),
+        Ok(()) => "ready\n".to_owned(),
+        Err(why) => format!("not ready: {why}\n"),
     };
-    answer(readiness(ready), TEXT, body)
+    answer(readiness(ready.is_ok()), TEXT, body)
 }
 
-/// Returns why it is not ready: the generation is stale, or none was published yet.
+/// Returns why nothing was published yet. Without a root there are only ConfigMaps.
 fn not_ready_reason(status: &Status) -> &str {
-    status.stale.as_deref().or(status.starting.as_deref()).unwrap_or("no generation was published yet")
+    let is_rules_only = status.root.is_empty() && status.last_attempt.is_some();
+    let reason = if is_rules_only {
+        "the ConfigMaps have not all been as they should be yet"
+    } else {
+        "no generation was published yet"
+    };
+    status.starting.as_deref().unwrap_or(reason)
 }
 
 fn readiness(ready: bool) -> StatusCode {
     if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }
 }
 
-/// Lists the checks, a line each, as kube-apiserver does. Only `generation` and, with `max_stale`, `fresh` decide; the
-/// others inform.
-fn checks(status: &Status, ready: bool, max_stale: Option<Duration>) -> String {
-    let line = |good: bool, name: &str, bad: &str| {
-        if good { format!("[+]{name} ok\n") } else { format!("[-]{name} failed: {bad}\n") }
-    };
-    let remote = match status.consecutive_failures {
-        0 => "[+]remote ok (informs only)\n".to_owned(),
-        1 => "[-]remote failed once (informs only)\n".to_owned(),
-        n => format!("[-]remote failed {n} times in a row (informs only)\n"),
-    };
-    let alive = status.is_alive(&clock::now());
-    let decision = if ready { "readyz check passed\n" } else { "readyz check failed\n" };
-    let stale = status.stale.as_deref();
-    let fresh = max_stale.map(|_| line(stale.is_none(), "fresh", stale.unwrap_or_default()));
-    line(ready || status.ready, "generation", not_ready_reason(status))
-        + &fresh.unwrap_or_default()
-        + &line(alive, "loop", "it hangs (informs only; see /livez)")
-        + &remote
-        + decision
+impl Shared {
+    /// Lists the checks, a line each, as kube-apiserver does. Only `generation` and, with `max_stale`, `fresh` decide;
+    /// the others inform.
+    fn checks(&self, ready: bool) -> String {
+        let status = self.status();
+        let line = |good: bool, name: &str, bad: &str| {
+            if good { format!("[+]{name} ok\n") } else { format!("[-]{name} failed: {bad}\n") }
+        };
+        let remote = match status.consecutive_failures {
+            0 => "[+]remote ok (informs only)\n".to_owned(),
+            1 => "[-]remote failed once (informs only)\n".to_owned(),
+            n => format!("[-]remote failed {n} times in a row (informs only)\n"),
+        };
+        let decision = if ready { "readyz check passed\n" } else { "readyz check failed\n" };
+        let stale = self.stale(&status);
+        let fresh =
+            self.max_stale.map(|_| line(stale.is_none(), "fresh", stale.as_deref().unwrap_or_default()));
+        line(status.ready, "generation", not_ready_reason(&status))
+            + &fresh.unwrap_or_default()
+            + &line(status.is_alive(), "loop", "it hangs (informs only; see /livez)")
+            + &remote
+            + decision
+    }
 }
 
 /// `/`, for probes written for git-sync: 503 before the first publication, then 200 with an empty body. A browser gets
 /// the page.
 async fn front(Extract(shared): Extract<Arc<Shared>>, headers: HeaderMap) -> Response {
-    let status = shared.status();
-    let ready = shared.ready(&status);
-    match (wants_html(&headers), ready) {
-        (true, _) => {
-            let status = with_holders(status).await;
-            varying(answer(readiness(ready), HTML, page::render(&status, &clock::now())))
-        }
-        (false, true) => answer(StatusCode::OK, TEXT, ""),
-        (false, false) => {
-            answer(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{}\n", not_ready_reason(&status)))
-        }
+    let ready = shared.ready();
+    if wants_html(&headers) {
+        return varying(rendered(readiness(ready.is_ok()), HTML, shared.render(Form::Page).await));
     }
+    let body = ready.as_ref().err().map(|why| format!("{why}\n")).unwrap_or_default();
+    answer(readiness(ready.is_ok()), TEXT, body)
 }
 
 /// For checks that the route exists. The profiles that git-sync has there are the Go runtime's.
@@ -176,36 +188,18 @@ async fn status(Extract(shared): Extract<Arc<Shared>>, headers: HeaderMap) -> Re
 }
 
 async fn status_json(Extract(shared): Extract<Arc<Shared>>) -> Response {
-    match serde_json::to_string_pretty(&with_holders(shared.status()).await) {
-        Ok(json) => answer(StatusCode::OK, JSON, json + "\n"),
-        Err(error) => answer(StatusCode::INTERNAL_SERVER_ERROR, TEXT, format!("{error}\n")),
-    }
+    rendered(StatusCode::OK, JSON, shared.render(Form::Json).await)
 }
 
 async fn status_page(Extract(shared): Extract<Arc<Shared>>) -> Response {
-    answer(StatusCode::OK, HTML, page::render(&with_holders(shared.status()).await, &clock::now()))
+    rendered(StatusCode::OK, HTML, shared.render(Form::Page).await)
 }
 
-/// Adds the processes that hold pins to the status, if any generation is pinned.
-async fn with_holders(mut status: Status) -> Status {
-    if !status.retired.iter().any(|generation| generation.pinned) {
-        return status;
-    }
-    let look = move || {
-        let root = PathBuf::from(&status.root);
-        for generation in status.retired.iter_mut().filter(|generation| generation.pinned) {
-            if let Ok(dir) = fs_err::metadata(root.join(generation.name.relative_path())) {
-                generation.holders = fsx::lock_holders(dir.dev(), dir.ino());
-            }
-        }
-        status
-    };
-    match tokio::task::spawn_blocking(look).await {
-        Ok(status) => status,
-        Err(error) => match error.try_into_panic() {
-            Ok(panic) => std::panic::resume_unwind(panic), // an empty status would look like that of an empty root
-            Err(_) => std::future::pending().await, // only a runtime that shuts down refuses to start it
-        },
+/// Builds a response with a rendered status.
+fn rendered(code: StatusCode, kind: &'static str, text: Result<String, serde_json::Error>) -> Response {
+    match text {
+        Ok(text) => response(code, kind, text),
+        Err(error) => answer(StatusCode::INTERNAL_SERVER_ERROR, TEXT, format!("{error}\n")),
     }
 }
 
@@ -219,38 +213,25 @@ fn varying(mut response: Response) -> Response {
 /// `text/html`. curl accepts everything and probes and scripts send no `Accept`: they get JSON.
 fn wants_html(headers: &HeaderMap) -> bool {
     let accept = headers.get_all(header::ACCEPT).iter().filter_map(|accept| accept.to_str().ok());
-    let ranges: Vec<Range<'_>> = accept.flat_map(|accept| accept.split(',')).map(Range::read).collect();
-    let html = weight(&ranges, "text", "html");
-    html.0 > 0.0 && html > weight(&ranges, "application", "json")
-}
-
-/// One media range of an `Accept`.
-struct Range<'a> {
-    kind: &'a str,
-    subkind: &'a str,
-    quality: f32,
-}
-
-impl<'a> Range<'a> {
-    fn read(text: &'a str) -> Self {
-        let mut parts = text.split(';').map(str::trim);
-        let (kind, subkind) = parts.next().and_then(|range| range.split_once('/')).unwrap_or_default();
-        let quality = parts.find_map(|part| part.strip_prefix("q=").or_else(|| part.strip_prefix("Q=")));
-        let quality = quality.map_or(1.0, |quality| quality.parse().unwrap_or(0.0));
-        Self { kind, subkind, quality }
-    }
-}
-
-/// Returns the quality of the most specific range that matches, and its specificity.
-fn weight(ranges: &[Range<'_>], kind: &str, subkind: &str) -> (f32, u8) {
-    let exact = |range: &Range<'_>| match () {
-        () if range.kind.eq_ignore_ascii_case(kind) && range.subkind.eq_ignore_ascii_case(subkind) => Some(3),
-        () if range.kind.eq_ignore_ascii_case(kind) && range.subkind == "*" => Some(2),
-        () if range.kind == "*" && range.subkind == "*" => Some(1),
-        () => None,
+    let ranges: Vec<(String, f32)> = accept.flat_map(|accept| accept.split(',')).map(media_range).collect();
+    // The quality of the most specific range that matches, and its specificity.
+    let weight = |ranges_of_type: [&str; 3]| {
+        let mut fitting = ranges_of_type.iter().zip([3_u8, 2, 1]).filter_map(|(wanted, specificity)| {
+            let (_, quality) = ranges.iter().find(|(range, _)| range == wanted)?;
+            Some((*quality, specificity))
+        });
+        fitting.next().unwrap_or_default()
     };
-    let fitting = ranges.iter().filter_map(|range| Some((exact(range)?, range.quality)));
-    fitting.max_by_key(|(exact, _)| *exact).map_or((0.0, 0), |(exact, quality)| (quality, exact))
+    let html = weight(["text/html", "text/*", "*/*"]);
+    html.0 > 0.0 && html > weight(["application/json", "application/*", "*/*"])
+}
+
+/// Reads one media range of an `Accept`: the range in lower case, and its quality.
+fn media_range(text: &str) -> (String, f32) {
+    let mut parts = text.split(';').map(str::trim);
+    let range = parts.next().unwrap_or_default().to_ascii_lowercase();
+    let quality = parts.find_map(|part| part.strip_prefix("q=").or_else(|| part.strip_prefix("Q=")));
+    (range, quality.map_or(1.0, |quality| quality.parse().unwrap_or(0.0)))
 }
 
 async fn metrics(Extract(shared): Extract<Arc<Shared>>) -> Response {
@@ -260,7 +241,8 @@ async fn metrics(Extract(shared): Extract<Arc<Shared>>) -> Response {
         .map(|registry| encode_registry(&mut text, &registry.lock().unwrap_or_else(PoisonError::into_inner)));
     let encoded = encoded.try_for_each(|encoded| encoded);
     match encoded.and_then(|()| encode_eof(&mut text)) {
-        Ok(()) => answer(StatusCode::OK, OPENMETRICS, text),
+        // Names are not redacted, and values of labels were when they were set.
+        Ok(()) => response(StatusCode::OK, OPENMETRICS, text),
         Err(error) => answer(StatusCode::INTERNAL_SERVER_ERROR, TEXT, format!("{error}\n")),
     }
 }
@@ -268,34 +250,47 @@ async fn metrics(Extract(shared): Extract<Arc<Shared>>) -> Response {
 async fn sync(Extract(shared): Extract<Arc<Shared>>, request: Request) -> Response {
     let (head, body) = request.into_parts();
     let sources = named(head.uri.query().unwrap_or_default());
-    let unknown = sources.iter().find_map(|name| unknown(&shared.status(), name));
-    let decision = shared.gate.check_request(&head.headers, body, unknown.as_deref()).await;
-    if decision == WebhookOutcome::Accepted {
-        (shared.state.trigger)(Trigger::Webhook, &sources);
+    let unknown = || unknown(&shared.status(), &sources);
+    let Decision { outcome, why } = shared.gate.check_request(&head.headers, body, unknown).await;
+    match outcome {
+        WebhookOutcome::Accepted => (shared.state.trigger)(Trigger::Webhook, &sources),
+        WebhookOutcome::Limited => shared.deferred.add(sources, &shared.state.trigger),
+        _ => {}
     }
-    let (code, text) = decision.answer();
-    let mut response = match unknown.filter(|_| decision == WebhookOutcome::Unknown) {
+    let (code, text) = outcome.answer();
+    let mut response = match why.filter(|_| outcome == WebhookOutcome::Unknown) {
         Some(unknown) => answer(code, TEXT, unknown + "\n"),
         None => answer(code, TEXT, text),
     };
-    if matches!(decision, WebhookOutcome::Limited | WebhookOutcome::NoSecret) {
+    if matches!(outcome, WebhookOutcome::Limited | WebhookOutcome::NoSecret) {
         response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
     }
     response
 }
 
-/// Returns the sources that a request names: `source=NAME`, once for each.
+/// The most sources that a request can name, which is the most that there can be.
+const MAX_NAMED: usize = 64;
+
+/// Returns the sources that a request names: `source=NAME`, once for each. Of too many, one more than allowed.
 fn named(query: &str) -> Vec<String> {
     let pairs = query.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, "")));
-    pairs.filter(|(key, _)| *key == "source").map(|(_, name)| name.to_owned()).collect()
+    let names = pairs.filter(|(key, _)| *key == "source").map(|(_, name)| name.to_owned());
+    names.take(MAX_NAMED + 1).collect()
 }
 
-/// Returns why there is no source of that name; `None` if there is one. Before the end of the first attempt the sources
-/// are not known, so every name is accepted; that attempt asks all of them.
-fn unknown(status: &Status, name: &str) -> Option<String> {
-    if status.last_attempt.is_none() || status.sources.iter().any(|source| source.name == name) {
+/// Returns why these are no sources; `None` if all of them are. Before the end of the first attempt the sources are not
+/// known, so every name is accepted; that attempt asks all of them.
+fn unknown(status: &Status, names: &[String]) -> Option<String> {
+    if names.len() > MAX_NAMED {
+        return Some(format!(
+            "a request names at most {MAX_NAMED} sources; without a name it is for all of them"
+        ));
+    }
+    if status.last_attempt.is_none() {
         return None;
     }
+    let is_known = |name: &String| status.sources.iter().any(|source| source.name == *name);
+    let name = names.iter().find(|name| !is_known(name))?;
     let what = if status.sources.is_empty() {
         "this instance has no sources: omit the parameter `source`"
     } else {
@@ -304,9 +299,14 @@ fn unknown(status: &Status, name: &str) -> Option<String> {
     Some(format!("no source is called {:?}; {what}", human::sanitize(name, 63)))
 }
 
-/// Builds a response: secrets redacted, not cacheable, without content sniffing, and with a policy that lets a page
-/// load and run nothing.
+/// Builds a response with secrets redacted.
 fn answer(code: StatusCode, kind: &'static str, body: impl AsRef<str>) -> Response {
+    response(code, kind, secret::redacted(body.as_ref()).into_owned())
+}
+
+/// Builds a response: not cacheable, without content sniffing, and with a policy that lets a page
+/// load and run nothing.
+fn response(code: StatusCode, kind: &'static str, body: String) -> Response {
     let headers = [
         (header::CONTENT_TYPE, kind),
         (header::CACHE_CONTROL, "no-store"),
@@ -317,5 +317,5 @@ fn answer(code: StatusCode, kind: &'static str, body: impl AsRef<str>) -> Respon
         ),
         (header::REFERRER_POLICY, "no-referrer"),
     ];
-    (code, headers, secret::redacted(body.as_ref()).into_owned()).into_response()
+    (code, headers, body).into_response()
 }

@@ -39,7 +39,7 @@ pub(super) fn start(
 }
 
 /// A registry with treeswap's metrics; empty if metrics are turned off (`--http-metrics=false`).
-pub(super) fn registry(metrics: &Metrics, shown: bool) -> Arc<Mutex<Registry>> {
+fn registry(metrics: &Metrics, shown: bool) -> Arc<Mutex<Registry>> {
     let mut registry = Registry::with_prefix("treeswap");
     if shown {
         metrics.register(&mut registry);
@@ -49,8 +49,9 @@ pub(super) fn registry(metrics: &Metrics, shown: bool) -> Arc<Mutex<Registry>> {
 
 /// Serves until the process drains. A listener that fails is logged and takes nothing else down: publishing matters
 /// more.
-pub(super) async fn serve(listener: admin::Listener, state: admin::State, draining: CancellationToken) {
+async fn serve(listener: admin::Listener, state: admin::State, draining: CancellationToken) {
     if let Err(error) = listener.serve(state, draining).await {
-        error!(name: "listener_ended", error = human::one_line(&error), "the listener ended; syncing goes on");
+        let hints = error.hints().join("; ");
+        error!(name: "listener_ended", error = human::one_line(&error), hints, "the listener ended; syncing goes on");
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use jiff::Timestamp;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
@@ -12,6 +13,7 @@ use crate::phase::Status;
 use crate::repeats::{Repeats, suppressed};
 use crate::store::{self, Store};
 use crate::sync;
+use crate::telemetry::metrics::Metrics;
 
 /// Pause between two attempts to lock a root that another writer holds.
 const LOCK_PAUSE: Duration = Duration::from_millis(200);
@@ -21,6 +23,7 @@ pub(super) struct Opening<'a> {
     pub(super) sync: &'a sync::Options,
     pub(super) draining: &'a CancellationToken,
     pub(super) status: &'a watch::Sender<Status>,
+    pub(super) metrics: &'a Metrics,
 }
 
 impl Opening<'_> {
@@ -46,11 +49,21 @@ impl Opening<'_> {
                 let hints = full.hints().join("; ");
                 error!(error = text, failures, hints, "cannot start{}; trying again", suppressed(times));
             }
-            self.status.send_replace(starting(text));
+            self.failed(text, failures);
             if !self.pause(self.sync.pace.init_backoff.delay(failures)) {
                 return Ok(None);
             }
         }
+    }
+
+    /// Shows and counts a failure, as one of an attempt would be.
+    fn failed(&self, what: String, failures: u32) {
+        self.metrics.error("repair", "transient");
+        self.metrics.consecutive_failures.set(failures.into());
+        self.status.send_modify(|status| {
+            let failing_since = status.failing_since.or_else(|| Some(Timestamp::now()));
+            *status = Status { consecutive_failures: failures.into(), failing_since, ..starting(what) };
+        });
     }
 
     /// Waits; returns false if the process was asked to end.

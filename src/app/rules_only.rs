@@ -14,19 +14,19 @@ use tracing::{error, info, warn};
 
 use super::delayed_trigger::{requesting, spread};
 use super::ledger::LedgerKeeper;
-use super::listener::{registry, serve};
 use super::opening::Opening;
-use super::{Error, listen_for_signals, starting, system};
+use super::{Error, listen_for_signals, listener, starting, system};
 use crate::cluster::Clusters;
 use crate::config::Settings;
 use crate::deliver::{self, LoopEvent, LoopTiming, Report};
 use crate::desired::Planner;
+use crate::mirror::Received;
 use crate::phase::machine::Timing;
-use crate::phase::{Applied, Attempt, LastAnswer, Outcome, SourceStatus, Status, Trigger};
+use crate::phase::{Applied, Attempt, LastAnswer, Outcome, Status, Trigger};
 use crate::repeats::{Repeats, suppressed};
-use crate::sources::{Remote, Requests, SetOptions, SourceError, Upstream};
-use crate::telemetry::metrics::{Metrics, ResultLabel, Shown, SourceLabel};
-use crate::{admin, clock, human};
+use crate::sources::{PollState, Remote, Requests, SetOptions, SourceError, Upstream};
+use crate::telemetry::metrics::{Metrics, ResultLabel, SourceLabel};
+use crate::{admin, human};
 
 /// The time limit of one delivery; also the default of `treeswap apply --timeout`.
 const DELIVERY_LIMIT: Duration = Duration::from_secs(15 * 60);
@@ -34,11 +34,11 @@ const DELIVERY_LIMIT: Duration = Duration::from_secs(15 * 60);
 /// Pause before a write is tried again that a cluster denied, which an operator has to repair.
 const DENIED_RETRY: Duration = Duration::from_secs(60);
 
-/// How long after its announced next report the loop counts as hanging.
-const LIVENESS_SLACK: Duration = Duration::from_secs(60);
-
 /// At most this many failed targets are listed in the status and in the log.
 const MAX_LISTED: usize = 100;
+
+/// The cluster in the metrics of targets in clusters that are not configured.
+const UNKNOWN: &str = "unknown";
 
 /// The rules of ConfigMaps and the clusters that they are applied to.
 pub struct Rules {
@@ -87,13 +87,10 @@ pub(super) fn run(runtime: &Runtime, settings: Settings, rules: &Rules) -> Resul
     let ask = spread(runtime.handle(), settings.trigger_spread, &metrics, Arc::new(ask));
     let ask = requesting(&requests, ask);
     if let Some(listener) = listener {
-        info!("listening at {}", listener.address());
-        let registry = registry(&metrics, settings.metrics);
-        let state = admin::State { status: shown, registry, more: None, trigger: Arc::clone(&ask) };
-        runtime.spawn(serve(listener, state, draining.clone()));
+        listener::start(runtime, listener, &settings, &metrics, (&shown, &ask), &draining);
     }
     let sources = settings.sources.map(|sources| SetOptions { rules: true, root: false, ..sources });
-    let opening = Opening { sync: &settings.sync, draining: &draining, status: &status };
+    let opening = Opening { sync: &settings.sync, draining: &draining, status: &status, metrics: &metrics };
     let open = || Ok(Upstream::open(settings.mirror.clone(), sources.clone())?);
     let Some(mut upstream) = opening.while_full(open)? else { return Ok(None) };
     upstream.set_requests(requests);
@@ -104,11 +101,12 @@ pub(super) fn run(runtime: &Runtime, settings: Settings, rules: &Rules) -> Resul
         status.ref_name.clone_from(&settings.sync.ref_name);
     });
     let options = rules.options.clone().with_remote(upstream.repository().as_deref());
+    let received_bytes = upstream.received();
     let source = Arc::new(Remote::new(upstream, rules.planner.clone()).map_err(system("start a thread"))?);
     let pace = settings.sync.pace;
     let loop_timing = LoopTiming { period: Some(pace.period), once, ..loop_timing(rules, pace) };
     let mut reporter = DeliveryReporter {
-        beside: false,
+        polls: Some(Polls::new(received_bytes, settings.sync.sync_timeout)),
         ..DeliveryReporter::with_root(status, metrics, LedgerKeeper::default(), &rules.clusters)
     };
     runtime.block_on(async {
@@ -116,7 +114,7 @@ pub(super) fn run(runtime: &Runtime, settings: Settings, rules: &Rules) -> Resul
         let clusters = &rules.clusters;
         let remote = Arc::clone(&source);
         let tell = |event: LoopEvent<'_>| {
-            reporter.sources(remote.source_statuses());
+            reporter.polled(remote.take_state());
             reporter.report(&event);
         };
         let end =
@@ -133,11 +131,31 @@ pub(super) fn run(runtime: &Runtime, settings: Settings, rules: &Rules) -> Resul
     })
 }
 
+/// What the polls found, without a root.
+struct Polls {
+    /// The time limit of each request to a remote.
+    timeout: Duration,
+    received: Received,
+    /// The part of `received` that is in the metrics already.
+    counted: u64,
+    /// Whether a remote has answered since the poll before; the error if every source fails.
+    is_answered: Result<bool, SourceError>,
+    /// True if failures of sources were counted for the event that is reported now.
+    counted_failures: bool,
+}
+
+impl Polls {
+    fn new(received: Received, timeout: Duration) -> Self {
+        let counted = received.bytes();
+        Self { timeout, received, counted, is_answered: Ok(true), counted_failures: false }
+    }
+}
+
 /// Records the events of the delivery loop in the log, the status, the metrics and the ledger.
 pub(super) struct DeliveryReporter {
-    /// Whether deliveries run beside a root. The root's sync loop then owns the attempts, the success and the liveness
-    /// in the status, and a delivery only records its own part.
-    beside: bool,
+    /// `None` if deliveries run beside a root. The root's sync loop then owns the attempts, the success and the
+    /// liveness in the status, and a delivery only records its own part.
+    polls: Option<Polls>,
     status: watch::Sender<Status>,
     metrics: Metrics,
     /// The attempt that runs now: its trigger, and when it began.
@@ -146,7 +164,8 @@ pub(super) struct DeliveryReporter {
     failing: Repeats,
     /// The notes of the previous delivery, which are not logged again.
     noted: Vec<String>,
-    shown: Shown,
+    /// The names of the configured clusters. The rules, which an author of commits may write, may name others.
+    clusters: BTreeSet<String>,
     ledger: LedgerKeeper,
 }
 
@@ -158,43 +177,56 @@ impl DeliveryReporter {
         ledger: LedgerKeeper,
         clusters: &Clusters,
     ) -> Self {
-        metrics.expect_targets(clusters.names(), &deliver::Outcome::ALL.map(deliver::Outcome::label));
+        let names = clusters.names().chain([UNKNOWN]);
+        metrics.expect_targets(names, &deliver::Outcome::ALL.map(deliver::Outcome::label));
         Self {
-            beside: true,
+            polls: None,
             status,
             metrics,
             began: None,
             failing: Repeats::default(),
             noted: Vec::new(),
-            shown: Shown::default(),
+            clusters: clusters.names().map(str::to_owned).collect(),
             ledger,
         }
     }
 
-    /// Records the state of each source.
-    pub(super) fn sources(&self, rows: Vec<SourceStatus>) {
-        self.metrics.sources(rows.iter().map(|source| (source.name.as_str(), source.error.is_some())));
-        self.status.send_modify(|status| status.sources = rows);
+    /// True if deliveries run beside a root.
+    fn is_beside(&self) -> bool {
+        self.polls.is_none()
+    }
+
+    /// Records what the polls found, before the event that it led to.
+    fn polled(&mut self, found: PollState) {
+        let PollState { sources, last_answer, is_answered, failures } = found;
+        let Some(polls) = &mut self.polls else { return };
+        let bytes = polls.received.bytes();
+        self.metrics.fetched_bytes.inc_by(bytes.saturating_sub(polls.counted));
+        polls.counted = bytes;
+        polls.is_answered = is_answered;
+        polls.counted_failures = !failures.is_empty();
+        failures.iter().for_each(|(stage, class)| self.metrics.error(stage, class.label()));
+        self.metrics.sources(sources.iter().map(|source| (source.name.as_str(), source.error.is_some())));
+        self.status.send_modify(|status| {
+            status.sources = sources;
+            status.last_answer = last_answer;
+        });
     }
 
     /// Records one event of the delivery loop.
     pub(super) fn report(&mut self, event: &LoopEvent<'_>) {
-        if !self.beside && matches!(event, LoopEvent::Unchanged { .. } | LoopEvent::Delivered(_)) {
-            self.status.send_modify(|status| status.last_answer = LastAnswer::now());
-        }
         match event {
-            LoopEvent::Begins(trigger) => {
-                self.began = Some((*trigger, Timestamp::now(), std::time::Instant::now()));
-                self.expect_report_within(DELIVERY_LIMIT);
-            }
-            LoopEvent::Unchanged { success } => self.ended(Outcome::Unchanged, *success, None, Vec::new()),
+            LoopEvent::Begins(trigger) => self.begins(*trigger),
+            LoopEvent::Unchanged { success } => self.unchanged(*success),
             LoopEvent::Delivered(report) => self.delivered(report),
             LoopEvent::Failed(error) => self.failed(error),
-            LoopEvent::Waits(_) if self.beside => {}
+            LoopEvent::Waits(_) if self.is_beside() => {}
             LoopEvent::Waits(wait) => {
-                self.expect_report_within(*wait);
                 let next = Timestamp::now().checked_add(*wait).ok();
-                self.status.send_modify(|status| status.next_attempt = next);
+                self.status.send_modify(|status| {
+                    status.next_attempt = next;
+                    status.promise_update(*wait);
+                });
             }
             LoopEvent::Unanswered => {
                 warn!("a requested delivery was not started: the process is shutting down");
@@ -202,18 +234,34 @@ impl DeliveryReporter {
         }
     }
 
-    /// Moves the liveness deadline: the loop counts as hanging if it reports nothing within this time and the slack.
-    fn expect_report_within(&self, within: Duration) {
-        if self.beside {
-            return;
+    fn begins(&mut self, trigger: Trigger) {
+        self.began = Some((trigger, Timestamp::now(), std::time::Instant::now()));
+        let Some(polls) = &self.polls else { return };
+        // The others are counted when they are received.
+        if matches!(trigger, Trigger::StartUp | Trigger::Timer) {
+            self.metrics.triggers.get_or_create(&SourceLabel { source: trigger.label() }).inc();
         }
-        let until = clock::now().boottime.saturating_add(within).saturating_add(LIVENESS_SLACK);
-        let until = u64::try_from(until.as_millis()).unwrap_or(u64::MAX);
-        self.status.send_modify(|status| status.alive_until_ms = until);
+        self.status.send_modify(|status| {
+            status.starting = None;
+            // The time limit of a delivery does not include the poll and the fetch before it.
+            status.promise_update(DELIVERY_LIMIT + 2 * polls.timeout);
+        });
+    }
+
+    /// Records that there was nothing new to deliver. If every source fails, that is a failure, as with a root.
+    fn unchanged(&mut self, success: bool) {
+        match self.polls.as_ref().and_then(|polls| polls.is_answered.clone().err()) {
+            Some(error) => self.failed(&error),
+            None => {
+                self.metrics.delivery_failures.set(0); // the last delivery reached the clusters
+                self.ended(Outcome::Unchanged, success, None, Vec::new());
+            }
+        }
     }
 
     /// Records a delivery that reached the clusters, whatever its outcome.
     fn delivered(&mut self, report: &Report) {
+        self.metrics.delivery_failures.set(0);
         let counts = report.counts();
         let words: Vec<String> = counts.iter().map(|(outcome, count)| format!("{count} {outcome}")).collect();
         let wrong = report.targets.iter().filter(|target| !target.outcome.is_success());
@@ -235,8 +283,9 @@ impl DeliveryReporter {
             self.metrics.error("apply", if target.transient { "transient" } else { "permanent" });
         }
         report.failures.iter().for_each(|_| self.metrics.error("apply", "transient"));
-        let ended = report.targets.iter().map(|target| (target.cluster.as_str(), target.outcome.label()));
-        self.metrics.delivered(ended, &mut self.shown);
+        let cluster = |name| self.clusters.get(name).map_or(UNKNOWN, String::as_str);
+        let ended = report.targets.iter().map(|target| (cluster(&target.cluster), target.outcome.label()));
+        self.metrics.delivered(ended);
         let hints = report.targets.iter().filter(|target| !target.outcome.is_success());
         let hints: BTreeSet<String> = hints.flat_map(|target| target.hints.clone()).collect();
         let hints: Vec<String> = hints.into_iter().collect();
@@ -285,18 +334,20 @@ impl DeliveryReporter {
             let revision = report.revision;
             status.targets = self.ledger.targets();
             status.applied = Some(Applied { revision, at, targets, totals, open, clusters });
-            if self.beside {
-                return;
-            }
             // As with a root, an outage after the first success does not make the process unready.
-            status.ready |= report.is_success();
-            status.starting = None;
+            status.ready |= !self.is_beside() && report.is_success();
         });
     }
 
     /// Records an attempt that failed before it reached any cluster.
     fn failed(&mut self, error: &SourceError) {
-        self.metrics.error("apply", error.class.label());
+        if self.is_beside() {
+            self.metrics.delivery_failures.inc();
+        }
+        // The failures of sources have been counted already.
+        if !self.polls.as_ref().is_some_and(|polls| polls.counted_failures && polls.is_answered.is_err()) {
+            self.metrics.error("apply", error.class.label());
+        }
         let what = human::one_line(error);
         if let Some(times) = self.failing.should_log(&what) {
             error!("{what}{}", suppressed(times));
@@ -313,7 +364,7 @@ impl DeliveryReporter {
         }
         let duration_ms = u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX);
         let attempt = Attempt { at, trigger, outcome, duration_ms, error, hints };
-        if self.beside {
+        if self.is_beside() {
             // An unchanged revision whose delivery failed must not hide that failure.
             if success || outcome == Outcome::Failed {
                 self.status.send_modify(|status| status.last_delivery = Some(attempt));
@@ -329,7 +380,9 @@ impl DeliveryReporter {
         let now = Timestamp::now();
         let seconds = now.as_millisecond() as f64 / 1_000.0; // exact for the next 285,000 years
         self.metrics.last_attempt.set(seconds);
-        if success {
+        // While no remote has answered, it is not known that anything is up to date.
+        let is_answered = self.polls.as_ref().is_none_or(|polls| polls.is_answered == Ok(true));
+        if success && is_answered {
             self.metrics.succeeded(Some(seconds));
         }
         self.status.send_modify(|status| {
@@ -340,7 +393,7 @@ impl DeliveryReporter {
             } else if success {
                 status.failing_since = None;
                 status.consecutive_failures = 0;
-                status.last_success = Some(now);
+                status.last_success = if is_answered { Some(now) } else { status.last_success };
             }
             let failures = i64::try_from(status.consecutive_failures).unwrap_or(i64::MAX);
             self.metrics.consecutive_failures.set(failures);
@@ -350,84 +403,4 @@ impl DeliveryReporter {
 }
 
 #[cfg(test)]
-mod tests {
-    use tokio_util::sync::CancellationToken;
-
-    use super::*;
-    use crate::configmap::apply::{Desired, DesiredConfigMap, ExtraKeys, Owner, VersionKey};
-    use crate::configmap::{ClusterNamespace, Payload};
-    use crate::deliver::{Options, Relation};
-    use crate::retry::Backoff;
-    use crate::revision::{ObjectId, Revision};
-    use crate::sources::{Named, Recorded, Source};
-
-    /// A remote that always names the same revision, which has a ConfigMap for an unknown cluster.
-    struct Elsewhere;
-
-    impl Source for Elsewhere {
-        async fn resolve(&self) -> Result<Named, SourceError> {
-            Ok(Revision(ObjectId([1; 20])).into())
-        }
-
-        async fn desired(&self, named: Named) -> Result<Arc<Desired>, SourceError> {
-            let Named { revision, sources } = named;
-            let wanted = DesiredConfigMap {
-                payload: Payload::new(BTreeMap::new()),
-                digest: String::new(),
-                fed: true,
-                left_out: false,
-                versioned: false,
-                stamp: None,
-                held: None,
-            };
-            let place = ClusterNamespace { cluster: "nowhere".into(), namespace: "ci".into() };
-            let config_maps = BTreeMap::from([(place, BTreeMap::from([("config".to_owned(), wanted)]))]);
-            let shape = ExtraKeys { version_key: VersionKey::Changed, stamp_key: None };
-            Ok(Arc::new(Desired { revision, sources, rules: "rules".into(), shape, config_maps }))
-        }
-
-        async fn relation(&self, _: Recorded, _: Revision) -> Result<Relation, SourceError> {
-            Ok(Relation::Ahead)
-        }
-    }
-
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn what_failed_for_good_stays_a_failure_at_polls_that_find_nothing_new() {
-        let hour = Duration::from_secs(3_600);
-        let clusters = Clusters::default();
-        let loop_timing = LoopTiming {
-            period: Some(Duration::from_millis(10)),
-            min_interval: Duration::ZERO,
-            resync: hour,
-            denied: hour,
-            backoff: Backoff { first: hour, ceiling: hour },
-            jitter: 0.0,
-            limit: hour,
-            once: false,
-        };
-        let (status, shown) = watch::channel(Status::default());
-        let beside =
-            DeliveryReporter::with_root(status, Metrics::default(), LedgerKeeper::default(), &clusters);
-        let mut reporter = DeliveryReporter { beside: false, ..beside };
-        let ending = CancellationToken::new();
-        let (_ask, mut triggers) = mpsc::channel(1);
-        let mut polls = 0;
-        let mut failures = Vec::new();
-        let tell = |event: LoopEvent<'_>| {
-            reporter.report(&event);
-            polls += u32::from(matches!(event, LoopEvent::Unchanged { .. }));
-            if matches!(event, LoopEvent::Waits(_)) {
-                failures.push(shown.borrow().consecutive_failures);
-            }
-            if polls == 3 {
-                ending.cancel();
-            }
-        };
-        let options = Options::new(Owner::new("team").unwrap());
-        deliver::follow(Arc::new(Elsewhere), &clusters, &options, &loop_timing, &mut triggers, &ending, tell)
-            .await;
-        assert_eq!(failures, [1, 1, 1, 1]);
-        let status = shown.borrow();
-        assert!(status.last_success.is_none() && status.failing_since.is_some(), "{status:?}");
-    }
-}
+mod tests;

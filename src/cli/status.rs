@@ -27,6 +27,9 @@ use crate::store::{self, Inspected, Inspection};
 /// How long to wait for the writer's answer. A running writer answers within milliseconds.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// How far in the future the last success may be: a writer on a machine of its own has a clock of its own.
+const CLOCK_SKEW: jiff::SignedDuration = jiff::SignedDuration::from_secs(10);
+
 /// Arguments of `treeswap status`.
 #[derive(clap::Args, Debug)]
 #[command(
@@ -207,9 +210,16 @@ impl<'a> Report<'a> {
         }
         let max_age = max_age?;
         let last = self.sync.as_ref().and_then(|sync| sync.last_success);
-        let age = last.map(|at| Duration::try_from(now.duration_since(at)).unwrap_or_default());
+        // Negative if it is in the future.
+        let age = last.map(|at| now.duration_since(at));
         let what = match (age, last) {
-            (Some(age), _) if age <= max_age => return None,
+            (Some(age), Some(last)) if age < -CLOCK_SKEW => {
+                format!(
+                    "the last success is in the future, at {}: a clock was set back",
+                    human::clock_time(last)
+                )
+            }
+            (Some(age), _) if Duration::try_from(age).unwrap_or_default() <= max_age => return None,
             (_, Some(last)) => format!("the last success was at {}", human::clock_time(last)),
             (_, None) => "no success is on record".to_owned(),
         };
@@ -470,13 +480,12 @@ fn generations(all: &[Generation<'_>], now: Timestamp) -> String {
 /// The table of targets.
 fn targets(all: &[Target<'_>], now: Timestamp) -> String {
     let mut rows = vec![["CONFIGMAP", "REVISION", "DIGEST", "LAST ATTEMPT", "OUTCOME"].map(str::to_owned)];
-    let short = |text: &str| text.get(..12).unwrap_or(text).to_owned();
     for Target { cluster, namespace, name, record } in all {
         let error = record.error.as_ref().map(|error| format!(": {error}")).unwrap_or_default();
         rows.push([
             format!("{cluster}/{namespace}/{name}"),
-            short(&record.revision),
-            short(&record.digest),
+            human::short(&record.revision).to_owned(),
+            human::short(&record.digest).to_owned(),
             human::relative(record.at, now),
             format!("{}{error}", record.outcome),
         ]);

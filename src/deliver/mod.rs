@@ -309,11 +309,6 @@ impl<S: Source, D: Directory> WorkerContext<'_, S, D> {
     }
 }
 
-/// Returns the first 12 characters of a revision's hex, or all of the text if it is shorter.
-fn short(revision: &str) -> &str {
-    revision.get(..12).unwrap_or(revision)
-}
-
 /// Parses a full commit id in hex; `None` if the text is none.
 fn parse_revision(text: &str) -> Option<Revision> {
     crate::revision::ObjectId::from_hex(text).map(Revision)

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use super::orphaned;
 use super::report::{Outcome, Target, namespace_failed};
 use super::survey::{Item, NamespaceSurvey};
 use super::worker::Worker;
-use super::{orphaned, short};
 use crate::configmap::apply::{Desired, Marker, names};
+use crate::human::short;
 use crate::sources::Source;
 
 impl<S: Source> Worker<S> {

@@ -30,7 +30,7 @@ use std::sync::Arc;
 pub use attempts::{AttemptReporter, RevisionComparer, RevisionQuery};
 pub use file::{BadFile, Credentials, SourceSpec, SourcesFile};
 pub use published::Published;
-pub use remote::Remote;
+pub use remote::{PollState, Remote};
 pub use requests::Requests;
 pub use set::{SetError, SetOptions, SourceSet, WireOf};
 pub use upstream::Upstream;

@@ -2,9 +2,9 @@
 //! answers questions one after the other.
 
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot};
 
 use super::plans::Plans;
 use super::relations::Relations;
@@ -13,7 +13,7 @@ use crate::configmap::apply::Desired;
 use crate::desired::Planner;
 use crate::human;
 use crate::mirror::Selection;
-use crate::phase::SourceStatus;
+use crate::phase::{LastAnswer, SourceStatus};
 use crate::retry::ErrorClass;
 use crate::revision::{Relation, Revision};
 
@@ -27,12 +27,32 @@ enum Request {
     Relation(Recorded, Revision, Reply<Relation>),
 }
 
+/// What the polls found, for the status and the metrics.
+#[derive(Clone, Debug)]
+pub struct PollState {
+    /// The status of each source if there are several.
+    pub sources: Vec<SourceStatus>,
+    /// The remote's last answer; of several remotes, the newest.
+    pub last_answer: LastAnswer,
+    /// Whether a remote has answered since the poll before; the error of the first source if every source fails.
+    pub is_answered: Result<bool, SourceError>,
+    /// Failures of sources since the last [`Remote::take_state`]: stage and class.
+    pub failures: Vec<(&'static str, ErrorClass)>,
+}
+
+impl PollState {
+    /// The state before the first poll.
+    pub(crate) fn new() -> Self {
+        let last_answer = LastAnswer::not_yet();
+        Self { sources: Vec::new(), last_answer, is_answered: Ok(true), failures: Vec::new() }
+    }
+}
+
 /// A handle to the thread that owns the mirrors. The thread ends with the handle.
 pub struct Remote {
     asks: mpsc::UnboundedSender<Request>,
     plans: Plans,
-    /// The status of each source if there are several.
-    source_statuses: watch::Receiver<Vec<SourceStatus>>,
+    state: Arc<Mutex<PollState>>,
 }
 
 impl std::fmt::Debug for Remote {
@@ -48,18 +68,21 @@ impl Remote {
     /// When no thread can be created.
     pub fn new(upstream: Upstream, planner: Planner) -> io::Result<Self> {
         let objects = upstream.objects();
-        let (send, source_statuses) = watch::channel(Vec::new());
+        let state = Arc::new(Mutex::new(PollState::new()));
         let (asks, asked) = mpsc::unbounded_channel();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let serve = move || runtime.block_on(Owner::new(upstream, send).serve(asked));
+        let owner = Owner::new(upstream, Arc::clone(&state));
+        let serve = move || runtime.block_on(owner.serve(asked));
         // The thread is not joined: it holds nothing that would be damaged if the process ended first.
         std::thread::Builder::new().name("remote".into()).spawn(serve)?;
-        Ok(Self { asks, plans: Plans::new(objects, planner), source_statuses })
+        Ok(Self { asks, plans: Plans::new(objects, planner), state })
     }
 
-    /// The status of each of several sources after the last poll.
-    pub fn source_statuses(&self) -> Vec<SourceStatus> {
-        self.source_statuses.borrow().clone()
+    /// The state after the last poll, with the failures since the last call.
+    pub fn take_state(&self) -> PollState {
+        let mut state = lock(&self.state);
+        let failures = std::mem::take(&mut state.failures);
+        PollState { failures, ..state.clone() }
     }
 
     /// Sends a question to the thread and waits for the answer.
@@ -70,21 +93,28 @@ impl Remote {
     }
 }
 
+/// Locks the state. Poisoning is harmless: it is only copied in and out.
+fn lock(state: &Mutex<PollState>) -> MutexGuard<'_, PollState> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// The number of revisions that the mirror keeps.
 const HELD: usize = 3;
 
 /// The state of the thread.
 struct Owner {
     upstream: Upstream,
-    source_statuses: watch::Sender<Vec<SourceStatus>>,
+    state: Arc<Mutex<PollState>>,
     relations: Relations,
+    /// True if the remote answered in the last poll what its ref names.
+    is_resolved: bool,
     /// The revisions that the mirror keeps, newest first.
     held: Vec<Revision>,
 }
 
 impl Owner {
-    fn new(upstream: Upstream, source_statuses: watch::Sender<Vec<SourceStatus>>) -> Self {
-        Self { upstream, source_statuses, relations: Relations::default(), held: Vec::new() }
+    fn new(upstream: Upstream, state: Arc<Mutex<PollState>>) -> Self {
+        Self { upstream, state, relations: Relations::default(), is_resolved: false, held: Vec::new() }
     }
 
     async fn serve(mut self, mut requests: mpsc::UnboundedReceiver<Request>) {
@@ -99,9 +129,9 @@ impl Owner {
                 }
             }
             if !waiting.is_empty() {
-                let answer = self.tip().await.map_err(|error| SourceError::of_set(&error));
-                let serves = answer.as_ref().map(|named| named.revision).ok().or(self.held.first().copied());
-                self.source_statuses.send_replace(self.upstream.source_statuses(serves, answer.is_err()));
+                let answer = self.tip().await;
+                self.record(&answer);
+                let answer = answer.map_err(|error| SourceError::of_set(&error));
                 for reply in waiting {
                     let _ = reply.send(answer.clone()); // the caller may have been cancelled
                 }
@@ -115,9 +145,26 @@ impl Owner {
         }
     }
 
+    /// Records the end of a poll. A revision that cannot be planned was an answer, too.
+    fn record(&mut self, answer: &Result<Named, SetError>) {
+        let serves = answer.as_ref().map(|named| named.revision).ok().or(self.held.first().copied());
+        let sources = self.upstream.source_statuses(serves, answer.is_err());
+        let mut state = lock(&self.state);
+        state.sources = sources;
+        state.is_answered = self.upstream.is_answered().map_err(|error| SourceError::of_set(&error));
+        state.failures.extend(self.upstream.take_failures());
+        if let Some(newest) = LastAnswer::newest(&state.sources) {
+            state.last_answer = newest;
+        } else if self.is_resolved && !answer.as_ref().is_err_and(SetError::is_connection_failure) {
+            state.last_answer = LastAnswer::now();
+        }
+    }
+
     /// Asks what the ref names, and fetches it unless the mirror holds it.
     async fn tip(&mut self) -> Result<Named, SetError> {
-        let tip = self.upstream.resolve(self.held.first().copied(), &self.held).await?;
+        let tip = self.upstream.resolve(self.held.first().copied(), &self.held).await;
+        self.is_resolved = tip.as_ref().map_or_else(SetError::is_no_such_ref, |_| true);
+        let tip = tip?;
         let revision = self.upstream.fetch(&tip, &[], &Selection::default()).await?;
         Ok(Named { revision, sources: self.upstream.placement() })
     }
@@ -162,5 +209,31 @@ pub(super) fn thread_ended() -> SourceError {
         what: "the thread that speaks to the remote has ended".to_owned(),
         hints: vec!["this is a bug in treeswap: please report it with the lines above".to_owned()],
         class: ErrorClass::Permanent,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mirror::{self, wire};
+    use crate::revision::{ObjectId, Ref};
+
+    #[test]
+    fn what_a_remote_named_is_its_answer_whatever_becomes_of_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let remote = wire::Options::new("http://127.0.0.1:1/remote".to_owned());
+        let options = mirror::Options::new(dir.path().join("mirror"), Ref::Head, remote);
+        let state = Arc::new(Mutex::new(PollState::new()));
+        let mut owner = Owner::new(Upstream::open(options, None).unwrap(), Arc::clone(&state));
+        let is_answered = || lock(&state).last_answer.at.is_some();
+        let interrupted = || Err(SetError::from(mirror::Error::Cancelled));
+        owner.record(&interrupted());
+        assert!(!is_answered(), "the ref was not resolved");
+        owner.is_resolved = true;
+        owner.record(&interrupted());
+        assert!(is_answered());
+        lock(&state).last_answer = LastAnswer::not_yet();
+        owner.record(&Ok(Revision(ObjectId([1; 20])).into()));
+        assert!(is_answered(), "its rules may be invalid");
     }
 }

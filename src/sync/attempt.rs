@@ -14,6 +14,8 @@ use tokio::sync::{Mutex, OwnedMutexGuard};
 use tokio::task::JoinHandle;
 use tracing::{debug, info};
 
+use bookkeeping::bytes_within;
+
 use super::bounds::Bounds;
 use super::drive::Work;
 use super::error::{Error, Stage};
@@ -29,7 +31,7 @@ use crate::generation::{GenerationRecord, Name};
 use crate::hooks::Hooks;
 use crate::human::one_line;
 use crate::mirror::{self, Objects, Tip};
-use crate::phase::{LastAnswer, SourceStatus, Status};
+use crate::phase::{LastAnswer, Status};
 use crate::repeats::{Repeats, suppressed};
 use crate::revision::{ObjectId, Revision};
 use crate::secret;
@@ -79,6 +81,8 @@ pub(super) struct Worker {
     repair_warnings: BTreeSet<String>,
     /// True if the remote answered in this attempt what its ref names.
     was_answered: bool,
+    /// True if this attempt began a fetch.
+    has_fetched: bool,
     /// True if the root was missing or replaced at the last repair.
     root_missing: bool,
     hooks: Option<Arc<Hooks>>,
@@ -136,6 +140,7 @@ impl Worker {
             readable: None,
             repair_warnings: BTreeSet::new(),
             was_answered: false,
+            has_fetched: false,
             root_missing: false,
             hooks: None,
             root,
@@ -190,6 +195,17 @@ impl Worker {
             bytes: record.bytes,
         });
         self.stage_and_publish(bounds, revision, choice, base).await.map(Done::published)
+    }
+
+    /// Step 1, and what needs no network: the selection, and a generation that replaces a damaged one.
+    async fn prepare(&mut self, bounds: &Bounds) -> Result<(Choice, Option<Published>), Error> {
+        self.repair_root(bounds).await?; // 1
+        let choice = self.choice(bounds).await?;
+        let republished = match self.republish_damaged(bounds, &choice).await? {
+            None => self.scrub(bounds).await?,
+            republished => republished,
+        };
+        Ok((choice, republished))
     }
 
     /// Steps 2 to 8.
@@ -339,12 +355,6 @@ impl Worker {
     }
 }
 
-/// The newest of several remotes' last answers; `None` if there are no several.
-fn newest_answer(sources: &[SourceStatus]) -> Option<LastAnswer> {
-    // One that has not answered yet has the time at which it was first followed.
-    sources.iter().map(|source| source.last_answer).max_by_key(|last| (last.at.is_some(), last.boottime))
-}
-
 impl Work for Worker {
     async fn verify_found(&mut self, bounds: &Bounds) -> Result<Option<Published>, Error> {
         let Some(revision) = self.view.revision() else { return Ok(None) };
@@ -358,16 +368,23 @@ impl Work for Worker {
     }
 
     async fn attempt(&mut self, bounds: &Bounds, may_publish: bool) -> Result<Done, Error> {
-        self.repair_root(bounds).await?; // 1
-        let choice = self.choice(bounds).await?;
-        let republished = match self.republish_damaged(bounds, &choice).await? {
-            None => self.scrub(bounds).await?,
-            republished => republished,
-        };
         self.was_answered = false;
-        let followed = self.follow(bounds, &choice, may_publish).await;
+        self.has_fetched = false;
+        let (republished, followed) = match self.prepare(bounds).await {
+            Ok((choice, republished)) => (republished, self.follow(bounds, &choice, may_publish).await),
+            Err(error) => {
+                // Asked all the same, within bounds of its own so that the stage stays that of the failure: how long the
+                // remote has not answered does not depend on the root.
+                let rest = bounds.deadline.saturating_duration_since(tokio::time::Instant::now());
+                let _ = self.resolve(&Bounds::new(rest, bounds.draining.clone())).await;
+                (None, Err(error))
+            }
+        };
+        if followed.is_err() && self.has_fetched {
+            self.count_mirror(bounds).await;
+        }
         let answered = self.look_at_sources(bounds, &followed).await;
-        if let Some(newest) = newest_answer(&self.view.sources) {
+        if let Some(newest) = LastAnswer::newest(&self.view.sources) {
             self.view.last_answer = newest;
         } else if self.was_answered && !followed.as_ref().is_err_and(Error::is_connection_failure) {
             self.view.last_answer = LastAnswer::now();
@@ -405,8 +422,7 @@ impl Work for Worker {
             let mut upstream = self.upstream(bounds, Stage::Fetch).await?;
             let keep = move |_: &_| {
                 let kept = upstream.housekeep(&held);
-                let bytes = if upstream.dir().starts_with(&root) { upstream.disk_bytes() } else { 0 };
-                Ok((kept, bytes))
+                Ok((kept, bytes_within(&root, &upstream)))
             };
             bounds.blocking(Stage::Fetch, keep).await
         };
@@ -465,8 +481,8 @@ impl Work for Worker {
     }
 
     async fn record(&mut self, status: Status) {
-        let Ok(text) = serde_json::to_vec(&status) else { return };
-        let text = secret::redacted_bytes(&text).into_owned();
+        let Ok(text) = serde_json::to_string(&status) else { return };
+        let text = secret::redacted_json(&text).into_bytes();
         let store = self.store().await;
         let written = tokio::task::spawn_blocking(move || store.write_status(&text)).await;
         if let Ok(Err(error)) = written {

@@ -170,10 +170,11 @@ impl<W: Work> Drive<'_, W> {
                         return true;
                     }
                     repaired = Instant::now();
-                    self.report.promise_update(self.timeout.saturating_add(due.saturating_duration_since(repaired)));
+                    self.report.promise_update(self.timeout);
                     let bounds = self.bounds();
                     let result = self.work.repair(&bounds).await;
                     self.after_repair(&bounds, result).await;
+                    self.report.promise_update(due.saturating_duration_since(Instant::now()));
                 }
             }
         }

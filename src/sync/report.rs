@@ -15,7 +15,6 @@ use super::Options;
 use super::error::{Error, Stage};
 use super::operator_files::{self, Failures};
 use super::view::{Done, View};
-use crate::clock;
 use crate::human::{go_duration, one_line};
 use crate::mirror::Received;
 use crate::phase::{Attempt, Outcome, Progress, Status, Trigger};
@@ -24,10 +23,6 @@ use crate::store::Published;
 use crate::telemetry::GIT_SYNC;
 use crate::telemetry::metrics::{Metrics, SourceLabel};
 use view_status::{fill_status, known_success, log_agreed, log_published, serving};
-
-/// The time added to the promised one before the loop counts as hanging: a blocking step that is cancelled needs time
-/// to end.
-const SLACK: Duration = Duration::from_secs(60);
 
 /// The running attempt.
 #[derive(Clone, Copy, Debug)]
@@ -130,9 +125,7 @@ impl Report {
 
     /// Promises that the loop updates the status again within this time; otherwise it counts as hanging.
     pub(super) fn promise_update(&self, within: Duration) {
-        let until = clock::now().boottime.saturating_add(within).saturating_add(SLACK);
-        let until = u64::try_from(until.as_millis()).unwrap_or(u64::MAX);
-        self.status.send_modify(|status| status.alive_until_ms = until);
+        self.status.send_modify(|status| status.promise_update(within));
     }
 
     /// Reports the current generation after it was compared with its revision, and logs whether it is served as found

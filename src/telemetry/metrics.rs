@@ -1,6 +1,7 @@
 //! treeswap's metrics. Their names are a contract: docs/reference/metrics.md, alerts and dashboards use them.
 
 use std::collections::BTreeMap;
+use std::hash::Hash;
 use std::time::Duration;
 
 use prometheus_client::encoding::EncodeLabelSet;
@@ -12,7 +13,9 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::optional_gauge::OptionalGauge;
+use super::replaced_gauges::ReplacedGauges;
 use crate::sandbox::Parts;
+use crate::secret;
 
 /// Upper bounds of the histograms' buckets, in seconds: from a swap on a fast disk to the first fetch of a large
 /// repository.
@@ -101,7 +104,7 @@ pub struct HookName {
 /// A cluster, and an outcome of targets in it.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, EncodeLabelSet)]
 pub struct TargetLabel {
-    /// Its name in the rules.
+    /// Its name, or `unknown` for all that are not configured: the rules may name any.
     pub cluster: String,
     /// right, created, replaced, repaired, recreated, deleted, left, refused, held, failed, skipped.
     pub outcome: &'static str,
@@ -115,10 +118,6 @@ pub struct CurrentLabel {
     /// Directory name.
     pub generation: String,
 }
-
-/// The series that show the last delivery, so that the next one can remove those that it does not have.
-#[derive(Debug, Default)]
-pub struct Shown(Vec<TargetLabel>);
 
 /// A part of the sandbox of the process that reads packs.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
@@ -142,13 +141,23 @@ pub struct Room {
 
 type Seconds = OptionalGauge<f64>;
 
-/// All metrics. Clones share their values.
+/// A family of histograms with the buckets of [`SECONDS`].
 #[derive(Clone, Debug)]
+pub struct Durations<L: Clone + Hash + Eq>(Family<L, Histogram, fn() -> Histogram>);
+
+impl<L: Clone + Hash + Eq> Default for Durations<L> {
+    fn default() -> Self {
+        Self(Family::new_with_constructor(|| Histogram::new(SECONDS)))
+    }
+}
+
+/// All metrics. Clones share their values.
+#[derive(Clone, Debug, Default)]
 pub struct Metrics {
     /// Attempts that ended.
     pub syncs: Family<ResultLabel, Counter>,
     /// How long each stage took.
-    pub durations: Family<StageLabel, Histogram, fn() -> Histogram>,
+    durations: Durations<StageLabel>,
     /// Failures in a row.
     pub consecutive_failures: Gauge,
     /// When the last attempt ended.
@@ -160,11 +169,11 @@ pub struct Metrics {
     /// When the last generation was published.
     pub last_publish: Seconds,
     /// The current generation; one series.
-    pub current: Family<CurrentLabel, Gauge>,
+    current: ReplacedGauges<CurrentLabel>,
     /// Generations by state.
     pub generations: Family<StateLabel, Gauge>,
     /// 1 for each of several sources whose published commit is not the one that its ref names.
-    pub sources_failing: Family<NamedSource, Gauge>,
+    sources_failing: ReplacedGauges<NamedSource>,
     /// Bytes of the current generation's files.
     pub generation_bytes: Gauge,
     /// Files, links and directories of the current generation.
@@ -196,52 +205,23 @@ pub struct Metrics {
     /// Failures of a hook in a row.
     pub hook_failures: Family<HookName, Gauge>,
     /// How long each hook took.
-    pub hook_durations: Family<HookName, Histogram, fn() -> Histogram>,
+    hook_durations: Durations<HookName>,
     /// 1 for each part of the sandbox that is in force for the process that reads packs.
     sandbox: Family<PartLabel, Gauge>,
     /// Targets of the last delivery, by outcome.
-    pub targets: Family<TargetLabel, Gauge>,
+    targets: ReplacedGauges<TargetLabel>,
+    /// Deliveries beside a root in a row that failed before they reached a cluster.
+    pub delivery_failures: Gauge,
     /// Targets of all deliveries, by outcome.
     pub applied: Family<TargetLabel, Counter>,
     /// The same facts under git-sync's names.
     pub git_sync: super::git_sync_metrics::GitSync,
 }
 
-impl Default for Metrics {
-    fn default() -> Self {
-        Self {
-            syncs: Family::default(),
-            durations: Family::new_with_constructor(|| Histogram::new(SECONDS)),
-            consecutive_failures: Gauge::default(),
-            last_attempt: Seconds::default(),
-            last_success: Seconds::default(),
-            never_succeeded: Gauge::default(),
-            last_publish: Seconds::default(),
-            current: Family::default(),
-            generations: Family::default(),
-            sources_failing: Family::default(),
-            generation_bytes: Gauge::default(),
-            generation_entries: Gauge::default(),
-            reaped: Counter::default(),
-            evictions: Counter::default(),
-            damaged: Counter::default(),
-            triggers: Family::default(),
-            errors: Family::default(),
-            phase_changed: Seconds::default(),
-            fetched_bytes: Counter::default(),
-            oldest_pin: Seconds::default(),
-            attempt_start: Seconds::default(),
-            attempt_stage: Family::default(),
-            root: Default::default(),
-            hooks: Family::default(),
-            hook_failures: Family::default(),
-            hook_durations: Family::new_with_constructor(|| Histogram::new(SECONDS)),
-            sandbox: Family::default(),
-            targets: Family::default(),
-            applied: Family::default(),
-            git_sync: super::git_sync_metrics::GitSync::default(),
-        }
-    }
+/// A value of a label without secrets. The text of all metrics is not redacted: a user name that is also the name of a
+/// metric or a label would make it unreadable.
+fn shown(value: &str) -> String {
+    secret::redacted(value).into_owned()
 }
 
 impl Metrics {
@@ -257,7 +237,7 @@ impl Metrics {
             "sync_duration",
             "How long each stage of an attempt took",
             Unit::Seconds,
-            self.durations.clone(),
+            self.durations.0.clone(),
         );
         registry.register(
             "sync_consecutive_failures",
@@ -291,11 +271,11 @@ impl Metrics {
             "1 for the stage of the attempt that runs",
             self.attempt_stage.clone(),
         );
-        registry.register("current_generation_info", "The current generation", self.current.clone());
+        registry.register("current_generation_info", "The current generation", self.current.family());
         registry.register("generations", "Generations in the root, by state", self.generations.clone());
         let help =
             "1 for each of several sources that is not at the newest commit of its ref, by its name; else 0";
-        registry.register("source_failing", help, self.sources_failing.clone());
+        registry.register("source_failing", help, self.sources_failing.family());
         registry.register_with_unit(
             "generation",
             "Size of the current generation's files",
@@ -321,13 +301,15 @@ impl Metrics {
             "hook_duration",
             "How long each hook took",
             Unit::Seconds,
-            self.hook_durations.clone(),
+            self.hook_durations.0.clone(),
         );
         registry.register("errors", "Errors, by stage and class", self.errors.clone());
         let help = "1 for each limit of the process that reads packs that is in force; else 0";
         registry.register("sandbox", help, self.sandbox.clone());
         let help = "ConfigMaps as the last delivery left them, by cluster and outcome";
-        registry.register("apply_targets", help, self.targets.clone());
+        registry.register("apply_targets", help, self.targets.family());
+        let help = "Deliveries in a row that failed before they reached a cluster; 0 without a root, where they are attempts";
+        registry.register("delivery_consecutive_failures", help, self.delivery_failures.clone());
         let help = "ConfigMaps of all deliveries, by cluster and outcome";
         registry.register("applied", help, self.applied.clone());
     }
@@ -360,11 +342,8 @@ impl Metrics {
 
     /// Sets for each source whether its published commit is not the one that its ref names.
     pub fn sources<'s>(&self, sources: impl Iterator<Item = (&'s str, bool)>) {
-        self.sources_failing.clear();
-        for (name, fails) in sources {
-            let source = NamedSource { source: name.to_owned() };
-            self.sources_failing.get_or_create(&source).set(i64::from(fails));
-        }
+        let sample = |(name, fails)| (NamedSource { source: shown(name) }, i64::from(fails));
+        self.sources_failing.replace(sources.map(sample));
     }
 
     /// Creates all series whose labels are known from the start.
@@ -374,7 +353,7 @@ impl Metrics {
             drop(self.syncs.get_or_create(&ResultLabel { result }));
         }
         for stage in STAGES {
-            drop(self.durations.get_or_create(&StageLabel { stage }));
+            drop(self.durations.0.get_or_create(&StageLabel { stage }));
         }
         for stage in ATTEMPT_STAGES {
             drop(self.attempt_stage.get_or_create(&StageLabel { stage }));
@@ -398,7 +377,7 @@ impl Metrics {
             for result in ["success", "error"] {
                 drop(self.hooks.get_or_create(&HookLabel { hook, result }));
             }
-            drop(self.hook_durations.get_or_create(&HookName { hook }));
+            drop(self.hook_durations.0.get_or_create(&HookName { hook }));
             drop(self.hook_failures.get_or_create(&HookName { hook }));
         }
     }
@@ -407,7 +386,7 @@ impl Metrics {
     pub fn expect_targets<'t>(&self, clusters: impl Iterator<Item = &'t str>, outcomes: &[&'static str]) {
         for cluster in clusters {
             for outcome in outcomes {
-                drop(self.applied.get_or_create(&TargetLabel { cluster: cluster.to_owned(), outcome }));
+                drop(self.applied.get_or_create(&TargetLabel { cluster: shown(cluster), outcome }));
             }
         }
     }
@@ -436,14 +415,14 @@ impl Metrics {
 
     /// Records how long a stage took.
     pub fn took(&self, stage: &'static str, duration: Duration) {
-        self.durations.get_or_create(&StageLabel { stage }).observe(duration.as_secs_f64());
+        self.durations.0.get_or_create(&StageLabel { stage }).observe(duration.as_secs_f64());
     }
 
     /// Counts a hook that ended.
     pub fn hook(&self, hook: &'static str, success: bool, took: Duration) {
         let result = if success { "success" } else { "error" };
         self.hooks.get_or_create(&HookLabel { hook, result }).inc();
-        self.hook_durations.get_or_create(&HookName { hook }).observe(took.as_secs_f64());
+        self.hook_durations.0.get_or_create(&HookName { hook }).observe(took.as_secs_f64());
         let failures = self.hook_failures.get_or_create(&HookName { hook });
         if success {
             failures.set(0);
@@ -463,30 +442,22 @@ impl Metrics {
         self.errors.get_or_create(&ErrorLabel { stage, class }).inc();
     }
 
-    /// Counts the outcomes of a delivery's targets. Series of the last delivery that this one does not have are
-    /// removed.
-    pub fn delivered<'t>(&self, ended: impl Iterator<Item = (&'t str, &'static str)>, shown: &mut Shown) {
+    /// Counts the outcomes of a delivery's targets: cluster and outcome of each.
+    pub fn delivered<'t>(&self, ended: impl Iterator<Item = (&'t str, &'static str)>) {
         let mut counts: BTreeMap<TargetLabel, u64> = BTreeMap::new();
         for (cluster, outcome) in ended {
-            *counts.entry(TargetLabel { cluster: cluster.to_owned(), outcome }).or_default() += 1;
+            *counts.entry(TargetLabel { cluster: shown(cluster), outcome }).or_default() += 1;
         }
         for (label, count) in &counts {
-            self.targets.get_or_create(label).set(i64::try_from(*count).unwrap_or(i64::MAX));
             self.applied.get_or_create(label).inc_by(*count);
         }
-        for gone in shown.0.iter().filter(|label| !counts.contains_key(label)) {
-            self.targets.remove(gone);
-        }
-        shown.0 = counts.into_keys().collect();
+        let sample = |(label, count)| (label, i64::try_from(count).unwrap_or(i64::MAX));
+        self.targets.replace(counts.into_iter().map(sample));
     }
 
     /// Sets the current generation, the only series of `treeswap_current_generation_info`.
     pub fn name_current(&self, revision: String, generation: String) {
-        let label = CurrentLabel { revision, generation };
-        if self.current.get(&label).is_none() {
-            self.current.clear();
-            self.current.get_or_create(&label).set(1);
-        }
+        self.current.replace([(CurrentLabel { revision, generation }, 1)]);
     }
 }
 

@@ -9,6 +9,7 @@ mod git_sync;
 pub mod git_sync_metrics;
 pub mod metrics;
 pub mod optional_gauge;
+mod replaced_gauges;
 
 use std::io::IsTerminal;
 use std::sync::OnceLock;
@@ -120,12 +121,11 @@ pub fn start(options: &Options) {
     {
         return;
     }
-    if matches!(options.format, Format::Json | Format::GitSync) {
-        std::panic::set_hook(Box::new(|panic| {
-            let error = panic.to_string().replace('\n', " ");
-            tracing::error!(error, hints = "this is a bug in treeswap: please report it", "panicked");
-        }));
-    }
+    // The standard hook would print what it panicked about without the log's format, secrets included.
+    std::panic::set_hook(Box::new(|panic| {
+        let error = panic.to_string().replace('\n', " ");
+        tracing::error!(error, hints = "this is a bug in treeswap: please report it", "panicked");
+    }));
 }
 
 /// Why the process ends, as far as git-sync has a message of its own for it.

@@ -69,6 +69,9 @@ fn age_is_that_of_the_last_success_whoever_says_it() {
     assert_eq!(report.failure(hour, at(4_600)), None);
     let old = report.failure(hour, at(4_601)).unwrap();
     assert!(old.contains("--max-age=1h") && old.contains("no writer is running since"), "{old}");
+    assert_eq!(report.failure(hour, at(995)), None, "clocks differ by seconds");
+    let early = report.failure(hour, at(900)).unwrap();
+    assert!(early.contains("the last success is in the future, at 1970-01-01 00:16:40 UTC"), "{early}");
     let found = Inspection { status: None, ..found };
     assert!(
         Report::new(&found, Writer::Silent).failure(hour, at(0)).unwrap().contains("no success is on record")

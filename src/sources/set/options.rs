@@ -102,6 +102,16 @@ impl SetError {
         }
     }
 
+    /// Returns true if the remote of a single repository answered that it has no such ref.
+    pub fn is_no_such_ref(&self) -> bool {
+        matches!(self, Self::Mirror(mirror::Error::Wire(wire::Error::NoSuchRef { .. })))
+    }
+
+    /// Returns true if the connection to the remote of a single repository failed or timed out.
+    pub fn is_connection_failure(&self) -> bool {
+        matches!(self, Self::Mirror(error) if error.is_connection_loss())
+    }
+
     /// How long the servers asked us to wait before the next request.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {

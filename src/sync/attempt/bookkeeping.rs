@@ -2,6 +2,7 @@
 //! state of several sources for the status.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use tracing::{debug, info, warn};
 
@@ -9,8 +10,13 @@ use super::{Bounds, Done, Worker};
 use crate::generation::Name;
 use crate::human::one_line;
 use crate::revision::Revision;
-use crate::sources::SetError;
+use crate::sources::{SetError, Upstream};
 use crate::sync::error::Error;
+
+/// The bytes that the mirrors take in the root; 0 if they are elsewhere. Blocking.
+pub(super) fn bytes_within(root: &Path, upstream: &Upstream) -> u64 {
+    if upstream.dir().starts_with(root) { upstream.disk_bytes() } else { 0 }
+}
 
 impl Worker {
     /// Logs and counts generations that were removed. `evicted` has the reason of those that a reader had pinned.
@@ -59,6 +65,14 @@ impl Worker {
         let read = move || new.into_iter().map(|revision| (revision, objects.describe(revision))).collect();
         let read: Vec<_> = tokio::task::spawn_blocking(read).await.unwrap_or_default();
         self.view.commits.extend(read);
+    }
+
+    /// Counts the mirror's bytes after an attempt that fetched and failed. After others housekeeping does it.
+    pub(super) async fn count_mirror(&mut self, bounds: &Bounds) {
+        let Ok(upstream) = self.upstream(bounds, bounds.stage()).await else { return };
+        let root = self.root.clone();
+        let counted = tokio::task::spawn_blocking(move || bytes_within(&root, &upstream)).await;
+        self.view.mirror_bytes = counted.ok().or(self.view.mirror_bytes);
     }
 
     /// Updates the view of several sources after an attempt, and returns whether one was answered. If a delivery holds

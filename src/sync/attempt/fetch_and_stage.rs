@@ -100,6 +100,7 @@ impl Worker {
         wanted: &Selection,
     ) -> Result<Revision, Error> {
         let began = Instant::now();
+        self.has_fetched = true;
         let held = self.held();
         let spare_check = self.store().await.spare_check();
         let inspect_spare = bounds.blocking(Stage::Fetch, move |cancel| {

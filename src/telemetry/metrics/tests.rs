@@ -49,9 +49,8 @@ fn names_are_stable() {
     metrics.hook("webhook", false, Duration::from_millis(30));
     metrics.triggers.get_or_create(&SourceLabel { source: "timer" }).inc();
     metrics.generations.get_or_create(&StateLabel { state: "retired" }).set(2);
-    let mut shown = Shown::default();
-    metrics.delivered([("a", "failed"), ("b", "right")].into_iter(), &mut shown);
-    metrics.delivered([("a", "right"), ("a", "right")].into_iter(), &mut shown);
+    metrics.delivered([("a", "failed"), ("b", "right")].into_iter());
+    metrics.delivered([("a", "right"), ("a", "right")].into_iter());
     metrics.name_current("aa".into(), "..one".into());
     metrics.name_current("bb".into(), "..two".into());
     metrics.last_attempt.set(5.0);
@@ -101,6 +100,7 @@ fn names_are_stable() {
         "treeswap_sandbox{part=\"landlock\"} 1",
         "treeswap_sandbox{part=\"seccomp\"} 0",
         "treeswap_apply_targets{cluster=\"a\",outcome=\"right\"} 2",
+        "treeswap_delivery_consecutive_failures 0",
         "treeswap_applied_total{cluster=\"a\",outcome=\"failed\"} 1",
         "treeswap_applied_total{cluster=\"b\",outcome=\"right\"} 1",
     ] {

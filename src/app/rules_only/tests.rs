@@ -1,0 +1,134 @@
+use tokio_util::sync::CancellationToken;
+
+use super::*;
+use crate::configmap::apply::{Desired, DesiredConfigMap, ExtraKeys, Owner, VersionKey};
+use crate::configmap::{ClusterNamespace, Payload};
+use crate::deliver::{Options, Relation};
+use crate::retry::{Backoff, ErrorClass};
+use crate::revision::{ObjectId, Revision};
+use crate::sources::{Named, Recorded, Source};
+use crate::telemetry::metrics::{ErrorLabel, TargetLabel};
+
+/// A remote that always names the same revision, which has a ConfigMap for an unknown cluster.
+struct Elsewhere;
+
+impl Source for Elsewhere {
+    async fn resolve(&self) -> Result<Named, SourceError> {
+        Ok(Revision(ObjectId([1; 20])).into())
+    }
+
+    async fn desired(&self, named: Named) -> Result<Arc<Desired>, SourceError> {
+        let Named { revision, sources } = named;
+        let wanted = DesiredConfigMap {
+            payload: Payload::new(BTreeMap::new()),
+            digest: String::new(),
+            fed: true,
+            left_out: false,
+            versioned: false,
+            stamp: None,
+            held: None,
+        };
+        let place = ClusterNamespace { cluster: "nowhere".into(), namespace: "ci".into() };
+        let config_maps = BTreeMap::from([(place, BTreeMap::from([("config".to_owned(), wanted)]))]);
+        let shape = ExtraKeys { version_key: VersionKey::Changed, stamp_key: None };
+        Ok(Arc::new(Desired { revision, sources, rules: "rules".into(), shape, config_maps }))
+    }
+
+    async fn relation(&self, _: Recorded, _: Revision) -> Result<Relation, SourceError> {
+        Ok(Relation::Ahead)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_failed_for_good_stays_a_failure_at_polls_that_find_nothing_new() {
+    let hour = Duration::from_secs(3_600);
+    let clusters = Clusters::default();
+    let loop_timing = LoopTiming {
+        period: Some(Duration::from_millis(10)),
+        min_interval: Duration::ZERO,
+        resync: hour,
+        denied: hour,
+        backoff: Backoff { first: hour, ceiling: hour },
+        jitter: 0.0,
+        limit: hour,
+        once: false,
+    };
+    let (mut reporter, shown) = without_root();
+    let metrics = reporter.metrics.clone();
+    let ending = CancellationToken::new();
+    let (_ask, mut triggers) = mpsc::channel(1);
+    let mut polls = 0;
+    let mut failures = Vec::new();
+    let tell = |event: LoopEvent<'_>| {
+        reporter.report(&event);
+        polls += u32::from(matches!(event, LoopEvent::Unchanged { .. }));
+        if matches!(event, LoopEvent::Waits(_)) {
+            failures.push(shown.borrow().consecutive_failures);
+        }
+        if polls == 3 {
+            ending.cancel();
+        }
+    };
+    let options = Options::new(Owner::new("team").unwrap());
+    deliver::follow(Arc::new(Elsewhere), &clusters, &options, &loop_timing, &mut triggers, &ending, tell)
+        .await;
+    assert_eq!(failures, [1, 1, 1, 1]);
+    let status = shown.borrow();
+    assert!(status.last_success.is_none() && status.failing_since.is_some(), "{status:?}");
+    let label = |cluster: &str| TargetLabel { cluster: cluster.to_owned(), outcome: "failed" };
+    assert_eq!(metrics.applied.get_or_create(&label("unknown")).get(), 1);
+    assert!(metrics.applied.get(&label("nowhere")).is_none(), "an author of commits chose that name");
+}
+
+fn without_root() -> (DeliveryReporter, watch::Receiver<Status>) {
+    let (beside, shown) = with_root();
+    let polls = Polls::new(Received::default(), Duration::from_secs(120));
+    (DeliveryReporter { polls: Some(polls), ..beside }, shown)
+}
+
+fn with_root() -> (DeliveryReporter, watch::Receiver<Status>) {
+    let (status, shown) = watch::channel(Status::default());
+    let clusters = Clusters::default();
+    (DeliveryReporter::with_root(status, Metrics::default(), LedgerKeeper::default(), &clusters), shown)
+}
+
+fn down() -> SourceError {
+    SourceError { what: "no route to host".into(), hints: Vec::new(), class: ErrorClass::Transient }
+}
+
+#[test]
+fn polls_that_no_source_answers_are_no_success_without_a_root() {
+    let (mut reporter, shown) = without_root();
+    let metrics = reporter.metrics.clone();
+    let mut poll = |is_answered: Result<bool, SourceError>, failures: &[(&'static str, ErrorClass)]| {
+        reporter.report(&LoopEvent::Begins(Trigger::Timer));
+        let mut found = PollState::new();
+        found.is_answered = is_answered;
+        found.failures = failures.to_vec();
+        reporter.polled(found);
+        reporter.report(&LoopEvent::Unchanged { success: true });
+        let status = shown.borrow();
+        (status.consecutive_failures, status.last_success.is_some())
+    };
+    assert_eq!(poll(Ok(false), &[]), (0, false), "polls are still running");
+    assert_eq!(poll(Err(down()), &[("resolve", ErrorClass::Transient)]), (1, false));
+    assert_eq!(poll(Err(down()), &[]), (2, false), "it is paused");
+    assert_eq!(poll(Ok(true), &[]), (0, true));
+    let errors = |stage| metrics.errors.get_or_create(&ErrorLabel { stage, class: "transient" }).get();
+    assert_eq!((errors("resolve"), errors("apply")), (1, 1), "a failure is counted once");
+    assert_eq!(metrics.triggers.get_or_create(&SourceLabel { source: "timer" }).get(), 4);
+}
+
+#[test]
+fn deliveries_beside_a_root_that_reach_no_cluster_are_counted() {
+    let (mut reporter, shown) = with_root();
+    let failures = reporter.metrics.delivery_failures.clone();
+    let mut deliver = |event: LoopEvent<'_>| {
+        reporter.report(&LoopEvent::Begins(Trigger::Delivery));
+        reporter.report(&event);
+        failures.get()
+    };
+    assert_eq!((deliver(LoopEvent::Failed(&down())), deliver(LoopEvent::Failed(&down()))), (1, 2));
+    assert_eq!(deliver(LoopEvent::Unchanged { success: false }), 0);
+    assert_eq!(shown.borrow().consecutive_failures, 0, "attempts are the root's");
+}
