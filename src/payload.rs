@@ -1,9 +1,9 @@
 //! The checked content of a generation: every path, mode, link target and size, with all rules on them in one place.
 //!
 //! Only [`Builder`] makes a [`Payload`], and it applies all rules before anything is written, so code that holds a
-//! `Payload` may write it without further checks. [`DeltaBuilder`] makes a [`Delta`] under the same rules. The mirror
-//! feeds the builders from git trees; the store writes the result and reads contents through a [`BlobSource`]. Mirror
-//! and store do not depend on each other.
+//! `Payload` may write it without further checks. [`DeltaBuilder`] makes a [`Delta`] under the same rules, except for
+//! the limit on the memory of all names. The mirror feeds the builders from git trees; the store writes the result and
+//! reads contents through a [`BlobSource`]. Mirror and store do not depend on each other.
 //!
 //! `rules` defines what names, modes, links and sizes are allowed, and the messages of refusals; `builder` and `delta`
 //! collect entries under those rules; `parts` maps paths of a composed tree to the sources that own them.
@@ -24,6 +24,7 @@ use crate::revision::{ObjectId, Revision};
 pub use builder::{Builder, DirIndex};
 pub use delta::DeltaBuilder;
 pub use parts::Parts;
+pub(crate) use rules::LINK_MAX;
 pub use rules::{Node, Refusal, Rule, Rules, escaped};
 
 /// What an entry becomes on disk. There are no other kinds: modes are normalised, and git has no devices.
@@ -158,6 +159,14 @@ impl Payload {
 /// `dir/name`, or `name` at the top.
 pub(crate) fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
     if dir.is_empty() { name.to_vec() } else { [dir, b"/", name].concat() }
+}
+
+/// Splits a path into its directory, empty at the top, and its last component.
+pub(crate) fn split(path: &[u8]) -> (&[u8], &[u8]) {
+    match path.iter().rposition(|&byte| byte == b'/') {
+        Some(slash) => (&path[..slash], &path[slash + 1..]),
+        None => (b"", path),
+    }
 }
 
 /// The changes from one tree to another, path by path: what to remove, then what to create. Applied to a copy of the

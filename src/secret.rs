@@ -1,10 +1,12 @@
 //! Secrets and redaction.
 //!
-//! A [`Secret`] prints as a placeholder, is read from its file each time it is needed, and is wiped when dropped. Its
-//! value is registered when it is made. All output of the process goes through [`redacted`]: the log, stderr, responses
-//! of the listener, files. Text of a server or a program goes through [`quoted`] before it is quoted or shortened.
+//! A [`Secret`] prints as a placeholder, and is read from its file each time it is needed. Its value is registered when
+//! it is made. All output of the process goes through [`redacted`]: the log, stderr, responses of the listener, files.
+//! Text of a server or a program goes through [`quoted`] before it is quoted or shortened.
 //!
-//! Memory is not protected against a debugger. Files are not watched: the code that needs a secret reads it again.
+//! A [`Secret`] is overwritten when it is dropped, but the copies that are made of it are not: by reading its file, by
+//! parsing it, by encoding and sending it. Memory is not protected against a debugger or a core dump. Files are not
+//! watched: the code that needs a secret reads it again.
 
 mod json;
 mod readings;
@@ -29,8 +31,8 @@ pub use json::redacted_json;
 pub(crate) use registry::fuzz;
 pub use registry::{REDACTED, Redacting, is_public, quoted, quoted_bytes, redacted, redacted_bytes};
 pub use remote::{
-    redact, redact_path, register_arguments_and_environment, register_remote, register_url, register_urls,
-    shown_user,
+    redact, redact_path, register_arguments_and_environment, register_proxy, register_remote, register_url,
+    register_urls, shown_user,
 };
 
 /// Largest secret file, in bytes. A larger file is probably the wrong one.
@@ -93,20 +95,54 @@ pub fn register_header(value: &str) {
 }
 
 /// Registers the password in a command that runs ssh through another program: `sshpass -p PASSWORD ssh`, or
-/// `env SSHPASS=PASSWORD sshpass -e ssh`. A git program that runs it may repeat it.
+/// `env SSHPASS=PASSWORD sshpass -e ssh`. A git program that runs it may repeat it. After `ssh`, `-p` is a port; if no
+/// word is `ssh`, a wrapper of another name runs it, and any `-p` may be a password.
 pub fn register_ssh_command(command: &str) {
-    let words: Vec<&str> =
-        command.split([' ', '\t', '\n', '"', '\'']).filter(|word| !word.is_empty()).collect();
-    let ssh = words.iter().position(|word| *word == "ssh" || word.ends_with("/bin/ssh")).unwrap_or(0);
+    let words = shell_words(command);
+    let ssh = words.iter().position(|word| word == "ssh" || word.ends_with("/ssh")).unwrap_or(words.len());
     let mut before = "";
-    for &word in &words[..ssh] {
+    for word in &words[..ssh] {
         match word.split_once('=') {
-            Some((name, value)) if name.to_ascii_lowercase().contains("pass") => register(value),
             _ if before == "-p" => register(word),
+            Some((name, value)) if name.to_ascii_lowercase().contains("pass") => register(value),
             _ => register(word.strip_prefix("-p").unwrap_or_default()),
+        }
+        if word.contains(BLANKS) {
+            register_ssh_command(word); // as in `sh -c 'sshpass -p PASSWORD ssh'`
         }
         before = word;
     }
+}
+
+/// The characters that separate words in a shell.
+const BLANKS: [char; 3] = [' ', '\t', '\n'];
+
+/// Splits a command into words as a shell does, without quotes and the backslashes of escapes. A word that contains a
+/// blank is shorter than the command, as it was quoted there.
+fn shell_words(command: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    let mut word: Option<String> = None;
+    let mut quote = None;
+    let mut chars = command.chars();
+    while let Some(c) = chars.next() {
+        match (quote, c) {
+            (None, c) if BLANKS.contains(&c) => words.extend(word.take()),
+            (None, '"' | '\'') => {
+                quote = Some(c);
+                word.get_or_insert_default();
+            }
+            (Some(end), c) if c == end => quote = None,
+            (None, '\\') => word.get_or_insert_default().extend(chars.next()),
+            (Some('"'), '\\') => {
+                let next = chars.next();
+                let is_escape = matches!(next, Some('"' | '\\' | '$' | '`'));
+                word.get_or_insert_default().extend((!is_escape).then_some('\\').into_iter().chain(next));
+            }
+            (_, c) => word.get_or_insert_default().push(c),
+        }
+    }
+    words.extend(word);
+    words
 }
 
 /// Registers the name of a header or of a setting unless it [looks like a name](is_name): it may be a misplaced secret.
@@ -248,12 +284,15 @@ pub fn in_variable(name: &OsStr, value: &OsStr) -> bool {
 }
 
 /// Returns true if a hook must not get a variable: it holds a secret [by its name](in_variable), it is one of those
-/// that pass settings to git, or its value contains a registered secret.
+/// that pass settings to git or a password to ssh, it is the URL of a proxy with a user name, or its value contains a
+/// registered secret.
 pub fn in_variable_of_hook(name: &OsStr, value: &OsStr) -> bool {
     let git = ["GIT_CONFIG_KEY_", "GIT_CONFIG_VALUE_", "GIT_CONFIG_COUNT", "GIT_CONFIG_PARAMETERS"];
     let text = name.to_string_lossy();
     in_variable(name, value)
+        || text == "SSHPASS"
         || git.iter().any(|setting| text.starts_with(setting))
+        || (remote::is_proxy(&text) && value.as_encoded_bytes().contains(&b'@'))
         || (!OWN_NAME.contains(&&*text) && registry::is_within(value.as_encoded_bytes()))
 }
 
@@ -274,12 +313,17 @@ mod tests {
             "sshpass -pcanary-kA8x-2 /usr/bin/ssh",
             "sshpass -p 'canary-kA8x-3' ssh",
             "env TERM=kept-as-it-is SSHPASS=canary-kA8x-4 sshpass -e ssh",
+            "sshpass -p qZ7w\\ x9Kv' canary-kA8x-5' ssh",
+            "sshpass -p canary-kA8x-6 /opt/wrapper-of-ssh kept-as-it-is",
+            r#"sh -c "sshpass -p 'canary-kA8x-7' ssh""#,
         ] {
             register_ssh_command(command);
         }
         register_ssh_command("ssh -p kept-as-it-is");
-        let shown = quoted("canary-kA8x-1 canary-kA8x-2 canary-kA8x-3 canary-kA8x-4");
-        assert!(!shown.contains("canary"), "{shown}");
+        for password in (1..=7).map(|number| format!("canary-kA8x-{number}")) {
+            assert_eq!(redacted(&password), REDACTED, "{password}");
+        }
+        assert_eq!(redacted("qZ7w x9Kv canary-kA8x-5"), REDACTED);
         let other = "sshpass: /etc/keys/kept-as-it-is: not found";
         assert_eq!(quoted(other), other);
     }
@@ -331,6 +375,8 @@ mod tests {
             ("GIT_CONFIG_PARAMETERS", "x"),
             ("TREESWAP_REPO", "https://bob:pw@h/x"),
             ("HTTPS_PROXY", "http://bob:canary-of-the-environment@proxy"),
+            ("https_proxy", "bob:pw@proxy:3128"),
+            ("SSHPASS", "pw"),
             ("SOMETHING_ELSE", "canary-of-the-environment"),
             ("HEX", "63616e6172792d6f662d7468652d656e7669726f6e6d656e74"),
             ("HEX", "63616E6172792D6F662D7468652D656E7669726F6E6D656E74"),

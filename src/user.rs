@@ -20,8 +20,11 @@ pub fn add(passwd: &Path, home: &str) -> std::io::Result<bool> {
         return Ok(false);
     }
     let start = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
-    // A colon or newline in $HOME would inject fields or a whole entry.
-    let home = if home.contains([':', '\n']) { "/" } else { home };
+    // Without $HOME, the working directory, as in git-sync.
+    let current = || std::env::current_dir().ok()?.into_os_string().into_string().ok();
+    let home = if home.is_empty() { current().unwrap_or_default() } else { home.to_owned() };
+    // A colon or newline would inject fields or a whole entry.
+    let home = if home.is_empty() || home.contains([':', '\n']) { "/" } else { &home };
     let mut file = fs_err::OpenOptions::new().append(true).open(passwd)?;
     file.write_all(format!("{start}{NAME}:x:{user}:{group}:,,,:{home}:/sbin/nologin\n").as_bytes())?;
     Ok(true)
@@ -44,5 +47,10 @@ mod tests {
         assert_eq!(lines.len(), 2, "{text}");
         assert!(lines[1].starts_with(&format!("git-sync:x:{user}:")) && lines[1].contains(":/:"), "{text}");
         assert!(add(&dir.path().join("absent"), "/").is_err());
+        std::fs::write(&passwd, "").unwrap();
+        assert!(add(&passwd, "").unwrap());
+        let text = std::fs::read_to_string(&passwd).unwrap();
+        let home = text.split(':').nth(5).map(str::to_owned);
+        assert_eq!(home, std::env::current_dir().unwrap().into_os_string().into_string().ok(), "{text}");
     }
 }

@@ -11,6 +11,7 @@ use kube::config::{AuthInfo, ExecConfig, ExecInteractiveMode};
 use secrecy::SecretString;
 use serde::Deserialize;
 use serde_json::json;
+use tokio::io::AsyncReadExt as _;
 
 use crate::descendants::Descendants;
 use crate::secret;
@@ -83,16 +84,21 @@ async fn run(exec: &ExecConfig, command: &str, limit: Duration) -> Result<Vec<u8
         program.env_remove(name);
     }
     program.stdin(Stdio::null()).stdout(Stdio::piped());
-    let (child, all) = Descendants::start(program).map_err(start)?;
-    let mut output = Box::pin(child.wait_with_output());
-    let all = all; // declared last, so that it is dropped before the child
-    let output = tokio::time::timeout(limit, &mut output)
+    let mut all = Descendants::start(program).map_err(start)?;
+    let mut output = Vec::new();
+    let run = async {
+        if let Some(mut stdout) = all.take_stdout() {
+            stdout.read_to_end(&mut output).await?;
+        }
+        all.wait().await
+    };
+    let status = tokio::time::timeout(limit, run)
         .await
         .map_err(|_| ConfigError::PluginSilent { command: command.to_owned(), after: limit })?
         .map_err(start)?;
     all.release();
-    if !output.status.success() {
-        return Err(ConfigError::PluginEnded { command: command.to_owned(), status: output.status });
+    if !status.success() {
+        return Err(ConfigError::PluginEnded { command: command.to_owned(), status });
     }
-    Ok(output.stdout)
+    Ok(output)
 }

@@ -228,6 +228,8 @@ fn register_secrets(key: &str, value: &str) {
         value.split(['=', ' ', '"', '\'', ';', '\n']).for_each(secret::register);
     } else if key == "core.sshcommand" {
         secret::register_ssh_command(value);
+    } else if key.ends_with(".proxy") {
+        secret::register_proxy(value);
     }
 }
 

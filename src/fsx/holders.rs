@@ -73,7 +73,8 @@ fn locks(line: &str, wanted: &str) -> bool {
 }
 
 fn command_of(pid: u32) -> Option<String> {
-    fs_err::read_to_string(format!("/proc/{pid}/comm")).ok().map(|name| name.trim_end().to_owned())
+    let name = fs_err::read(format!("/proc/{pid}/comm")).ok()?;
+    Some(String::from_utf8_lossy(&name).trim_end().to_owned())
 }
 
 #[cfg(test)]
@@ -104,5 +105,18 @@ mod tests {
         crate::fsx::try_lock_shared(&fd).unwrap();
         let pids: Vec<u32> = holders().into_iter().map(|holder| holder.pid).collect();
         assert_eq!(pids, [std::process::id()]);
+    }
+
+    #[test]
+    fn a_process_whose_name_is_not_utf_8_has_a_name() {
+        use std::os::unix::ffi::OsStrExt as _;
+        let dir = tempfile::tempdir().unwrap();
+        let program = dir.path().join(std::ffi::OsStr::from_bytes(b"sleep\xff"));
+        std::os::unix::fs::symlink("/bin/sleep", &program).unwrap();
+        let mut child = std::process::Command::new(program).arg("600").spawn().unwrap();
+        let name = command_of(child.id());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(name.as_deref(), Some("sleep\u{fffd}"));
     }
 }

@@ -195,6 +195,18 @@ pub fn identity(fd: impl AsFd) -> io::Result<(u64, u64)> {
     Ok((stat.st_dev, stat.st_ino))
 }
 
+/// Device and inode number at a path, following symlinks. `None` if there is nothing.
+pub fn identity_at(path: &Path) -> io::Result<Option<(u64, u64)>> {
+    match rustix::fs::stat(path) {
+        Ok(stat) => Ok(Some((stat.st_dev, stat.st_ino))),
+        Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The lowest descriptor number for a file that a program inherits: shells use lower ones for their own redirections.
+pub const INHERITED_FROM: i32 = 10;
+
 /// The result of [`read_link`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Link {

@@ -11,12 +11,11 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use tokio::net::unix::pipe;
-use tokio::process::Child;
 use tokio_util::sync::CancellationToken;
 
 use super::{Failure, HookEvent, take_pin};
 use crate::descendants::Descendants;
-use crate::{detached_io, secret};
+use crate::{detached_io, fsx, secret};
 
 /// How long a hook may go on after shutdown began. Then a program gets SIGTERM, and a request is dropped.
 pub const SHUTDOWN_GRACE: Duration = Duration::from_millis(1_500);
@@ -29,9 +28,6 @@ const KEPT: usize = 4 << 10;
 
 /// How long the search for a program may take; `PATH` may name a file system that hangs.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(2);
-
-/// The lowest descriptor number for the program's pin: shells use lower ones for their own redirections.
-const INHERITED_FROM: i32 = 10;
 
 /// The capacity of a pipe in bytes (pipe(7)).
 const PIPE: usize = 64 << 10;
@@ -81,17 +77,17 @@ impl Exec {
 
     /// Runs the program to its end and returns the end of its output, on one line.
     pub(super) async fn run(&self, event: &HookEvent, stop: &CancellationToken) -> Result<String, Failure> {
-        let (mut child, all, output) = self.spawn(event)?;
+        let (mut all, output) = self.spawn(event)?;
         let ended = tokio::select! {
             biased;
-            status = child.wait() => Ok(status),
+            status = all.wait() => Ok(status),
             () = tokio::time::sleep(self.timeout) => Err(self.timeout),
-            () = stop.cancelled() => match ended_within(SHUTDOWN_GRACE, &mut child).await {
+            () = stop.cancelled() => match ended_within(SHUTDOWN_GRACE, &mut all).await {
                 Some(status) => Ok(status),
                 None => {
                     all.signal(Signal::TERM);
-                    let _ = ended_within(LAST_WORDS, &mut child).await;
-                    all.end(&mut child).await;
+                    let _ = ended_within(LAST_WORDS, &mut all).await;
+                    all.end().await;
                     return Err(Failure::ShutDown);
                 }
             },
@@ -105,14 +101,14 @@ impl Exec {
                 if status.success() { Ok(output) } else { Err(Failure::Ended { program, status, output }) }
             }
             Err(after) => {
-                all.end(&mut child).await;
+                all.end().await;
                 Err(Failure::Timeout { program, after, output: output.end() })
             }
         }
     }
 
     /// Starts the program in a process group of its own. stdout and stderr are one pipe, which a task reads.
-    fn spawn(&self, event: &HookEvent) -> Result<(Child, Descendants, CapturedOutput), Failure> {
+    fn spawn(&self, event: &HookEvent) -> Result<(Descendants, CapturedOutput), Failure> {
         let (read, write) = io::pipe().map_err(system("make a pipe for the hook's output"))?;
         let also = write.try_clone().map_err(system("make a pipe for the hook's output"))?;
         let output = CapturedOutput::capture(read.into()).map_err(system("read the hook's output"))?;
@@ -140,13 +136,13 @@ impl Exec {
         if let Some(pin) = pin(&event.dir) {
             hand_over(pin, &mut command);
         }
-        let (child, all) = Descendants::start(command.into()).map_err(|source| Failure::Start {
+        let all = Descendants::start(command.into()).map_err(|source| Failure::Start {
             program: self.command.clone(),
             dir: event.dir.clone(),
             source,
         })?;
         // Our copies of the pipe's write end were closed with `command`, so a read ends when the program's are closed.
-        Ok((child, all, output))
+        Ok((all, output))
     }
 
     fn program(&self, dir: &Path) -> PathBuf {
@@ -158,7 +154,7 @@ impl Exec {
 /// A pin of the generation for the program itself, so that the generation stays while the program runs even if this
 /// process is killed. `None` if it cannot be pinned.
 fn pin(dir: &Path) -> Option<OwnedFd> {
-    rustix::io::fcntl_dupfd_cloexec(take_pin(dir)?, INHERITED_FROM).ok()
+    rustix::io::fcntl_dupfd_cloexec(take_pin(dir)?, fsx::INHERITED_FROM).ok()
 }
 
 /// Lets the program inherit the descriptor. Not by making it inheritable here: other programs that are started at the
@@ -175,8 +171,8 @@ fn system(act: &'static str) -> impl FnOnce(io::Error) -> Failure {
     move |source| Failure::System { act, source }
 }
 
-async fn ended_within(limit: Duration, child: &mut Child) -> Option<io::Result<ExitStatus>> {
-    tokio::time::timeout(limit, child.wait()).await.ok()
+async fn ended_within(limit: Duration, program: &mut Descendants) -> Option<io::Result<ExitStatus>> {
+    tokio::time::timeout(limit, program.wait()).await.ok()
 }
 
 /// A program's output. A task reads all of it, so that the program never blocks on a full pipe; only the end is kept.

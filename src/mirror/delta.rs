@@ -13,7 +13,7 @@ use super::sparse::Patterns;
 use super::tree::{Budget, Line, Lines, Sorted, lines};
 use super::tree_to_payload::target;
 use super::{Base, Error, Selection};
-use crate::payload::{Delta, DeltaBuilder, Kind, Node, Parts, join};
+use crate::payload::{Delta, DeltaBuilder, Kind, Node, Parts, join, split};
 use crate::revision::{ObjectId, Revision};
 
 /// Records whether a directory contains something selected in the old tree and in the new tree.
@@ -225,6 +225,7 @@ impl Comparison<'_> {
         let mut presence = Presence::default();
         let mut subtrees = Vec::new();
         for (name, pair) in pairs(&Sorted::by_name(before), &Sorted::by_name(after)) {
+            self.budget.check_cancelled()?;
             let full = join(path, name);
             let pair = self.checked_out(&full, pair);
             if pair.old_is_duplicate {
@@ -416,13 +417,5 @@ impl Comparison<'_> {
     fn base_lost(&mut self, error: ObjectError) -> Error {
         self.needs_payload = true;
         self.damaged(error)
-    }
-}
-
-/// Splits a path into its directory and its last component.
-fn split(path: &[u8]) -> (&[u8], &[u8]) {
-    match path.iter().rposition(|byte| *byte == b'/') {
-        Some(at) => (&path[..at], &path[at + 1..]),
-        None => (b"", path),
     }
 }

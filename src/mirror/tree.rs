@@ -226,7 +226,7 @@ pub(super) struct Budget {
     repeats: u32,
     /// Bytes of the trees on the path that the walk is in.
     held: usize,
-    /// Checked at each sub-tree.
+    /// Checked at each sub-tree, and at each entry that the walk reads.
     cancel: CancellationToken,
 }
 
@@ -262,9 +262,7 @@ impl Budget {
         path: &[u8],
         lines: usize,
     ) -> Result<(), Error> {
-        if self.cancel.is_cancelled() {
-            return Err(Error::Cancelled);
-        }
+        self.check_cancelled()?;
         let left = self.lines.checked_sub(lines as u64 + 1).ok_or_else(|| self.too_many(path))?;
         self.lines = left;
         let new = if self.seen.len() < SEEN_MAX { self.seen.insert(*id) } else { !self.seen.contains(id) };
@@ -278,6 +276,11 @@ impl Budget {
             }
         }
         Ok(())
+    }
+
+    /// Fails when the walk is cancelled. To be called for each entry: a directory may have a million of them.
+    pub(super) fn check_cancelled(&self) -> Result<(), Error> {
+        if self.cancel.is_cancelled() { Err(Error::Cancelled) } else { Ok(()) }
     }
 
     /// Reads a tree that stays in memory while its sub-trees are walked. Also returns its size, which the caller passes

@@ -8,12 +8,8 @@ use super::odb::{ObjectReader, Peeled};
 use super::sparse::Patterns;
 use super::tree::{Budget, Line, lines, push_name};
 use super::{Error, Selection};
-use crate::payload::{Builder, DirIndex, Kind, Node, Parts, Payload, Rule};
+use crate::payload::{Builder, DirIndex, Kind, LINK_MAX, Node, Parts, Payload, Rule};
 use crate::revision::{ObjectId, Revision};
-
-/// The longest symbolic link target in bytes that the kernel accepts (PATH_MAX less the NUL). A longer one is refused
-/// by its size, without reading it.
-pub(super) const LINK_MAX: u64 = 4_095;
 
 /// A directory on the path of the walk. With sparse patterns it is added to the builder once something in it is
 /// selected.
@@ -66,6 +62,7 @@ impl Walk<'_> {
         let lines = lines(&id, object.data()).map_err(|error| self.damaged(error))?;
         self.budget.enter(reader, &id, &self.path, lines.len())?;
         for line in lines {
+            self.budget.check_cancelled()?;
             let end = push_name(&mut self.path, line.name);
             let line = self.modules.checked_out(&self.path, line);
             let wanted = self
@@ -150,7 +147,8 @@ impl Walk<'_> {
     }
 }
 
-/// Reads a symbolic link's target. The inner error is the rule that refuses a target that is too long.
+/// Reads a symbolic link's target. The inner error is the rule that refuses a target that is too long, by its size and
+/// without reading it.
 pub(super) fn target(reader: &ObjectReader<'_>, id: &ObjectId) -> Result<Result<Vec<u8>, Rule>, ObjectError> {
     let bytes = reader.blob_size(id)?;
     if bytes > LINK_MAX {

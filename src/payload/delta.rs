@@ -11,7 +11,9 @@ const MEMORY_MAX: usize = 16 << 20;
 /// Estimated bytes of memory per path besides the path itself.
 const PATH_OVERHEAD: usize = 64;
 
-/// Builds a [`Delta`] from a comparison of two trees, under the same rules as [`super::Builder`].
+/// Builds a [`Delta`] from a comparison of two trees, under the same rules as [`super::Builder`] except for
+/// [`Rule::Names`]: the names of unchanged entries are unknown here, and take no memory. So a delta may lead to a tree
+/// that is refused for its names when it is written as a whole.
 ///
 /// The caller reports removed and added entries by directory and name, in any order. It also passes every tree of the
 /// new revision that it reads to [`DeltaBuilder::listing`], because a new name may collide with an unchanged one.

@@ -28,20 +28,21 @@ impl Parts {
     /// Returns true if the target of the link `dir/name` is outside the link's own source, or passes through another
     /// one. The target must already be checked to stay inside the tree and to have `..` only at its beginning.
     pub(super) fn is_left_by(&self, dir: &[u8], name: &[u8], target: &[u8]) -> bool {
-        if self.0.is_empty() {
-            return false;
-        }
-        let mut at: Vec<&[u8]> = dir.split(|byte| *byte == b'/').filter(|part| !part.is_empty()).collect();
+        let Some(longest) = self.0.first().map(Vec::len) else { return false };
         let own = self.owner(&super::join(dir, name));
-        let mut leaves = false;
+        let mut at = dir.to_vec();
         for part in target.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".") {
             match part {
-                b".." => _ = at.pop(),
-                part => at.push(part),
+                b".." => at.truncate(super::split(&at).0.len()),
+                // No place is deeper, so the owner stays the same, however long the target is.
+                _ if at.len() >= longest => return false,
+                part => at = super::join(&at, part),
             }
-            leaves |= self.owner(&at.join(&b'/')) != own;
+            if self.owner(&at) != own {
+                return true;
+            }
         }
-        leaves
+        false
     }
 }
 
@@ -84,6 +85,11 @@ mod tests {
             ("teams/a/deep", "../../b", true),
             ("teams", "a", true),
             ("teams", "b", false),
+            ("teams", "b/a/x", false),
+            ("teams/b/c", "../../a/x/y/z", true),
+            ("teams/b/c", "../../x/teams/a", false),
+            ("", "teams/a/x/y", true),
+            ("", "x/./teams//a/jobs", false),
         ] {
             assert_eq!(
                 placed.is_left_by(dir.as_bytes(), b"link", target.as_bytes()),

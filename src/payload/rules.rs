@@ -9,7 +9,7 @@ use crate::human;
 use crate::revision::Revision;
 
 /// Longest symbolic link target that Linux accepts: PATH_MAX less the NUL. Git stores targets of any length.
-const MAX_LINK: u64 = 4_095;
+pub(crate) const LINK_MAX: u64 = 4_095;
 
 /// The settings that the rules depend on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -115,7 +115,7 @@ pub enum Rule {
     #[error("its target holds a NUL")]
     LinkNul,
     /// The link's target is longer than the kernel accepts.
-    #[error("its target is {bytes} bytes long, the kernel takes {MAX_LINK}")]
+    #[error("its target is {bytes} bytes long, the kernel takes {LINK_MAX}")]
     LinkLong {
         /// Its length.
         bytes: u64,
@@ -292,6 +292,14 @@ impl Rules {
     /// Checks one path component. `depth` is the number of components above it, `dir_len` the length of their path in
     /// bytes.
     pub fn name(&self, name: &[u8], depth: u32, dir_len: usize) -> Result<(), Rule> {
+        // Lengths come first: the author may name an entry with many megabytes, which nothing below may scan or copy.
+        if name.len() > self.limits.name as usize {
+            return Err(Rule::NameLong { bytes: name.len(), limit: self.limits.name });
+        }
+        let path = if dir_len == 0 { name.len() } else { dir_len + 1 + name.len() };
+        if path > self.limits.path as usize {
+            return Err(Rule::PathLong { bytes: path, limit: self.limits.path });
+        }
         if name.is_empty() {
             return Err(Rule::NameEmpty);
         }
@@ -307,15 +315,8 @@ impl Rules {
         if depth == 0 && self.reserve_dotdot && name.starts_with(b"..") {
             return Err(Rule::NameReserved);
         }
-        if name.len() > self.limits.name as usize {
-            return Err(Rule::NameLong { bytes: name.len(), limit: self.limits.name });
-        }
         if depth >= self.limits.depth {
             return Err(Rule::Depth { limit: self.limits.depth });
-        }
-        let path = if dir_len == 0 { name.len() } else { dir_len + 1 + name.len() };
-        if path > self.limits.path as usize {
-            return Err(Rule::PathLong { bytes: path, limit: self.limits.path });
         }
         Ok(())
     }
@@ -343,13 +344,14 @@ impl Rules {
     /// condition is for chains of links: the target of `a/l -> up/../x` looks safe, but with `a/up -> ..` it leaves the
     /// tree.
     pub(super) fn link(&self, name: &[u8], depth: u32, target: &[u8]) -> Result<(), Rule> {
-        if hfs_folded(name) == b".gitmodules" {
+        // A longer name is refused in any case.
+        if name.len() <= self.limits.name as usize && hfs_folded(name) == b".gitmodules" {
             return Err(Rule::LinkGitModules);
         }
         if target.is_empty() {
             return Err(Rule::LinkEmpty);
         }
-        if target.len() as u64 > MAX_LINK {
+        if target.len() as u64 > LINK_MAX {
             return Err(Rule::LinkLong { bytes: target.len() as u64 });
         }
         if target.contains(&0) {
@@ -456,9 +458,12 @@ fn case_folded(name: &[u8]) -> Vec<u8> {
 /// that could move the cursor or hide or reorder text are escaped, and long text is cut after 512 bytes.
 pub fn escaped(bytes: &[u8]) -> String {
     const SHOWN: usize = 512;
-    let bytes = crate::secret::quoted_bytes(bytes);
+    // Only so much is searched for secrets, because the text may have many megabytes. A secret that begins in what is
+    // shown ends before, even encoded.
+    const SEARCHED: usize = 8 << 10;
+    let head = crate::secret::quoted_bytes(&bytes[..bytes.len().min(SEARCHED)]);
     let mut text = String::new();
-    for chunk in bytes[..bytes.len().min(SHOWN)].utf8_chunks() {
+    for chunk in head[..head.len().min(SHOWN)].utf8_chunks() {
         for c in chunk.valid().chars() {
             match c {
                 '\'' | '"' => text.push(c),
@@ -467,7 +472,7 @@ pub fn escaped(bytes: &[u8]) -> String {
         }
         chunk.invalid().iter().for_each(|byte| text.push_str(&format!("\\x{byte:02x}")));
     }
-    if bytes.len() > SHOWN {
+    if head.len() > SHOWN || bytes.len() > SEARCHED {
         text.push_str(&format!("... ({} bytes)", bytes.len()));
     }
     text

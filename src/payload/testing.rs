@@ -11,6 +11,7 @@ use proptest::prelude::*;
 
 use super::{
     BlobError, BlobReader, BlobSource, Builder, Delta, DeltaBuilder, DirIndex, Kind, Payload, Refusal, Rules,
+    split,
 };
 use crate::revision::{ObjectId, Revision};
 
@@ -75,13 +76,6 @@ impl BlobReader for Reader<'_> {
     }
 }
 
-fn parent_and_name(path: &[u8]) -> (&[u8], &[u8]) {
-    match path.iter().rposition(|&byte| byte == b'/') {
-        Some(slash) => (&path[..slash], &path[slash + 1..]),
-        None => (b"", path),
-    }
-}
-
 /// All directories of a tree except the top, parents before children.
 fn dirs_of(tree: &Tree) -> BTreeSet<Vec<u8>> {
     let slashes = |path: &[u8]| {
@@ -97,12 +91,12 @@ pub(crate) fn payload(tree: &Tree, rules: Rules) -> Result<Payload, Refusal> {
     let mut builder = Builder::new(Revision(tree_id(tree)), tree_id(tree), rules);
     let mut indices = HashMap::from([(Vec::new(), DirIndex::TOP)]);
     for dir in dirs_of(tree) {
-        let (parent, name) = parent_and_name(&dir);
+        let (parent, name) = split(&dir);
         let index = builder.dir(indices[parent], name)?;
         indices.insert(dir, index);
     }
     for (path, (kind, content)) in tree {
-        let (parent, name) = parent_and_name(path);
+        let (parent, name) = split(path);
         let dir = indices[parent];
         let id = id_of(content);
         match kind {
@@ -123,16 +117,16 @@ pub(crate) fn delta(from: &Tree, to: &Tree, rules: Rules) -> Result<Delta, Refus
     let old_dirs = dirs_of(from);
     let new_dirs = dirs_of(to);
     for (path, (kind, content)) in from.iter().filter(|(path, entry)| to.get(*path) != Some(entry)) {
-        let (dir, name) = parent_and_name(path);
+        let (dir, name) = split(path);
         delta.remove(dir, name, if *kind == Kind::Submodule { 0 } else { content.len() as u64 });
     }
     old_dirs.difference(&new_dirs).for_each(|dir| delta.remove_dir(dir));
     for dir in new_dirs.difference(&old_dirs) {
-        let (parent, name) = parent_and_name(dir);
+        let (parent, name) = split(dir);
         delta.dir(parent, name)?;
     }
     for (path, (kind, content)) in to.iter().filter(|(path, entry)| from.get(*path) != Some(entry)) {
-        let (dir, name) = parent_and_name(path);
+        let (dir, name) = split(path);
         let id = id_of(content);
         match kind {
             Kind::File => delta.file(dir, name, false, id, content.len() as u64)?,

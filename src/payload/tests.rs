@@ -71,6 +71,8 @@ fn names_that_cannot_be_one_component_are_refused() {
     }
     assert_eq!(refused_name(&[b'n'; 255], strict()), None);
     assert_eq!(refused_name(&[b'n'; 256], strict()), Some(Rule::NameLong { bytes: 256, limit: 255 }));
+    let long = b"/.git".repeat(200_000);
+    assert_eq!(refused_name(&long, strict()), Some(Rule::NameLong { bytes: long.len(), limit: 255 }));
 }
 
 #[test]
@@ -339,7 +341,8 @@ fn a_refusal_shows_nothing_that_a_terminal_obeys() {
     let refusal = all.file(DirIndex::TOP, name, false, id_of(b""), 1).unwrap_err();
     assert_eq!(refusal.path, r"\u{1b}[31m\xff\n\u{202e}\\red");
     assert!(refusal.to_string().starts_with("revision "), "{refusal}");
-    assert!(escaped(&[b'x'; 70_000]).len() < 600);
+    let long = escaped(&[b'x'; 70_000]);
+    assert!(long.len() < 600 && long.ends_with("... (70000 bytes)"), "{long}");
     assert_eq!(escaped("it's \u{e9}".as_bytes()), "it's \u{e9}");
 }
 

@@ -42,7 +42,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags};
+use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::clock;
@@ -60,9 +60,6 @@ const LOCK_PAUSE: Duration = Duration::from_millis(5);
 
 /// Pause between two checks for the first generation.
 const WAIT_PAUSE: Duration = Duration::from_millis(50);
-
-/// The lowest descriptor number for a pin that a child inherits: shells use lower ones for their own redirections.
-const INHERITED_FROM: i32 = 10;
 
 /// How a pin is taken.
 #[derive(Clone, Debug, Default)]
@@ -145,9 +142,8 @@ impl Pin {
     /// # Errors
     /// As [`Pin::take`].
     pub fn renew(&mut self) -> Result<bool, Error> {
-        match rustix::fs::stat(&self.link) {
-            Ok(now) if (now.st_dev, now.st_ino) == self.identity => return Ok(false),
-            _ => {}
+        if fsx::identity_at(&self.link).is_ok_and(|now| now == Some(self.identity)) {
+            return Ok(false);
         }
         let newer = settle(&self.link)?;
         let is_other = !newer.same_generation(self);
@@ -193,7 +189,7 @@ impl Pin {
     /// # Errors
     /// If the process has reached its limit of descriptors.
     pub fn inheritable(&self) -> io::Result<OwnedFd> {
-        let copy = rustix::io::fcntl_dupfd_cloexec(&self.dir, INHERITED_FROM)?;
+        let copy = rustix::io::fcntl_dupfd_cloexec(&self.dir, fsx::INHERITED_FROM)?;
         rustix::io::fcntl_setfd(&copy, rustix::io::FdFlags::empty())?;
         Ok(copy)
     }
@@ -231,7 +227,7 @@ fn settle(link: &Path) -> Result<Pin, Error> {
             }
         }
     }
-    retired.ok_or_else(|| match identity_at(link) {
+    retired.ok_or_else(|| match fsx::identity_at(link) {
         Ok(None) => Error::NoGeneration { link: link.to_owned() }, // the link dangles
         _ => Error::Restless { link: link.to_owned() },
     })
@@ -241,7 +237,7 @@ fn settle(link: &Path) -> Result<Pin, Error> {
 fn round(link: &Path, home: &Path, needs_lock: bool) -> Result<TryResult, Error> {
     let failed = |act, path: &Path| {
         let path = path.to_owned();
-        move |error: Errno| Error::Io { act, path, source: error.into() }
+        move |source: io::Error| Error::Io { act, path, source }
     };
     // 1
     let opened = rustix::fs::open(link, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
@@ -249,21 +245,17 @@ fn round(link: &Path, home: &Path, needs_lock: bool) -> Result<TryResult, Error>
         Ok(Link::To(target)) => PathBuf::from(target),
         Ok(Link::Absent) => return Err(Error::absent(link, home)),
         Ok(Link::Other(_)) => return Err(Error::NotALink { link: link.to_owned() }),
-        Err(source) => return Err(Error::Io { act: "read the link", path: link.to_owned(), source }),
+        Err(error) => return Err(failed("read the link", link)(error)),
     };
     let Some(generation) = generation_named(&target) else {
         return Err(Error::NotAGeneration { link: link.to_owned(), target });
     };
     let dir = match opened {
         Err(Errno::NOENT) => return Ok(TryResult::Swapped), // reaped before it was opened
-        opened => opened.map_err(failed("open the generation behind", link))?,
+        opened => opened.map_err(io::Error::from).map_err(failed("open the generation behind", link))?,
     };
     // 2
-    let lock = fsx::try_lock_shared(&dir).map_err(|source| Error::Io {
-        act: "lock the generation behind",
-        path: link.to_owned(),
-        source,
-    })?;
+    let lock = fsx::try_lock_shared(&dir).map_err(failed("lock the generation behind", link))?;
     let protection = match lock {
         fsx::Lock::Taken => Protection::Locked,
         fsx::Lock::Unsupported => Protection::Unsupported,
@@ -271,28 +263,15 @@ fn round(link: &Path, home: &Path, needs_lock: bool) -> Result<TryResult, Error>
         fsx::Lock::Held => Protection::Contended,
     };
     // 3
-    let identity = fsx::identity(&dir).map_err(|source| Error::Io {
-        act: "stat the generation behind",
-        path: link.to_owned(),
-        source,
-    })?;
+    let identity = fsx::identity(&dir).map_err(failed("stat the generation behind", link))?;
     let location = home.join(&target);
-    let named = identity_at(&location).map_err(failed("stat", &location))?;
-    let current = identity_at(link).map_err(failed("stat", link))?;
+    let named = fsx::identity_at(&location).map_err(failed("stat", &location))?;
+    let current = fsx::identity_at(link).map_err(failed("stat", link))?;
     if named != Some(identity) {
         return Ok(TryResult::Swapped); // a swap came between open and readlink: the name is another generation's
     }
     let pin = Pin { dir, identity, generation, location, protection, link: link.to_owned() };
     Ok(if current == Some(identity) { TryResult::Pinned(pin) } else { TryResult::Retired(pin) })
-}
-
-/// Device and inode number at a path, following symlinks. `None` if there is nothing.
-fn identity_at(path: &Path) -> Result<Option<(u64, u64)>, Errno> {
-    match rustix::fs::statat(CWD, path, AtFlags::empty()) {
-        Ok(stat) => Ok(Some((stat.st_dev, stat.st_ino))),
-        Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
-        Err(error) => Err(error),
-    }
 }
 
 /// The directory that contains the link, resolved.

@@ -87,7 +87,7 @@ fn an_inherited_copy_holds_on_its_own() {
     let root = root();
     let pin = Pin::take(root.path(), &Options::default()).unwrap();
     let copy = pin.inheritable().unwrap();
-    assert!(copy.as_raw_fd() >= INHERITED_FROM);
+    assert!(copy.as_raw_fd() >= fsx::INHERITED_FROM);
     drop(pin);
     assert!(!reapable(root.path(), 1));
     drop(copy);

@@ -112,7 +112,13 @@ pub fn quoted_bytes(bytes: &[u8]) -> Cow<'_, [u8]> {
 
 /// Returns true if a value contains a whole secret.
 pub(super) fn is_within(value: &[u8]) -> bool {
-    !KNOWN.read().unwrap_or_else(PoisonError::into_inner).parts.find(value, Cut::No).is_empty()
+    !known_parts().find(value, Cut::No).is_empty()
+}
+
+/// The parts of all secrets registered so far. The registry is not locked while a text is searched: a long text would
+/// keep all others from registering a secret, and then from any output.
+fn known_parts() -> Arc<Parts> {
+    Arc::clone(&KNOWN.read().unwrap_or_else(PoisonError::into_inner).parts)
 }
 
 /// A writer that redacts. Each write is redacted by itself, so it has to be a whole text, like the lines that tracing
@@ -133,7 +139,7 @@ impl<W: std::io::Write> std::io::Write for Redacting<W> {
 
 /// The text without secrets; `None` if it has none.
 fn clean(text: &[u8], cut: Cut) -> Option<Vec<u8>> {
-    let found = KNOWN.read().unwrap_or_else(PoisonError::into_inner).parts.find(text, cut);
+    let found = known_parts().find(text, cut);
     (!found.is_empty()).then(|| without(text, &found))
 }
 
@@ -144,7 +150,8 @@ struct SecretRegistry {
     hash_state: RandomState,
     /// Number of additions so far.
     added: u64,
-    parts: Parts,
+    /// Shared with the searches that are going on, which a change of it does not affect.
+    parts: Arc<Parts>,
 }
 
 struct Entry {
@@ -169,7 +176,7 @@ impl SecretRegistry {
         }
         let entry = Entry { text: Arc::clone(&secret), for_process, added: self.added };
         self.secrets.insert(self.hash_state.hash_one(text), entry);
-        self.parts.add(text);
+        Arc::make_mut(&mut self.parts).add(text);
         if self.secrets.len() > 2 * REMEMBERED {
             self.forget();
         }
@@ -187,10 +194,11 @@ impl SecretRegistry {
         ages.sort_unstable();
         let oldest = ages[ages.len() - REMEMBERED];
         self.secrets.retain(|_, entry| !unheld(entry) || entry.added >= oldest);
-        self.parts = Parts::default();
+        let mut parts = Parts::default();
         for entry in self.secrets.values() {
-            self.parts.add(entry.text.expose_secret());
+            parts.add(entry.text.expose_secret());
         }
+        self.parts = Arc::new(parts);
     }
 }
 
@@ -207,8 +215,8 @@ enum Cut {
     Anywhere,
 }
 
-/// Hashes of parts of secrets. The parts themselves are not stored, so that a forgotten secret leaves nothing in
-/// memory.
+/// Hashes of parts of secrets. The parts themselves are not stored.
+#[derive(Clone)]
 struct Parts {
     hash_state: RandomState,
     /// The random keys of [`Parts::window_hash`].
@@ -399,13 +407,15 @@ impl Hasher for IdentityHasher {
     }
 }
 
-/// The lines of a secret, and the whole text if it is short. Lines like `-----BEGIN` and `-----END` of a PEM key are
-/// left out.
+/// The lines of a secret, and the whole text if it is short. The lines `-----BEGIN` and `-----END` of a PEM key are
+/// left out: they are in every key, and in messages about keys.
 fn pieces(text: &str) -> impl Iterator<Item = &str> {
+    let has_lines = text.trim().contains(['\n', '\r']);
+    let is_boundary = |line: &str| line.starts_with("-----BEGIN") || line.starts_with("-----END");
     let lines = text.split(['\n', '\r']).map(str::trim);
     lines
         .chain(std::iter::once(text).filter(|text| text.len() < 256))
-        .filter(|line| !line.starts_with("-----"))
+        .filter(move |line| !has_lines || !is_boundary(line))
 }
 
 /// Decodes `%41` and the like. Invalid escapes stay unchanged.

@@ -104,6 +104,17 @@ pub fn register_remote(text: &str) {
     register_mistyped(text);
 }
 
+/// Registers the credentials of a proxy: everything before the last `@`. The URL may lack its scheme, and a password in
+/// it may contain characters that end a URL in other texts.
+pub fn register_proxy(url: &str) {
+    register_urls(url);
+    let with_scheme = url.split_once("://").filter(|(scheme, _)| is_scheme(scheme));
+    let rest = with_scheme.map_or(url, |(_, rest)| rest);
+    if let Some((userinfo, _)) = rest.rsplit_once('@') {
+        register_pair(userinfo);
+    }
+}
+
 /// Registers the credentials of a mistyped remote, in which it is uncertain which part is a credential: everything
 /// before any `@` may be one.
 fn register_mistyped(text: &str) {
@@ -132,8 +143,7 @@ fn urls(text: &str) -> impl Iterator<Item = (usize, usize)> {
 
 /// Registers a URL that is secret as a whole: userinfo, path and query.
 pub fn register_url(url: &str) {
-    register_urls(url);
-    register_mistyped(url);
+    register_remote(url);
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
     if let Some(at) = rest.find(['/', '?', '#', ';']).filter(|at| rest.len() > at + MIN_LENGTH) {
         let path = &rest[at..];
@@ -153,6 +163,11 @@ fn is_word(piece: &str) -> bool {
 
 /// Environment variables that name a proxy.
 const PROXIES: [&str; 4] = ["http_proxy", "https_proxy", "all_proxy", "ftp_proxy"];
+
+/// Returns true if a variable of this name is the URL of a proxy.
+pub(super) fn is_proxy(name: &str) -> bool {
+    PROXIES.iter().any(|proxy| name.eq_ignore_ascii_case(proxy))
+}
 
 /// Registers the secrets in the command line and the environment. To be called before any of these can be in a message.
 pub fn register_arguments_and_environment(
@@ -183,10 +198,11 @@ pub fn register_arguments_and_environment(
             Some("WEBHOOK_URL" | "ASKPASS_URL") => register_url(&text),
             Some("REPO") => register_mistyped(&text),
             None if name == "GIT_SSH_COMMAND" => register_ssh_command(&text),
+            None if name == "SSHPASS" => register(&text),
+            None if is_proxy(&name) => register_proxy(&text),
             _ => {}
         }
-        let may_hold_urls = is_secret || flag.is_some() || name.starts_with("GIT_");
-        if may_hold_urls || PROXIES.iter().any(|proxy| name.eq_ignore_ascii_case(proxy)) {
+        if is_secret || flag.is_some() || name.starts_with("GIT_") {
             register_urls(&text);
         }
     }
@@ -195,7 +211,7 @@ pub fn register_arguments_and_environment(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::secret::quoted;
+    use crate::secret::{quoted, redacted};
 
     #[test]
     fn urls_lose_what_nobody_may_see() {
@@ -264,6 +280,24 @@ mod tests {
         ] {
             assert_eq!(redact_path(url), shown);
         }
+    }
+
+    #[test]
+    fn the_password_of_a_proxy_is_registered_with_or_without_a_scheme() {
+        let variable = |name: &str, value: &str| (name.into(), value.into());
+        register_arguments_and_environment(
+            [],
+            [
+                variable("HTTPS_PROXY", "bob:canary-pR7-1@proxy:3128"),
+                variable("http_proxy", r#"http://bob:canary"pR7-2@proxy:3128"#),
+                variable("ALL_PROXY", "socks5://bob:canary@pR7-3@proxy"),
+                variable("SSHPASS", "canary-pR7-4"),
+            ],
+        );
+        for password in ["canary-pR7-1", r#"canary"pR7-2"#, "canary@pR7-3", "canary-pR7-4"] {
+            assert_eq!(redacted(password), REDACTED);
+        }
+        assert_eq!(redacted("proxy:3128 refused"), "proxy:3128 refused");
     }
 
     #[test]

@@ -30,7 +30,7 @@ use super::linkable::{Linkable, Linker};
 use super::stage::{self, Dirs, Modes, UNCHECKED_MAX, WriteOptions, check_cancelled, io_error};
 use super::stamps::{Stamps, foreign_write_error};
 use crate::fsx;
-use crate::payload::{BlobSource, Delta, Kind, join};
+use crate::payload::{BlobSource, Delta, Kind, join, split};
 
 /// The most names in directories that contain a change; beyond that a full write is cheaper.
 const NAMES_MAX: usize = 1 << 16;
@@ -94,7 +94,7 @@ pub(super) fn write_delta<'d>(
         delta.written.iter().partition(|(_, kind, ..)| *kind == Kind::Symlink);
     for (path, kind, id, size) in others.into_iter().chain(symlinks) {
         check_cancelled(cancel)?;
-        let (dir, name) = stage::split(path);
+        let (dir, name) = split(path);
         let to = dirs.open(dir)?;
         if linker.as_mut().is_some_and(|linker| linker.link(dir, name, to, *kind, *size)) {
             linked.insert(&**path);
@@ -129,7 +129,7 @@ impl<'d> ChangedPaths<'d> {
         for path in touched {
             let mut path = path;
             while !path.is_empty() {
-                path = stage::split(path).0;
+                path = split(path).0;
                 // A removed directory stays in the old tree; an added one is created with the delta's files.
                 let is_kept = !removed_dirs.contains(path) && !added_dirs.contains(path);
                 if is_kept && !dirs.insert(path) {
@@ -216,7 +216,7 @@ impl<'d> ChangedPaths<'d> {
     ) -> Result<(), Error> {
         let mut open = Dirs::new(top.as_fd());
         for (path, ..) in delta.written.iter().filter(|(path, ..)| !linked.contains(&**path)) {
-            let (dir, name) = stage::split(path);
+            let (dir, name) = split(path);
             if let Some(stat) = fsx::stat(open.open(dir)?, name).map_err(io_error("stat", path))? {
                 record_creation(&stat, path, stamps)?;
             }

@@ -5,11 +5,11 @@ use std::os::fd::BorrowedFd;
 
 use rustix::fs::{Mode, OFlags};
 
-use super::stage::{Dirs, io_error, split};
+use super::stage::{Dirs, io_error};
 use super::{Durability, Error};
 use crate::fsx;
 use crate::generation::GenerationRecord;
-use crate::payload::{Delta, Kind, Payload};
+use crate::payload::{Delta, Kind, Payload, split};
 
 /// Up to this many files are synced one by one (`fsync`); if there are more, the whole file system is (`syncfs`). That
 /// also waits for data that other processes wrote, which takes seconds on a shared disk.

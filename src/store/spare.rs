@@ -22,13 +22,13 @@ use super::durable::{self, Unsynced};
 use super::link_tree::link_tree;
 use super::linkable::Linkable;
 use super::reap::RequiredSpace;
-use super::stage::{self, Dirs, Modes, WriteOptions, check_cancelled, io_error, split};
+use super::stage::{self, Dirs, Modes, WriteOptions, check_cancelled, io_error};
 use super::stamps::Stamps;
 use super::{Durability, Error, Options};
 use crate::fsx::walk::{self, Unlinked};
 use crate::fsx::{self, Flush};
 use crate::generation::{self, GenerationRecord, Lineage};
-use crate::payload::{BlobSource, Delta, Payload};
+use crate::payload::{BlobSource, Delta, Payload, split};
 use crate::revision::ObjectId;
 
 /// The tree's name in the slot.

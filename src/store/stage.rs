@@ -29,7 +29,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Error;
 use crate::fsx;
-use crate::payload::{BlobError, BlobReader, BlobSource, Entry, Kind, Payload, escaped, join};
+use crate::payload::{BlobError, BlobReader, BlobSource, Entry, Kind, Payload, escaped, join, split};
 use crate::revision::{ObjectId, Revision};
 
 /// How many shares a thread claims at once: enough that the counter is not contended, few enough that all threads end
@@ -130,14 +130,6 @@ impl<'t> Dirs<'t> {
             self.last = Some((path.to_vec(), fd));
         }
         Ok(self.last.as_ref().map_or(self.top, |(_, fd)| fd.as_fd()))
-    }
-}
-
-/// Splits a relative path into its parent directory and its last component.
-pub(super) fn split(path: &[u8]) -> (&[u8], &[u8]) {
-    match path.iter().rposition(|&byte| byte == b'/') {
-        Some(slash) => (&path[..slash], &path[slash + 1..]),
-        None => (b"", path),
     }
 }
 

@@ -24,7 +24,7 @@ use rustix::io::Errno;
 
 pub use set::{Set, SetReader};
 
-use crate::clock;
+use crate::{clock, fsx};
 
 /// The shortest poll interval: without one, polling would use a whole processor.
 const SHORTEST_POLL: Duration = Duration::from_millis(10);
@@ -150,8 +150,8 @@ impl Iterator for Watcher {
 fn current_target(link: &Path) -> Option<Change> {
     let target = fs_err::read_link(link).ok()?;
     // Stat the target that was read: the link itself may have another one by now.
-    let stat = rustix::fs::stat(link.parent()?.join(&target)).ok()?;
-    Some(Change { target, identity: (stat.st_dev, stat.st_ino) })
+    let identity = fsx::identity_at(&link.parent()?.join(&target)).ok()??;
+    Some(Change { target, identity })
 }
 
 /// An inotify watch on the directory that holds the link, renewed as needed.
@@ -160,8 +160,8 @@ struct Events {
     name: OsString,
     received: Receiver<()>,
     notify: SyncSender<()>,
-    /// The watcher, with device and inode number of the watched directory: it gets no events after a remount, or after
-    /// the directory was replaced.
+    /// The watcher, with device and inode number of the watched directory. It is made anew for another directory, so
+    /// that the old one is not watched any more.
     watcher: Option<(RecommendedWatcher, (u64, u64))>,
     limitation: Option<Limitation>,
 }
@@ -185,14 +185,18 @@ impl Events {
         }
     }
 
-    /// Starts the watch, or starts it anew if the directory was replaced.
+    /// Starts the watch, or starts it anew. The kernel ends a watch when its directory is removed or unmounted, and the
+    /// next directory of that name may have the same device and inode number, so the watch is added again in any case.
+    /// If it is still there, that has no effect.
     fn renew(&mut self) {
-        let Ok(stat) = rustix::fs::stat(&self.dir) else {
+        let Ok(Some(identity)) = fsx::identity_at(&self.dir) else {
             self.watcher = None;
             return;
         };
-        let identity = (stat.st_dev, stat.st_ino);
-        if self.watcher.as_ref().is_some_and(|(_, watched)| *watched == identity) {
+        if let Some((watcher, watched)) = &mut self.watcher
+            && *watched == identity
+            && watcher.watch(&self.dir, RecursiveMode::NonRecursive).is_ok()
+        {
             return;
         }
         self.watcher = None;
@@ -373,6 +377,19 @@ mod tests {
             )
             .unwrap();
         }
+    }
+
+    #[test]
+    fn a_directory_that_is_replaced_by_one_with_its_inode_number_is_watched_again() {
+        let root = tempfile::tempdir().unwrap();
+        swap(root.path(), "g0");
+        let mut watcher = never_polling(root.path());
+        watcher.events.received.recv().unwrap(); // sent when the watch began
+        let (ended, _) = watcher.events.watcher.as_mut().unwrap();
+        ended.unwatch(root.path()).unwrap(); // as the kernel does when the directory is removed
+        watcher.events.renew();
+        swap(root.path(), "g1");
+        watcher.events.received.recv_timeout(LONG).unwrap();
     }
 
     #[tokio::test]

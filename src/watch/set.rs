@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use rustix::fs::{CWD, Mode, OFlags};
 
-use super::{Options, Watcher};
+use super::{Change, Options, Watcher};
 use crate::clock;
 use crate::fsx;
 use crate::marker::set::{Gap, MARKER, Stamps, gaps};
@@ -86,6 +86,9 @@ pub struct SetReader {
     stamps: Stamps,
     watcher: Watcher,
     next_read: NextRead,
+    /// The set that was returned last. The watcher may report it as a change, if it came after the watch had begun and
+    /// before it was read.
+    returned: Option<Change>,
     gaps: Vec<Gap>,
 }
 
@@ -106,7 +109,7 @@ impl SetReader {
     pub fn new(link: impl Into<PathBuf>, stamps: Stamps, options: &Options) -> Self {
         let link = link.into();
         let watcher = Watcher::new(&link, options);
-        Self { link, stamps, watcher, next_read: NextRead::Now, gaps: Vec::new() }
+        Self { link, stamps, watcher, next_read: NextRead::Now, returned: None, gaps: Vec::new() }
     }
 
     /// Waits for the next complete set, at most this long; the first call returns a set that is there already. `None`:
@@ -145,7 +148,8 @@ impl SetReader {
         &self.gaps
     }
 
-    /// Reads the directory that the link names now. `None` if there is none, or it is no complete set.
+    /// Reads the directory that the link names now. `None` if there is none, it is no complete set, or it is the set
+    /// that was returned last.
     fn current_set(&mut self) -> io::Result<Option<Set>> {
         loop {
             let opened = rustix::fs::open(
@@ -167,9 +171,14 @@ impl SetReader {
                 continue; // there was a swap meanwhile, so files may have been missing because of the removal
             }
             self.gaps = read?;
+            let identity = fsx::identity(&dir).map_err(|error| cannot("stat", &self.link, &error))?;
             self.next_read = NextRead::AfterSwap;
-            let set = Set { dir, link: self.link.clone(), target };
-            return Ok(self.gaps.is_empty().then_some(set));
+            let found = Some(Change { target: target.clone(), identity });
+            if !self.gaps.is_empty() || self.returned == found {
+                return Ok(None);
+            }
+            self.returned = found;
+            return Ok(Some(Set { dir, link: self.link.clone(), target }));
         }
     }
 }
@@ -245,9 +254,9 @@ fn cannot(act: &str, path: &Path, error: &io::Error) -> io::Error {
 
 /// Returns true if the link's target is the open directory.
 pub fn link_points_to(link: &Path, dir: BorrowedFd<'_>) -> bool {
-    let linked = rustix::fs::stat(link).map(|stat| (stat.st_dev, stat.st_ino));
-    let opened = rustix::fs::fstat(dir).map(|stat| (stat.st_dev, stat.st_ino));
-    matches!((linked, opened), (Ok(linked), Ok(opened)) if linked == opened)
+    let linked = fsx::identity_at(link);
+    let opened = fsx::identity(dir);
+    matches!((linked, opened), (Ok(Some(linked)), Ok(opened)) if linked == opened)
 }
 
 #[cfg(test)]
@@ -305,6 +314,19 @@ mod tests {
             std::fs::write(dir.join(".treeswap/one"), bytes).unwrap();
             assert_eq!(read_gaps(top.as_fd(), &Stamps::default()).unwrap(), gaps);
         }
+    }
+
+    #[test]
+    fn a_set_that_came_after_the_watch_began_is_delivered_once() {
+        let (volume, dir) = volume();
+        let link = volume.path().join("..data");
+        let mut sets = SetReader::new(&link, Stamps::default(), &Options::default());
+        std::fs::rename(&dir, volume.path().join("..2")).unwrap();
+        std::fs::remove_file(&link).unwrap();
+        std::os::unix::fs::symlink("..2", &link).unwrap();
+        let set = sets.wait(Duration::ZERO).unwrap().unwrap();
+        assert_eq!(set.target(), Path::new("..2"));
+        assert!(sets.wait(Duration::from_millis(1)).unwrap().is_none());
     }
 
     #[test]

@@ -214,10 +214,10 @@ impl Fetcher {
             // git searches parent directories for a repository, and would read its configuration.
             None => command.current_dir("/").env_remove("GIT_DIR"),
         };
-        let (mut child, descendants) = Descendants::start(command).map_err(failed)?;
-        let said = child.stderr.take().map(Stderr::collect).unwrap_or_default();
+        let mut all = Descendants::start(command).map_err(failed)?;
+        let said = all.take_stderr().map(Stderr::collect).unwrap_or_default();
         let mut listing = Vec::new();
-        if let Some(out) = child.stdout.take() {
+        if let Some(out) = all.take_stdout() {
             let limit = self.options.max_refs_bytes;
             out.take(limit.saturating_add(1)).read_to_end(&mut listing).await.map_err(failed)?;
             if listing.len() as u64 > limit {
@@ -225,8 +225,8 @@ impl Fetcher {
                 return Err(Error::TooMuch { remote: self.name.clone(), budget: Budget::Refs, limit });
             }
         }
-        let status = child.wait().await.map_err(failed)?;
-        descendants.release();
+        let status = all.wait().await.map_err(failed)?;
+        all.release();
         if status.success() {
             return Ok(String::from_utf8_lossy(&listing).into_owned());
         }

@@ -44,7 +44,7 @@ fn is_itself_quoted(secret: &str) -> bool {
 }
 
 fn is_fit(secret: &str) -> bool {
-    !is_public(secret) && !secret.starts_with("-----")
+    !is_public(secret)
 }
 
 /// How an answer, a page, a log line or a URL may write a text.
@@ -211,6 +211,10 @@ fn a_key_is_known_by_its_lines() {
     let text = "-----BEGIN PRIVATE KEY----- MIIEvQIBADANBgkqhkiG9w0BAQ abcdef -----END";
     let clean = String::from_utf8(cleaned(&all, text.as_bytes(), Cut::No)).unwrap();
     assert_eq!(clean, "-----BEGIN PRIVATE KEY----- [redacted] [redacted] -----END");
+    for password in ["-----gY4kQ2vT", "-----BEGIN-gY4kQ2vT", "-----gY4kQ2vT\n"] {
+        let clean = cleaned(&parts(password), password.trim().as_bytes(), Cut::No);
+        assert_eq!(String::from_utf8(clean).unwrap(), REDACTED, "{password}");
+    }
 }
 
 #[test]

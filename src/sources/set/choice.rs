@@ -9,9 +9,10 @@ use tokio_util::sync::CancellationToken;
 use super::{Collision, Followed, OnFailure, Repository, SetError, SourceError, SourceSet, blocking};
 use crate::human::one_line;
 use crate::mirror::{self, Part, Tip};
-use crate::payload::{Parts, Refusal};
+use crate::payload::{Parts, Refusal, escaped};
 use crate::retry::ErrorClass;
 use crate::revision::{ObjectId, Revision};
+use crate::secret::REDACTED;
 use crate::sources::file::SourceSpec;
 
 impl SourceSet {
@@ -149,7 +150,7 @@ impl SourceSet {
     /// Holds back a source after the composed revision was refused, so that another one can be composed at once.
     /// Returns the refusal if no source can be held back, with the name of the source if one is responsible.
     pub fn hold_back(&mut self, refusal: Refusal) -> Result<(), mirror::Error> {
-        let Some(part) = self.responsible_part(&refusal).cloned() else {
+        let Some(part) = responsible_part(&self.parts, &refusal).cloned() else {
             let refused = mirror::Error::from(refusal);
             let held_back = self.hold_back_one_updated(&one_line(&refused), &refused.hints());
             return if held_back { Ok(()) } else { Err(refused) };
@@ -188,16 +189,6 @@ impl SourceSet {
         }
     }
 
-    /// The source that the refused path belongs to. `None` if the refusal is not about one path, or if several sources
-    /// are placed there.
-    fn responsible_part(&self, refusal: &Refusal) -> Option<&Part> {
-        let places = Parts::new(self.parts.iter().map(|part| part.to.clone().into_bytes()));
-        let owner = places.owner(refusal.path.as_bytes());
-        let mut owners = self.parts.iter().filter(|part| part.to.as_bytes() == owner);
-        let owner = owners.next().filter(|_| refusal.is_of_one_path())?;
-        owners.next().is_none().then_some(owner)
-    }
-
     /// Keeps a source at its published commit, or out of the set if nothing was published of it, and chooses again.
     /// Returns false if the source is there already, or if the first publication needs it.
     fn keep_at_published(&mut self, name: &str, why: &SourceError) -> Result<bool, SetError> {
@@ -218,6 +209,19 @@ impl SourceSet {
     }
 }
 
+/// The source that the refused path belongs to. `None` if the refusal is not about one path, if several sources are
+/// placed there, or if a part of the path is redacted, so that it is unknown.
+fn responsible_part<'p>(parts: &'p [Part], refusal: &Refusal) -> Option<&'p Part> {
+    // The refusal has the escaped path, so the places are escaped, too.
+    let place = |part: &Part| escaped(part.to.as_bytes()).into_bytes();
+    let places = Parts::new(parts.iter().map(place));
+    let owner = places.owner(refusal.path.as_bytes());
+    let mut owners = parts.iter().filter(|part| place(part) == owner);
+    let is_known = refusal.is_of_one_path() && !refusal.path.contains(REDACTED);
+    let owner = owners.next().filter(|_| is_known)?;
+    owners.next().is_none().then_some(owner)
+}
+
 /// The two sources that cannot be placed side by side, if that is the error.
 fn colliding_sources(error: &mirror::Error) -> Option<[String; 2]> {
     match error {
@@ -225,5 +229,41 @@ fn colliding_sources(error: &mirror::Error) -> Option<[String; 2]> {
         mirror::Error::SameBaseName { one, other, .. } => Some([one.clone(), other.clone()]),
         mirror::Error::Trespass { owner, other, .. } => Some([owner.clone(), other.clone()]),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::payload::Rule;
+
+    #[test]
+    fn the_source_of_a_refused_path_is_found_though_the_path_is_escaped() {
+        let revision = Revision(ObjectId([7; 20]));
+        let part = |to: &str| Part {
+            name: format!("of-{to}"),
+            repo: "https://git.example.com/x.git".to_owned(),
+            ref_name: "main".to_owned(),
+            revision,
+            path: String::new(),
+            to: to.to_owned(),
+            sparse: Vec::new(),
+            mirror: "m".to_owned(),
+        };
+        crate::secret::register("qK3vZ8wM-x");
+        let parts = ["", r"team\a", "jobs", "qK3vZ8wM-x"].map(part);
+        for (path, place) in [
+            ("x", Some("")),
+            (r"team\a/x", Some(r"team\a")),
+            ("jobs/deep/x\n", Some("jobs")),
+            ("qK3vZ8wM-x/x", None),
+            ("jobs/qK3vZ8wM-x", None),
+        ] {
+            let refusal = Refusal { revision, path: escaped(path.as_bytes()), rule: Rule::NameDotGit };
+            let found = responsible_part(&parts, &refusal).map(|part| part.to.as_str());
+            assert_eq!(found, place, "{path}");
+        }
+        let of_tree = Refusal { revision, path: "jobs/x".to_owned(), rule: Rule::Entries { limit: 1 } };
+        assert_eq!(responsible_part(&parts, &of_tree), None);
     }
 }
