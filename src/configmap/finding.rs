@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::payload::{InvalidKey, sized};
-use super::rule_problem::{SHOWN, more};
+use super::rule_problem::{SHOWN, others};
 use super::tree::BadLink;
 use crate::human;
 use crate::payload::escaped;
@@ -81,38 +81,14 @@ pub enum Finding {
         /// Whether the rule compresses the value.
         compressed: bool,
     },
-    /// The key that `--stamp-key` gives a ConfigMap is not valid.
-    IllegalStampKey {
-        /// The ConfigMap.
-        name: String,
-        /// The key.
-        key: String,
-        /// The rule the key breaks.
-        why: InvalidKey,
-    },
-    /// A file has the key of the stamp.
-    StampKeyTaken {
-        /// The ConfigMap.
-        name: String,
-        /// The key.
-        key: String,
-        /// The file.
-        path: Vec<u8>,
-    },
-    /// A ConfigMap exceeds a limit of the API server, but only with its stamp.
-    OversizeStamp {
+    /// A ConfigMap cannot have the stamp that `--stamp-key` asks for.
+    Stamp {
         /// The ConfigMap.
         name: String,
         /// The key of the stamp.
         key: String,
-        /// What `bytes` counts, as a phrase for messages.
-        what: &'static str,
-        /// The size, the stamp included.
-        bytes: usize,
-        /// The limit.
-        limit: usize,
-        /// The largest keys, as in [`Self::Oversize`].
-        largest: Vec<(String, usize, Vec<u8>)>,
+        /// The reason.
+        problem: StampProblem,
     },
     /// Keys and values exceed the memory limit for a plan.
     MemoryLimit {
@@ -142,6 +118,26 @@ pub enum Finding {
     NoMatch {
         /// The rule's pattern.
         pattern: String,
+    },
+}
+
+/// Why a ConfigMap cannot have its stamp.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum StampProblem {
+    /// The key is not valid.
+    IllegalKey(InvalidKey),
+    /// A file, of which this is the path, has the key.
+    Taken(Vec<u8>),
+    /// With the stamp, the ConfigMap exceeds a limit of the API server.
+    Oversize {
+        /// What `bytes` counts, as a phrase for messages.
+        what: &'static str,
+        /// The size, the stamp included.
+        bytes: usize,
+        /// The limit.
+        limit: usize,
+        /// The largest keys, as in [`Finding::Oversize`].
+        largest: Vec<(String, usize, Vec<u8>)>,
     },
 }
 
@@ -175,12 +171,10 @@ impl Finding {
             Self::OversizeKey { compressed: true, .. } => {
                 "make the file smaller, or move it out of the rule; --oversize=skip leaves the ConfigMap out"
             }
-            Self::IllegalStampKey { .. } | Self::StampKeyTaken { .. } => {
-                "choose another --stamp-key, the same one for `treeswap watch --set`"
-            }
-            Self::OversizeStamp { .. } => {
+            Self::Stamp { problem: StampProblem::Oversize { .. }, .. } => {
                 "make the ConfigMap smaller, for example with gzip or partitioned_names, or leave out --stamp-key"
             }
+            Self::Stamp { .. } => "choose another --stamp-key, the same one for `treeswap watch --set`",
             Self::MemoryLimit { .. } => {
                 "raise the container's memory limit, or match fewer files: two plans must fit in memory"
             }
@@ -253,25 +247,7 @@ impl std::fmt::Display for Finding {
                      key cannot be split"
                 )
             }
-            Self::IllegalStampKey { name, key, why } => {
-                let key = shown_key(key);
-                write!(f, "the stamp of ConfigMap {name} cannot have the key \"{key}\" (--stamp-key): {why}")
-            }
-            Self::StampKeyTaken { name, key, path } => {
-                let (key, path) = (human::elide_middle(key), escaped(path));
-                write!(
-                    f,
-                    "key {key} of ConfigMap {name} is claimed by the stamp (--stamp-key) and by a file: {path}"
-                )
-            }
-            Self::OversizeStamp { name, key, what, bytes, limit, largest } => {
-                let (key, largest) = (human::elide_middle(key), largest_keys(largest));
-                write!(
-                    f,
-                    "ConfigMap {name} has {bytes} bytes {what} with its stamp {key}, the limit is {limit}; the largest \
-                     keys: {largest}"
-                )
-            }
+            Self::Stamp { name, key, problem } => problem.describe(name, key, f),
             Self::MemoryLimit { limit } => {
                 let limit = human::bytes(*limit);
                 write!(f, "the ConfigMaps take more than the {limit} of memory that there are for a plan")
@@ -294,15 +270,35 @@ impl std::fmt::Display for Finding {
     }
 }
 
-/// The suffix ` (and N more)`. A list of [`FINDINGS_MAX`] may be incomplete.
-fn others(findings: &[Finding]) -> String {
-    let others = findings.len() - 1;
-    if findings.len() < FINDINGS_MAX { more(others) } else { format!(" (and at least {others} more)") }
+impl StampProblem {
+    fn describe(&self, name: &str, key: &str, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let key = shown_key(key);
+        match self {
+            Self::IllegalKey(why) => {
+                write!(f, "the stamp of ConfigMap {name} cannot have the key \"{key}\" (--stamp-key): {why}")
+            }
+            Self::Taken(path) => {
+                let path = escaped(path);
+                write!(
+                    f,
+                    "key {key} of ConfigMap {name} is claimed by the stamp (--stamp-key) and by a file: {path}"
+                )
+            }
+            Self::Oversize { what, bytes, limit, largest } => {
+                let largest = largest_keys(largest);
+                write!(
+                    f,
+                    "ConfigMap {name} has {bytes} bytes {what} with its stamp {key}, the limit is {limit}; the largest \
+                     keys: {largest}"
+                )
+            }
+        }
+    }
 }
 
 /// A plan is refused and must not be carried out.
 #[derive(Debug, thiserror::Error)]
-#[error("{}{}", .0[0], others(.0))]
+#[error("{}{}", .0[0], others(.0.len(), FINDINGS_MAX))]
 pub struct Refused(
     /// The findings that refuse it; at least one.
     pub Vec<Finding>,
@@ -323,7 +319,7 @@ impl Refused {
 mod tests {
     use super::*;
 
-    /// One of each, and of [`Finding::OversizeKey`] one for each of its hints.
+    /// One of each, of [`Finding::OversizeKey`] one for each of its hints, of [`Finding::Stamp`] one for each problem.
     fn each() -> Vec<Finding> {
         let text = || "x".to_owned();
         let path = || b"a/b".to_vec();
@@ -332,6 +328,7 @@ mod tests {
             Finding::OversizeKey { name: text(), key: text(), path: path(), what, bytes, limit, compressed }
         };
         let (what, bytes, limit, largest) = ("of values", 2, 1, vec![("x".to_owned(), 2, path())]);
+        let stamp = |key, problem| Finding::Stamp { name: text(), key, problem };
         vec![
             Finding::Overlap { path: path(), rules: vec![(text(), text())], total: 2 },
             Finding::Collision { name: text(), key: text(), paths: vec![path()] },
@@ -345,9 +342,9 @@ mod tests {
             Finding::Oversize { name: text(), what, bytes, limit, largest: largest.clone() },
             oversize_key(false),
             oversize_key(true),
-            Finding::IllegalStampKey { name: text(), key: "x".repeat(300), why: InvalidKey::Long },
-            Finding::StampKeyTaken { name: text(), key: text(), path: path() },
-            Finding::OversizeStamp { name: text(), key: text(), what, bytes, limit, largest },
+            stamp("x".repeat(300), StampProblem::IllegalKey(InvalidKey::Long)),
+            stamp(text(), StampProblem::Taken(path())),
+            stamp(text(), StampProblem::Oversize { what, bytes, limit, largest }),
             Finding::MemoryLimit { limit: 1 << 20 },
             Finding::NameTaken { name: text(), taken: text() },
             Finding::RepositoryUnknown { pattern: text() },
@@ -366,9 +363,7 @@ mod tests {
                 | Finding::BadSymlink { .. }
                 | Finding::Oversize { .. }
                 | Finding::OversizeKey { .. }
-                | Finding::IllegalStampKey { .. }
-                | Finding::StampKeyTaken { .. }
-                | Finding::OversizeStamp { .. }
+                | Finding::Stamp { .. }
                 | Finding::MemoryLimit { .. }
                 | Finding::NameTaken { .. }
                 | Finding::RepositoryUnknown { .. } => true,

@@ -73,8 +73,6 @@ struct Count {
     matched: usize,
     /// Files that the rule gets and that have a valid key.
     keyed: usize,
-    /// Files that the rule gets and that are left out: they have no valid key, or are links to no file.
-    left_out: usize,
 }
 
 /// Findings about paths, sorted by path, at most [`FINDINGS_MAX`] noted and as many refused.
@@ -183,13 +181,11 @@ impl Matches {
                     Ok(key) => self.insert(rule, key, path, file),
                     Err(finding) => {
                         found.push((finding, self.options.policies.illegal_keys == IllegalKeys::Refuse));
-                        self.leave_out(rule);
                     }
                 },
                 Err(why) => {
                     let finding = Finding::BadSymlink { path: path.to_vec(), why };
                     found.push((finding, self.options.policies.links == Links::Refuse));
-                    self.leave_out(rule);
                 }
             }
         }
@@ -202,27 +198,10 @@ impl Matches {
         let mut candidates = self.rules.patterns.matching(path);
         candidates.iter().for_each(|&rule| self.counts[rule].matched -= 1);
         self.findings.remove(path);
-        if let Some(rule) = self.winning_rule(path, &mut candidates, &mut Vec::new()) {
-            let was_keyed = self.key(path, rule).is_ok_and(|key| self.remove_key(rule, &key, path));
-            if !was_keyed {
-                self.remove_left_out(rule);
-            }
-        }
-    }
-
-    /// Counts a file that the rule gets and that is left out.
-    fn leave_out(&mut self, rule: usize) {
-        self.counts[rule].left_out += 1;
-        if self.counts[rule].left_out == 1 {
-            self.invalidate_fed(rule);
-        }
-    }
-
-    fn remove_left_out(&mut self, rule: usize) {
-        let count = &mut self.counts[rule].left_out;
-        *count = count.saturating_sub(1); // a rule without a place has none, and no key that says so
-        if *count == 0 {
-            self.invalidate_fed(rule);
+        if let Some(rule) = self.winning_rule(path, &mut candidates, &mut Vec::new())
+            && let Ok(key) = self.key(path, rule)
+        {
+            self.remove_key(rule, &key, path);
         }
     }
 
@@ -293,8 +272,8 @@ impl Matches {
         }
     }
 
-    /// Removes a file from the ConfigMaps of a rule. Returns true if it was in any.
-    fn remove_key(&mut self, rule: usize, key: &str, path: &[u8]) -> bool {
+    /// Removes a file from the ConfigMaps of a rule, if it is in any.
+    fn remove_key(&mut self, rule: usize, key: &str, path: &[u8]) {
         let feeds = &self.feeds[rule];
         let mut was_present = false;
         for &at in &feeds[partition(key, feeds.len())] {
@@ -315,7 +294,6 @@ impl Matches {
                 self.invalidate_fed(rule);
             }
         }
-        was_present
     }
 
     /// Marks every ConfigMap that the rule feeds to be built again: whether the rule has any file is part of the result
@@ -342,8 +320,7 @@ impl Matches {
         };
         for fed in self.config_maps.iter_mut().filter(|fed| fed.built.is_none()) {
             let has_files = fed.rules.iter().any(|&rule| self.counts[rule].keyed > 0);
-            let left_out = fed.rules.iter().any(|&rule| self.counts[rule].left_out > 0);
-            fed.built = Some(fed.build(has_files, left_out, &values, &self.options));
+            fed.built = Some(fed.build(has_files, &values, &self.options));
         }
         let built = || self.config_maps.iter().filter_map(|fed| Some((fed, fed.built.as_ref()?)));
         let bytes = built().map(|(_, built)| built.bytes).sum();

@@ -35,7 +35,7 @@ mod zglob;
 mod tests;
 
 pub use compare::{Current, Difference};
-pub use finding::{Finding, Refused};
+pub use finding::{Finding, Refused, StampProblem};
 pub use glob::{BadPattern, Dialect, Pattern, Patterns};
 pub use manifest::manifest;
 pub use matches::{Change, Matches, plan};

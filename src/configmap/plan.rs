@@ -85,11 +85,11 @@ pub struct Planned {
     pub payload: Payload,
     /// The path of the file that each key is from.
     pub files: BTreeMap<String, Arc<[u8]>>,
-    /// Whether any rule of it has a file that may be written. If not, its rules have lost their last file, and whether
-    /// the ConfigMap is deleted depends on who wrote it.
+    /// Whether any rule of it has a file with a valid key. If not, its rules have lost their last file, and whether the
+    /// ConfigMap is deleted depends on who wrote it.
     pub fed: bool,
-    /// Whether it is not fed just because a policy leaves out what its rules match. Then it is neither written nor
-    /// deleted, and its content here is empty.
+    /// Whether it is left out because it is too large. Then it is neither written nor deleted, and its content here is
+    /// empty.
     pub left_out: bool,
     /// The value of the key `VERSION`; `None` if the rules want none or a file has that key.
     pub stamp: Option<String>,

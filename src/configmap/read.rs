@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use super::glob::{Dialect, Pattern, Patterns};
 use super::payload::{check_key, check_name, check_namespace, partition};
-use super::rule_problem::{Problem, ProblemKind, RulesError};
+use super::rule_problem::{PROBLEMS_MAX, Problem, ProblemKind, RulesError};
 use super::rules::{ClusterNamespace, Names, Rule, RuleSet, Setting};
 use super::yaml::{Node, Top};
 use crate::human;
@@ -94,10 +94,6 @@ const NESTED_MAX: usize = 250;
 /// Most ConfigMaps that rules name, counted in each cluster and namespace. Groups multiply: a text of some kilobytes
 /// could name millions.
 const TARGETS_MAX: usize = 100_000;
-
-/// How many problems are kept of each kind, errors and warnings. The author of a commit controls how many there
-/// are.
-const PROBLEMS_MAX: usize = 2_000;
 
 /// The longest name that a problem's field shows as it is, in bytes.
 const NAME_MAX: usize = 1_000;

@@ -183,7 +183,7 @@ pub enum RulesError {
         why: &'static str,
     },
     /// The text is valid YAML, but the rules in it are not valid.
-    #[error("the rules in {file} are wrong: {}{}", .problems[0], more(.problems.len() - 1))]
+    #[error("the rules in {file} are wrong: {}{}", .problems[0], others(.problems.len(), PROBLEMS_MAX))]
     Wrong {
         /// The file.
         file: String,
@@ -192,9 +192,18 @@ pub enum RulesError {
     },
 }
 
-/// The suffix ` (and N more)`; empty if `count` is 0.
-pub(super) fn more(count: usize) -> String {
-    if count == 0 { String::new() } else { format!(" (and {count} more)") }
+/// How many problems are kept of each kind, errors and warnings. The author of a commit controls how many there
+/// are.
+pub(super) const PROBLEMS_MAX: usize = 2_000;
+
+/// The suffix ` (and N more)` for a message with the first of `count` problems; empty if that is the only one. A list
+/// of `limit` problems may be incomplete.
+pub(super) fn others(count: usize, limit: usize) -> String {
+    match count.saturating_sub(1) {
+        0 => String::new(),
+        others if count < limit => format!(" (and {others} more)"),
+        others => format!(" (and at least {others} more)"),
+    }
 }
 
 /// How many items of a list a message shows.
@@ -270,6 +279,8 @@ mod tests {
             wrong(vec![ProblemKind::Unknown(Some("name"))]),
             wrong(vec![ProblemKind::NoName, ProblemKind::Duplicate]),
         ];
+        let many = wrong(vec![ProblemKind::Duplicate; PROBLEMS_MAX]).to_string();
+        assert!(many.ends_with("(and at least 1999 more)"), "the list is cut: {many}");
         for error in each {
             match error {
                 RulesError::Syntax { .. }

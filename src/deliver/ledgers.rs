@@ -10,15 +10,18 @@ use crate::configmap::apply::LedgerSet;
 
 /// Returns the ledgers as they are after a delivery: as the clusters record them, and with a record for every target,
 /// also for one that was already right. Records of targets that the delivery does not report are dropped, as no rule
-/// names them any more; but not in a cluster for which the delivery did not finish.
+/// names them any more; but not in a cluster of which the report may lack some.
 pub fn updated_ledgers(ledgers: &LedgerSet, report: &Report, now: Timestamp) -> LedgerSet {
     let mut ledgers = ledgers.clone();
     let revision = report.revision.to_string();
-    for target in &report.targets {
-        let ledger = ledgers.ledger(&target.cluster, &target.namespace);
-        *ledger = set::ledger(ledger, &revision, std::iter::once(target), now);
-        if !ledger.records.contains_key(&target.name) {
-            ledger.record_attempt(&target.name, set::record(target, &revision, now), false);
+    let same_place = |a: &Target, b: &Target| (&a.cluster, &a.namespace) == (&b.cluster, &b.namespace);
+    for targets in report.targets.chunk_by(same_place) {
+        let ledger = ledgers.ledger(&targets[0].cluster, &targets[0].namespace);
+        *ledger = set::ledger(ledger, &revision, targets.iter(), now);
+        for target in targets {
+            if !ledger.records.contains_key(&target.name) {
+                ledger.record_attempt(&target.name, set::record(target, &revision, now), false);
+            }
         }
     }
     let key = |target: &Target| (target.cluster.clone(), target.namespace.clone(), target.name.clone());
@@ -34,6 +37,7 @@ pub fn updated_ledgers(ledgers: &LedgerSet, report: &Report, now: Timestamp) -> 
 mod tests {
     use super::*;
     use crate::deliver::Outcome;
+    use crate::deliver::report::ClusterOutcome;
     use crate::revision::{ObjectId, Revision};
 
     fn report(targets: &[(&str, &str)], unfinished: &[&str]) -> Report {
@@ -61,6 +65,13 @@ mod tests {
         assert_eq!(kept(&all), ["one/a", "one/b", "two/a"]);
         assert_eq!(kept(&report(&[("one", "a")], &[])), ["one/a"]);
         assert_eq!(kept(&report(&[("one", "a")], &["one"])), ["one/a", "one/b"]);
+        // A namespace that cannot be read is reported with the targets that files feed, and not with the others.
+        let mut partial = report(&[], &[]);
+        let Report { revision, targets, .. } = report(&[("one", "a")], &[]);
+        let (notes, failures) = (Vec::new(), Vec::new());
+        let outcome = ClusterOutcome { revision, targets, notes, failures, is_partial: true };
+        partial.add("one".to_owned(), outcome);
+        assert_eq!(kept(&partial), ["one/a", "one/b"]);
     }
 
     #[test]

@@ -17,7 +17,7 @@
 //! that.
 //!
 //! Before the first write of step 4 the inventory lists every object that is about to be created. So a crash in steps 1
-//! to 3 leaves nothing is_behind; a crash in step 4 leaves some targets written, each whole, which the next run finds
+//! to 3 leaves nothing behind; a crash in step 4 leaves some targets written, each whole, which the next run finds
 //! right or, if no rule names them any more, finds in the inventory and prunes; a crash after step 4 leaves an
 //! inventory that names the old set, so its readers keep the old set until the next run.
 //!
@@ -50,6 +50,8 @@ mod report;
 mod rewind;
 mod set;
 mod survey;
+#[cfg(test)]
+mod testing;
 mod turns;
 mod worker;
 mod write;

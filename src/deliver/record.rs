@@ -37,12 +37,11 @@ pub(super) async fn record_all<S: Source>(
     let recordings = future::join_all(recordings).await;
     let mut failures = Vec::new();
     let mut conflict = None;
-    for (survey, recording) in surveys.iter().zip(recordings) {
+    for (survey, (recording, is_in_ledger)) in surveys.iter().zip(recordings) {
+        // Whatever became of the inventory: a later pass must not count the same attempts again.
+        let here = targets.iter_mut().filter(|target| target.namespace == survey.namespace);
+        here.for_each(|target| target.recorded |= is_in_ledger);
         match recording {
-            Recording::Done(more) if more.is_empty() => {
-                let here = targets.iter_mut().filter(|target| target.namespace == survey.namespace);
-                here.for_each(|target| target.recorded = true);
-            }
             Recording::Done(more) => failures.extend(more),
             Recording::Conflict(why) => conflict = Some(why),
         }
@@ -50,13 +49,13 @@ pub(super) async fn record_all<S: Source>(
     conflict.map_or(Recording::Done(failures), Recording::Conflict)
 }
 
-/// Writes the inventory and the ledger of one namespace.
+/// Writes the inventory and the ledger of one namespace. The flag says whether the ledger has the targets now.
 async fn record_namespace<S: Source>(
     writer: &Writer<'_, S>,
     survey: &NamespaceSurvey,
     written: &BTreeMap<String, Written>,
     targets: &[Target],
-) -> Recording {
+) -> (Recording, bool) {
     let mut failures = Vec::new();
     let marker = set::marker(survey, writer.desired, written);
     let is_abandoned = set::is_abandoned(survey, &marker);
@@ -70,14 +69,14 @@ async fn record_namespace<S: Source>(
     match recorded {
         Ok(()) => {}
         Err(error) if error.is_unknown() || is_conflict(&error.why) => {
-            return Recording::Conflict(human::one_line(&error));
+            return (Recording::Conflict(human::one_line(&error)), false);
         }
         Err(error) => failures.push(human::one_line(&error)),
     }
-    if !is_abandoned && let Err(error) = write_ledger(writer, survey, targets).await {
-        failures.push(human::one_line(&error));
-    }
-    Recording::Done(failures)
+    let ledger = if is_abandoned { Ok(()) } else { write_ledger(writer, survey, targets).await };
+    let is_in_ledger = ledger.is_ok();
+    failures.extend(ledger.err().map(|error| human::one_line(&error)));
+    (Recording::Done(failures), is_in_ledger)
 }
 
 /// Adds to each inventory the objects that are about to be created, so that a crash between a write and its record

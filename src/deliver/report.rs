@@ -29,7 +29,7 @@ pub enum Outcome {
     Recreated,
     /// It was deleted.
     Deleted,
-    /// No rule names it, and it was not deleted: pruning is off, or it is not ours. Or a policy leaves it out.
+    /// No rule names it, and it was not deleted: pruning is off, or it is not ours. Or it is left out as too large.
     Left,
     /// It must not be written until an operator acts.
     Refused,
@@ -167,7 +167,8 @@ pub struct Report {
     /// With several sources: those that did not answer, and why. Targets that depend on them were not written.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unanswered: Vec<String>,
-    /// The clusters that any of `failures` is about.
+    /// The clusters of which some ConfigMaps may be missing in `targets`: any of `failures` is about the cluster, or it
+    /// or a namespace of it could not be read or must not be written.
     #[serde(skip)]
     pub unfinished: BTreeSet<String>,
 }
@@ -179,13 +180,17 @@ pub(super) struct ClusterOutcome {
     pub(super) targets: Vec<Target>,
     pub(super) notes: Vec<String>,
     pub(super) failures: Vec<String>,
+    /// True if the cluster or a namespace of it could not be read or must not be written: then `targets` has only what
+    /// files feed there.
+    pub(super) is_partial: bool,
 }
 
 impl ClusterOutcome {
     /// Returns a result in which every target of the cluster failed for the same reason.
     pub(super) fn failed(desired: &Desired, cluster: &str, why: &str, hints: &[String]) -> Self {
         let targets = all_failed(desired, cluster, why, hints);
-        Self { revision: desired.revision, targets, notes: Vec::new(), failures: Vec::new() }
+        let (notes, failures) = (Vec::new(), Vec::new());
+        Self { revision: desired.revision, targets, notes, failures, is_partial: true }
     }
 }
 
@@ -205,21 +210,14 @@ impl Target {
             _ => (decision.why.to_string(), Vec::new(), false),
         };
         Self {
-            cluster: cluster.to_owned(),
-            namespace: namespace.to_owned(),
-            name: name.to_owned(),
             outcome: Outcome::of(decision),
-            why,
             added,
             changed,
             removed,
-            hints,
             transient,
-            attempts: 0,
-            digest: String::new(),
             counted: decision.counts_toward_limit(),
             over: decision.over.clone(),
-            recorded: false,
+            ..Self::failed(cluster, namespace, name, &why, hints)
         }
     }
 
@@ -271,7 +269,7 @@ impl Report {
 
     /// Adds the result for one cluster.
     pub(super) fn add(&mut self, cluster: String, ended: ClusterOutcome) {
-        if !ended.failures.is_empty() {
+        if ended.is_partial || !ended.failures.is_empty() {
             self.unfinished.insert(cluster);
         }
         self.targets.extend(ended.targets);

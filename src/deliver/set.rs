@@ -8,7 +8,9 @@ use jiff::Timestamp;
 use super::report::{Outcome, Target};
 use super::survey::{Item, NamespaceSurvey};
 use super::write::Written;
-use crate::configmap::apply::{Action, DecisionReason, Desired, Entry, LastAttempt, Ledger, Marker};
+use crate::configmap::apply::{
+    Action, Claim, DecisionReason, Desired, Entry, LastAttempt, Ledger, Marker, names,
+};
 
 /// Computes the inventory after a batch of writes: for each target the content that it is known to hold, or that it is
 /// still to be written.
@@ -51,9 +53,8 @@ fn entry(item: &Item, digest: &str, old: Option<&Entry>, written: Option<&Writte
     if matches!(decision.action, Action::Hold(_)) {
         return old.cloned();
     }
-    // It still holds what was written last, and is read again before that counts: the rules may be others by then.
     if decision.why == DecisionReason::LeftOut {
-        return old.map(|old| Entry { version: String::new(), ..old.clone() });
+        return left_out(item, old);
     }
     let known = match written {
         Some(written) if written.target.outcome == Outcome::Deleted => return None,
@@ -80,6 +81,25 @@ fn entry(item: &Item, digest: &str, old: Option<&Entry>, written: Option<&Writte
     })
 }
 
+/// Returns the entry of a ConfigMap that is left out. It still holds what was written last, as its annotations say,
+/// and readers need not wait for it: nothing else is to be written. It is read again before that counts, as the rules
+/// may be others by then.
+fn left_out(item: &Item, old: Option<&Entry>) -> Option<Entry> {
+    let old = old.map(|old| Entry { version: String::new(), ..old.clone() });
+    let ours = item.meta.as_ref().filter(|_| item.decision.claim == Claim::Ours);
+    let written = ours.and_then(|meta| {
+        let annotation = |name: &str| meta.annotations.get(name).cloned();
+        Some(Entry {
+            digest: annotation(names::DIGEST)?,
+            uid: meta.uid.clone(),
+            version: String::new(),
+            revision: annotation(names::REVISION)?,
+            wanted: None,
+        })
+    });
+    written.or(old)
+}
+
 /// Returns true if the records have to be written even if no ConfigMap is.
 pub(super) fn needs_recording(survey: &NamespaceSurvey, desired: &Desired) -> bool {
     let marker = marker(survey, desired, &BTreeMap::new());
@@ -92,13 +112,13 @@ pub(super) fn is_abandoned(survey: &NamespaceSurvey, marker: &Marker) -> bool {
 }
 
 /// Returns true if the inventory does not list the object that is about to be written: it has no entry of that name, or
-/// the entry is of an object that is gone, and whose uid the new object will not have.
+/// the entry is of another object, whose uid the new one will not have, and does not say that one is to be written.
 pub(super) fn is_unlisted(survey: &NamespaceSurvey, item: &Item) -> bool {
     let creates = matches!(item.decision.action, Action::Create | Action::Recreate);
     let entry = survey.marker.entries.get(&item.name);
     item.wanted.is_some()
         && item.decision.writes()
-        && entry.is_none_or(|entry| creates && !entry.uid.is_empty())
+        && entry.is_none_or(|entry| creates && !entry.uid.is_empty() && entry.wanted.is_none())
 }
 
 /// Returns the inventory with the objects added that are about to be written, so that a prune after a crash finds
@@ -108,6 +128,10 @@ pub(super) fn marker_before_writes(survey: &NamespaceSurvey) -> Option<Marker> {
     for item in survey.items.iter().filter(|item| is_unlisted(survey, item)) {
         let Some(wanted) = &item.wanted else { continue };
         let entry = match marker.entries.get(&item.name) {
+            // The old object may stay, if its deletion fails. Without its labels it is ours by its uid alone.
+            Some(old) if item.decision.action == Action::Recreate => {
+                Entry { wanted: Some(wanted.digest.clone()), ..old.clone() }
+            }
             // What was verified stays, as a repair is recognized by it.
             Some(old) => Entry { uid: String::new(), version: String::new(), ..old.clone() },
             None => Entry::wanted(&wanted.digest),
@@ -150,5 +174,53 @@ pub(super) fn record(target: &Target, revision: &str, now: Timestamp) -> LastAtt
         error: (!target.outcome.is_success()).then(|| target.why.clone()),
         repairs: Vec::new(),
         over: target.over.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{entry, survey};
+    use super::*;
+    use crate::configmap::apply::Decision;
+
+    fn decided(action: Action, why: DecisionReason) -> Decision {
+        Decision { action, why, ..Decision::unchanged(String::new()) }
+    }
+
+    #[test]
+    fn an_object_that_is_deleted_and_created_again_stays_listed_by_its_uid_until_it_is_gone() {
+        let survey = survey("ci", decided(Action::Recreate, DecisionReason::Drift));
+        assert!(is_unlisted(&survey, &survey.items[0]));
+        let marker = marker_before_writes(&survey).unwrap();
+        assert_eq!(marker.entries["a"], Entry { wanted: Some("after".to_owned()), ..entry() });
+        let survey = NamespaceSurvey { marker, ..survey };
+        assert!(!is_unlisted(&survey, &survey.items[0]) && marker_before_writes(&survey).is_none());
+    }
+
+    #[test]
+    fn an_object_that_is_created_in_the_place_of_one_that_is_gone_is_listed_without_a_uid() {
+        let survey = survey("ci", decided(Action::Create, DecisionReason::Vanished));
+        let marker = marker_before_writes(&survey).unwrap();
+        let nothing = String::new;
+        assert_eq!(marker.entries["a"], Entry { uid: nothing(), version: nothing(), ..entry() });
+    }
+
+    #[test]
+    fn what_is_left_out_is_listed_as_what_its_annotations_say_and_readers_do_not_wait_for_it() {
+        let mut survey = survey("ci", decided(Action::Nothing, DecisionReason::LeftOut));
+        let waits = Entry { wanted: Some("too large".to_owned()), ..entry() };
+        let unverified = Entry { version: String::new(), ..waits.clone() };
+        assert_eq!(left_out(&survey.items[0], Some(&waits)), Some(unverified), "nothing says what it holds");
+        let meta = survey.items[0].meta.as_mut().unwrap();
+        meta.annotations = [(names::DIGEST, "written"), (names::REVISION, "r0")]
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .into();
+        let [digest, uid, version, revision] = ["written", "u1", "", "r0"].map(str::to_owned);
+        let written = Entry { digest, uid, version, revision, wanted: None };
+        for old in [Some(&waits), None] {
+            assert_eq!(left_out(&survey.items[0], old).as_ref(), Some(&written));
+        }
+        survey.items[0].decision.claim = Claim::Nobody;
+        assert_eq!(left_out(&survey.items[0], None), None);
     }
 }

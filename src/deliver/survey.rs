@@ -182,7 +182,7 @@ impl SurveyContext<'_> {
         // With pruning, one that no file feeds is to be deleted, even if its content is proven.
         if let (Some(wanted), Some(meta)) = (wanted.filter(|wanted| wanted.fed || !self.policy.prune), meta)
             && is_proven_by_record(wanted, &meta.uid, &meta.resource_version, entry, same_rules)
-            && entry.is_some_and(|entry| !self.policy.needs_new_stamp(&entry.revision))
+            && entry.is_some_and(|entry| !self.policy.needs_new_stamp(wanted, &entry.revision))
         {
             let revision = entry.map(|entry| entry.revision.clone()).unwrap_or_default();
             let decision = Decision::unchanged(revision);

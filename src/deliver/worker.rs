@@ -44,6 +44,8 @@ pub(super) struct Worker<S> {
     earlier: EarlierWrites,
     /// True if something was written and the remote has not been asked since.
     unconfirmed: bool,
+    /// True if the targets of the last pass may lack some: see [`ClusterOutcome::is_partial`].
+    is_partial: bool,
     /// Until when a ref that went back may be the answer of a lagging replica; `None` before the first such answer.
     lag_deadline: Option<Instant>,
 }
@@ -95,6 +97,7 @@ impl<S: Source> Worker<S> {
             notes,
             earlier: EarlierWrites::default(),
             unconfirmed: false,
+            is_partial: false,
             lag_deadline: None,
         }
     }
@@ -165,7 +168,8 @@ impl<S: Source> Worker<S> {
         failures: Vec<String>,
     ) -> ClusterOutcome {
         self.earlier.restore(&mut targets);
-        ClusterOutcome { revision: desired.revision, targets, notes: self.notes.take(), failures }
+        let (revision, is_partial) = (desired.revision, self.is_partial);
+        ClusterOutcome { revision, targets, notes: self.notes.take(), failures, is_partial }
     }
 
     /// Runs steps 1 to 5 once (see [`super`]).
@@ -176,6 +180,7 @@ impl<S: Source> Worker<S> {
                 "it is the same cluster as {other}, and each would treat the other's ConfigMaps as removed from the rules"
             );
             let hints = ["use a single name for each cluster in the rules".to_owned()];
+            self.is_partial = true;
             return Pass::Settled(all_failed(desired, &self.name, &why, &hints), Vec::new());
         }
         let options = self.options.clone();
@@ -197,6 +202,7 @@ impl<S: Source> Worker<S> {
         refused.extend(self.refusals(desired, &surveys));
         let foreign = orphaned::foreign_namespaces(reader, &*self.source, (&self.name, desired), &surveys);
         refused.extend(foreign.await);
+        self.is_partial = !refused.is_empty();
         let mut targets: Vec<Target> = refused.values().flatten().cloned().collect();
         let mut surveys: Vec<NamespaceSurvey> =
             surveys.into_iter().filter(|survey| !refused.contains_key(&survey.namespace)).collect();
@@ -209,18 +215,18 @@ impl<S: Source> Worker<S> {
             targets.extend(self.end_all(&writer, &surveys, Outcome::Refused, &why.to_string(), &hints));
             return Pass::Settled(targets, unread);
         }
-        let any_writes = surveys.iter().any(NamespaceSurvey::has_writes);
-        if any_writes
-            && let Some((outcome, why)) =
-                check_rewind(&writer, &surveys, &mut self.lag_deadline, &mut self.notes).await
-        {
-            let stop = writer.stopped();
-            targets.extend(self.end_all(&writer, &surveys, outcome, &why, &[]));
-            return match stop {
-                None => Pass::Settled(targets, unread),
-                Some(stop) => Pass::Stopped(stop, targets),
-            };
+        match self.hold_rewound(&writer, &mut surveys).await {
+            Ok(held) => targets.extend(held),
+            Err((outcome, why)) => {
+                let stop = writer.stopped();
+                targets.extend(self.end_all(&writer, &surveys, outcome, &why, &[]));
+                return match stop {
+                    None => Pass::Settled(targets, unread),
+                    Some(stop) => Pass::Stopped(stop, targets),
+                };
+            }
         }
+        let any_writes = surveys.iter().any(NamespaceSurvey::has_writes);
         if options.dry_run {
             let checked = tokio::select! {
                 biased;
@@ -274,6 +280,25 @@ impl<S: Source> Worker<S> {
             }
             (None, Some(Recording::Conflict(why))) => Pass::Again(targets, why),
         }
+    }
+
+    /// Takes away the namespaces in which nothing may be written because the ref went back, and returns the results of
+    /// their targets. `Err` has an outcome and its reason if nothing may be written now in the whole cluster.
+    async fn hold_rewound(
+        &mut self,
+        writer: &Writer<'_, S>,
+        surveys: &mut Vec<NamespaceSurvey>,
+    ) -> Result<Vec<Target>, (Outcome, String)> {
+        if !surveys.iter().any(NamespaceSurvey::has_writes) {
+            return Ok(Vec::new());
+        }
+        let held = check_rewind(writer, surveys, &mut self.lag_deadline, &mut self.notes).await?;
+        let mut targets = Vec::new();
+        for survey in surveys.extract_if(.., |survey| held.contains_key(&survey.namespace)) {
+            let why = &held[&survey.namespace];
+            targets.extend(self.end_all(writer, &[survey], Outcome::Refused, why, &[]));
+        }
+        Ok(targets)
     }
 
     /// Reads every namespace that the revision has ConfigMaps for and, if pruning, those that no rule names any more. A

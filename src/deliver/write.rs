@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-use tokio::sync::Semaphore;
+use tokio::sync::{AcquireError, Semaphore, SemaphorePermit};
 
 use super::pauses::{LAST_ANSWER_TIMEOUT, after_shutdown, is_conflict, pause, retried_if};
 use super::report::{Outcome, Target};
@@ -108,6 +108,8 @@ impl<'a, S: Source> Writer<'a, S> {
         let options = self.reader.options;
         loop {
             let target = || Target { attempts: sent, ..self.target(cluster, survey, &item) };
+            // Before it is checked whether writing was stopped, as that may happen while this waits for a slot.
+            let slot = self.slot().await;
             if let Some(stop) = self.stopped() {
                 return written(target().ended(Outcome::Skipped, stop.to_string(), Vec::new()), &item);
             }
@@ -124,6 +126,7 @@ impl<'a, S: Source> Writer<'a, S> {
                     return written(Target { transient: true, ..unknown }, &item);
                 }
             };
+            drop(slot);
             let error = match result {
                 Ok(meta) => return Written { meta, ..written(attempted, &item) },
                 Err(error) => error,
@@ -181,7 +184,11 @@ impl<'a, S: Source> Writer<'a, S> {
         let target = self.target(cluster, survey, item);
         let SurveyContext { options, cancel, .. } = self.reader;
         let may_help = |error: &Error| error.is_transient() && !is_conflict(&error.why);
-        match retried_if(may_help, options, cancel, || self.send(survey, item)).await {
+        let send = async || {
+            let _slot = self.slot().await;
+            self.send(survey, item).await
+        };
+        match retried_if(may_help, options, cancel, send).await {
             Ok(_) => target,
             Err(error) if matches!(error.why, Failure::Forbidden { .. }) => {
                 let why = format!("{} (not checked by the server: {})", target.why, error.why);
@@ -200,11 +207,14 @@ impl<'a, S: Source> Writer<'a, S> {
         Target { digest, ..Target::of(cluster, &survey.namespace, &item.name, &item.decision) }
     }
 
-    /// Sends one write: one request, or a deletion and a creation for an immutable object. Returns the metadata that
-    /// the server stored; `None` after a deletion.
+    /// Waits for a slot to send an object in.
+    async fn slot(&self) -> Result<SemaphorePermit<'_>, AcquireError> {
+        self.slots.acquire().await // it fails only if the semaphore was closed, which it never is
+    }
+
+    /// Sends one write, in a slot that the caller has: one request, or a deletion and a creation for an immutable
+    /// object. Returns the metadata that the server stored; `None` after a deletion.
     async fn send(&self, survey: &NamespaceSurvey, item: &Item) -> Result<Option<Meta>, Error> {
-        // An error means that the semaphore was closed, which it never is.
-        let _slot = self.slots.acquire().await;
         let cluster = self.reader.cluster;
         let mode = if self.reader.options.dry_run { Mode::DryRun } else { Mode::Write };
         let draft = || item.wanted.as_ref().map(|wanted| self.draft(survey, item, wanted));
@@ -270,7 +280,7 @@ impl<'a, S: Source> Writer<'a, S> {
         meta: Option<&Meta>,
         data: impl FnOnce() -> BTreeMap<String, String>,
     ) -> Result<Meta, Error> {
-        let _slot = self.slots.acquire().await; // see `send`
+        let _slot = self.slot().await;
         let SurveyContext { cluster, policy, .. } = self.reader;
         let owner = &policy.owner;
         let mut labels = meta.map(|meta| meta.labels.clone()).unwrap_or_default();
@@ -325,9 +335,38 @@ impl std::fmt::Display for StopReason {
 
 #[cfg(test)]
 mod tests {
+    use tokio_util::sync::CancellationToken;
+
+    use super::super::testing::{Remote, cluster, desired, options, revision, survey};
     use super::*;
     use crate::configmap::apply::Refusal;
+    use crate::deliver::Options;
     use crate::human::assert_message_style;
+    use crate::revision::Relation;
+
+    #[tokio::test]
+    async fn a_write_that_waits_for_a_slot_while_writing_is_stopped_is_not_sent() {
+        let options = Options { concurrency: 1, ..options() };
+        let (cluster, desired, cancel) = (cluster(), desired(), CancellationToken::new());
+        let policy = options.policy(&desired);
+        let reader = SurveyContext { cluster: &cluster, options: &options, policy: &policy, cancel: &cancel };
+        let remote = Remote(Relation::Ahead);
+        let writer = Writer::new(reader, &desired, &remote);
+        let replaced = Decision { action: Action::Replace, ..Decision::unchanged(String::new()) };
+        let survey = survey("ci", replaced);
+        let slot = writer.slot().await;
+        let write = writer.write("test", &survey, &survey.items[0]);
+        tokio::pin!(write);
+        tokio::select! {
+            biased;
+            written = &mut write => panic!("there is no slot for it: {written:?}"),
+            () = std::future::ready(()) => {}
+        }
+        writer.stop(StopReason::Moved(revision(3).into()));
+        drop(slot);
+        let written = write.await;
+        assert_eq!((written.target.outcome, written.target.attempts), (Outcome::Skipped, 0));
+    }
 
     #[test]
     fn refusals_and_missing_answers_have_a_hint() {

@@ -77,6 +77,7 @@ use layout::Layout;
 use links::TopNames;
 use lock::WriterLock;
 use names::{LEDGER, STAGING, STATUS};
+use recover::At;
 use scrub::KnownStamps;
 use spare_slot::SpareSlot;
 use state::{Loaded, State};
@@ -190,6 +191,8 @@ pub struct Recovered {
     pub foreign: Vec<String>,
     /// Features the file system lacks and repairs that failed so far, one line each.
     pub warnings: Vec<String>,
+    /// True if the current generation cannot be listed, so that it has to be compared with its revision.
+    pub in_doubt: bool,
 }
 
 impl Recovered {
@@ -273,7 +276,7 @@ impl Store {
             stuck: BTreeSet::new(),
             evicted: BTreeMap::new(),
         };
-        store.recover_into(&clock::now(), &mut found)?;
+        store.recover_into(&clock::now(), At::Start, &mut found)?;
         store.discard_left_overs(&mut found)?;
         Ok((store, found))
     }
@@ -449,7 +452,7 @@ impl Store {
         let (mut fresh, mut found) = Self::open(self.options.clone())?;
         if fresh.state.generations.iter().all(|record| !record.is_known()) {
             fresh.state = self.state.clone();
-            fresh.recover_into(&clock::now(), &mut found)?;
+            fresh.recover_into(&clock::now(), At::Running, &mut found)?;
         }
         *self = fresh;
         Ok(found)

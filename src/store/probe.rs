@@ -20,17 +20,17 @@ pub struct Probes {
     pub pins: bool,
     /// True if names that differ only in case or Unicode normalization are the same name.
     pub folds: bool,
-    /// True if two names can be exchanged atomically (`RENAME_EXCHANGE`).
-    pub exchange: bool,
+    /// Whether two names can be exchanged atomically (`RENAME_EXCHANGE`). `None` if the file system was too full to
+    /// test it: it is tested when it is first needed.
+    pub exchange: Option<bool>,
 }
 
 impl Probes {
     /// Tests all features, in staging. Fails if a rename from staging into the root cannot work.
     ///
     /// A file system that is full of what an earlier process left is no reason to fail: that is deleted first. If it is
-    /// still full, the store must open all the same, so that the mirror can be cleaned up. Then nothing is assumed
-    /// about names until the next start: a tree with names that this file system takes for one is refused while it is
-    /// written.
+    /// still full, the store must open all the same, so that the mirror can be cleaned up. Then names are taken not to
+    /// fold until the next start: a tree with names that this file system takes for one is refused while it is written.
     pub(crate) fn of(layout: &Layout, found: &mut Recovered) -> Result<Self, Error> {
         one_mount(layout)?;
         let failed = || Error::io("try out the file system in", layout.private_at(STAGING));
@@ -45,9 +45,9 @@ impl Probes {
         let (folds, exchange) = match tried {
             Err(full) if full.is_full() => {
                 found.warnings.push(format!("{}: it is tried out at the next start", one_line(&full)));
-                (false, false)
+                (false, None)
             }
-            tried => tried?,
+            tried => tried.map(|(folds, exchange)| (folds, Some(exchange)))?,
         };
         Ok(Self { pins, folds, exchange })
     }
@@ -107,11 +107,21 @@ fn pins(layout: &Layout) -> std::io::Result<bool> {
 
 /// Tests what needs files of its own: whether names fold, and whether two can be exchanged.
 fn try_out(layout: &Layout) -> std::io::Result<(bool, bool)> {
+    in_scratch(layout, |dir| {
+        let folds = folds(dir, "Cs", "cS")? || folds(dir, "\u{e9}", "e\u{301}")?;
+        Ok((folds, exchange(dir)?))
+    })
+}
+
+/// Tests whether two names can be exchanged, where that is not known yet.
+pub(super) fn can_exchange(layout: &Layout) -> Result<bool, Error> {
+    in_scratch(layout, exchange).map_err(Error::io("try out the file system in", layout.private_at(STAGING)))
+}
+
+/// Runs a test in an empty directory in staging, and removes that.
+fn in_scratch<T>(layout: &Layout, test: impl FnOnce(&OwnedFd) -> std::io::Result<T>) -> std::io::Result<T> {
     let (name, dir) = make_scratch(layout)?;
-    let tried = folds(&dir, "Cs", "cS").and_then(|cases| {
-        let folds = cases || folds(&dir, "\u{e9}", "e\u{301}")?;
-        Ok((folds, exchange(&dir)?))
-    });
+    let tried = test(&dir);
     if tried.is_err() {
         // A file of the test may still be there. If this fails, too, it goes when left-overs are discarded.
         walk::remove(&layout.staging, &name, &mut || ControlFlow::Continue(()));

@@ -39,7 +39,8 @@ use crate::fsx;
 use crate::generation::{GenerationRecord, Name, Retired};
 use crate::human::one_line;
 use crate::store::links::{Names, TopNames};
-use crate::store::{Durability, Error, Published, Staged, Store};
+use crate::store::recover::At;
+use crate::store::{Durability, Error, Published, Recovered, Staged, Store};
 
 /// A callback before the swap, with the new generation's record and its present path. An error aborts the publication.
 pub type Ready<'a, E> = &'a mut dyn FnMut(&GenerationRecord, &Path) -> Result<(), E>;
@@ -134,7 +135,7 @@ impl Store {
 
     /// Undoes steps 2 to 5 by running recovery. If that fails, the next cycle's recovery does it.
     pub(super) fn withdraw(&mut self, name: &Name, now: &Now) {
-        if let Err(error) = self.recover(now) {
+        if let Err(error) = self.recover_into(now, At::Running, &mut Recovered::default()) {
             tracing::warn!(generation = %name, error = %error, "the failed publication could not be taken back yet");
         }
     }

@@ -49,6 +49,15 @@ enum LinkState {
     Odd(String),
 }
 
+/// When recovery runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum At {
+    /// When the root is opened: a publication on record may be one of a killed process, at any of its steps.
+    Start,
+    /// Later: a publication on record is one of this process that failed before its swap.
+    Running,
+}
+
 impl Store {
     /// Runs recovery in every cycle: repairs the published link and the root links, removes left-overs. Changes
     /// nothing if everything is right. If the root or our private directory was removed or replaced, reopens the
@@ -60,19 +69,12 @@ impl Store {
             found.done.insert(0, why);
             return Ok(found);
         }
-        self.recover_into(now, &mut found)?;
-        Ok(found)
-    }
-
-    /// Runs recovery and returns what it found and did.
-    pub(super) fn recover(&mut self, now: &Now) -> Result<Recovered, Error> {
-        let mut found = Recovered::default();
-        self.recover_into(now, &mut found)?;
+        self.recover_into(now, At::Running, &mut found)?;
         Ok(found)
     }
 
     /// Runs recovery and adds to `found` what it found and did.
-    pub(super) fn recover_into(&mut self, now: &Now, found: &mut Recovered) -> Result<(), Error> {
+    pub(super) fn recover_into(&mut self, now: &Now, at: At, found: &mut Recovered) -> Result<(), Error> {
         let before = self.state.clone();
         self.drop_stale_tmp(found)?;
         if self.layout.is_git_sync {
@@ -87,7 +89,7 @@ impl Store {
             }
             serving => serving?,
         };
-        self.finish_publication(&scan, serving.as_ref(), found);
+        self.finish_publication(&scan, serving.as_ref(), at, found);
         self.reconcile(&scan, serving.as_ref(), now, found);
         self.repair_root_links(serving, &scan, found);
         self.sweep_trash(found);
@@ -251,7 +253,7 @@ impl Store {
     }
 
     /// Undoes a publication that did not reach its swap, and completes one that did.
-    fn finish_publication(&mut self, scan: &Scan, serving: Option<&Name>, found: &mut Recovered) {
+    fn finish_publication(&mut self, scan: &Scan, serving: Option<&Name>, at: At, found: &mut Recovered) {
         let Some(name) = self.state.publishing.take() else { return };
         if let Some(other) = self.state.replacing.take() {
             return self.mark_exchange_unknown(&name, &other, scan);
@@ -263,14 +265,14 @@ impl Store {
             self.state.remove(&name);
             return;
         }
-        // Readers may be in it: the swap may have happened, and the link may have been changed since.
         let dir = fsx::open_dir(&self.layout.generations_dir, name.as_str()).ok();
         let lock =
             dir.as_ref().map_or(Lock::Unsupported, |dir| fsx::try_lock(dir).unwrap_or(Lock::Unsupported));
-        if lock == Lock::Held {
-            found
-                .done
-                .push(format!("retired {name}: its publication did not end, but a reader has pinned it"));
+        // If the process was killed, readers may be in it: the swap may have happened, and the link may have been
+        // changed since. In this process the swap failed, so only a hook that was told before it can have pinned it.
+        if at == At::Start && self.may_be_pinned(lock) {
+            let why = "its publication did not end, and a reader may have pinned it";
+            found.done.push(format!("retired {name}: {why}"));
             return;
         }
         self.state.remove(&name);
@@ -342,18 +344,14 @@ impl Store {
     }
 
     /// Reports foreign names, and brings the root links in line with the generation that the link names. If that cannot
-    /// be listed, the links stay, and its content counts as unknown, so that the next attempt publishes it afresh.
+    /// be listed, the links stay, and the generation is in doubt. Its record stays, too: with the revision on record
+    /// it can be published afresh without the network.
     fn repair_root_links(&mut self, serving: Option<Name>, scan: &Scan, found: &mut Recovered) {
         let names = match serving.map_or_else(|| Ok(Arc::default()), |name| self.top_names_of(name)) {
             Ok(names) => names,
             Err(error) => {
-                found.warnings.push(format!("{}: it is published again", one_line(&error)));
-                let current = self.state.current.clone();
-                for record in &mut self.state.generations {
-                    if Some(&record.name) == current.as_ref() && record.is_known() {
-                        *record = record.clone().untrusted();
-                    }
-                }
+                found.warnings.push(one_line(&error));
+                found.in_doubt = true;
                 return;
             }
         };

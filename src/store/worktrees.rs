@@ -12,7 +12,9 @@
 //!    *Crash:* a record without a directory. Dropped.
 //! 3. Rename the staged directory to its name in `.worktrees`, and sync that directory: the link may be on another file
 //!    system.
-//!    *Crash:* a complete generation that the link does not name. Discarded, or reaped if its name has a serial number.
+//!    *Crash:* a complete generation that the link does not name. If its name has a serial number, it counts as
+//!    retired, of unknown content. Otherwise it is discarded, unless the link is missing, so that the swap may have
+//!    happened, or a reader has pinned it.
 //! 4. Call back before the swap: the mirror writes git's administrative directory for the worktree, and hooks start.
 //!    *Crash:* the same. The mirror's next housekeeping removes what it wrote for a generation that does not exist.
 //! 5. If the name is taken, exchange the two names (`RENAME_EXCHANGE`). If the other one is current, this is the swap:
@@ -41,7 +43,7 @@ use crate::human::one_line;
 use crate::store::links::Names;
 use crate::store::publish::Ready;
 use crate::store::state::State;
-use crate::store::{Durability, Error, Published, Staged, Store};
+use crate::store::{Durability, Error, Published, Staged, Store, probe};
 
 /// The names of a new generation in `.worktrees`.
 struct WorktreeNames {
@@ -112,14 +114,15 @@ impl Store {
     /// Step 1: chooses the names, and renames an entry out of the way if names cannot be exchanged.
     fn choose_names(&mut self, staged: &Staged) -> Result<WorktreeNames, Error> {
         let name = Name::from_commit(staged.revision());
-        let failed = |act| Error::io(act, self.layout.path_of(&name));
-        let taken = fsx::stat(&self.layout.generations_dir, name.as_str()).map_err(failed("stat"))?.is_some();
+        let place = self.layout.path_of(&name);
+        let there = fsx::stat(&self.layout.generations_dir, name.as_str());
+        let taken = there.map_err(Error::io("stat", &place))?.is_some();
         let replaces_current = self.layout.linked_generation()?.as_ref() == Some(&name);
         if !taken {
             return Ok(WorktreeNames { initial: name.clone(), name, replaces_current: false });
         }
         let free = self.free_name(&name)?;
-        if self.probes.exchange {
+        if self.can_exchange()? {
             return Ok(WorktreeNames { name, initial: free, replaces_current });
         }
         if replaces_current {
@@ -131,9 +134,19 @@ impl Store {
             &self.layout.generations_dir,
             free.as_str(),
         )
-        .map_err(failed("rename"))?;
+        .map_err(Error::io("rename", &place))?;
         self.state.rename(&name, &free);
         Ok(WorktreeNames { initial: name.clone(), name, replaces_current: false })
+    }
+
+    /// Returns true if the file system can exchange two names.
+    fn can_exchange(&mut self) -> Result<bool, Error> {
+        let exchange = match self.probes.exchange {
+            Some(known) => known,
+            None => probe::can_exchange(&self.layout)?,
+        };
+        self.probes.exchange = Some(exchange);
+        Ok(exchange)
     }
 
     /// Step 2: records what is being published and what it replaces.

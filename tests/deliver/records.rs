@@ -22,6 +22,11 @@ const CONFLICT: Fault = Fault::Answer(
     None,
     r#"{"kind":"Status","status":"Failure","reason":"Conflict","message":"no","code":409}"#,
 );
+const DENIED: Fault = Fault::Answer(
+    403,
+    None,
+    r#"{"kind":"Status","status":"Failure","reason":"Forbidden","message":"no","code":403}"#,
+);
 
 /// Namespaces behind a proxy. The ConfigMap `jobs` is in revisions 1 and 2; in revision 3 `other` is in its place.
 struct Stage {
@@ -123,8 +128,12 @@ fn what_was_written_before_a_conflict_over_the_inventory_is_reported_and_recorde
     let stage = Stage::new(2);
     assert!(stage.deliver(1, &hasty()).is_success());
     (0..2).for_each(|namespace| stage.changed_by_hand(namespace));
-    let inventory = format!("{}/configmaps/treeswap-set-team", stage.namespaces[1]);
-    stage.proxy.next("PUT", &inventory, CONFLICT);
+    let inventories =
+        stage.namespaces.iter().map(|namespace| format!("{namespace}/configmaps/treeswap-set-team"));
+    let inventories: Vec<String> = inventories.collect();
+    let inventory = &inventories[1];
+    stage.proxy.next("PUT", &inventories[0], DENIED); // its ledger is written all the same
+    stage.proxy.next("PUT", inventory, CONFLICT);
     let report = stage.deliver(1, &hasty());
     assert!(report.is_success(), "{report:?}");
     let found: Vec<_> = report.targets.iter().map(|target| (target.outcome, target.attempts)).collect();
@@ -137,7 +146,7 @@ fn what_was_written_before_a_conflict_over_the_inventory_is_reported_and_recorde
     }
 
     // The first write of the inventory lists what is about to be created.
-    stage.proxy.plan("PUT", &inventory, 1, 1, CONFLICT);
+    stage.proxy.plan("PUT", inventory, 1, 1, CONFLICT);
     let report = stage.deliver(3, &hasty());
     let found: Vec<_> = report.targets.iter().map(|target| target.outcome).collect();
     let each = [Outcome::Deleted, Outcome::Created];

@@ -132,8 +132,13 @@ fn a_disk_that_others_filled_serves_what_it_can_and_heals_once_they_leave() {
         let fill = |n: usize| std::fs::write(others.join(n.to_string()), "");
         assert!((0..).map(fill).any(|written| written.is_err()), "it is full");
         let commit = world.remote.commit(&small(2));
+        let link = world.root.join("..data");
+        std::fs::remove_file(&link).unwrap(); // which leaves an inode for it
         world.sync_once(&args).expect_failure("no room").names(&["inodes"]);
         world.assert_published(&before);
+        std::fs::remove_file(&link).unwrap();
+        assert!((0..).map(fill).any(|written| written.is_err()), "it is full");
+        world.sync_once(&args).expect_failure("no room for the link").names(&["No space left", "..data"]);
         std::fs::remove_dir_all(&others).unwrap();
         world.sync_once(&args).expect_ok("room again");
         world.assert_published(&commit);

@@ -98,7 +98,7 @@ pub enum DecisionReason {
     Adopted,
     /// No file feeds it any more.
     Unfed,
-    /// A policy leaves it out: files match, but nothing that may be written comes of them.
+    /// It is too large, and the policy leaves such ConfigMaps out.
     LeftOut,
     /// No rule names it any more.
     NoRule,
@@ -283,17 +283,23 @@ impl Policy {
     }
 
     /// Returns true if a ConfigMap with this stamp has to be read just because the stamp changes.
-    pub fn needs_new_stamp(&self, stamped: &str) -> bool {
-        self.shape.version_key == VersionKey::Every && stamped != self.revision
+    pub fn needs_new_stamp(&self, wanted: &DesiredConfigMap, stamped: &str) -> bool {
+        self.stamps_every_revision(wanted) && stamped != self.revision
+    }
+
+    /// Returns true if every revision is written into the ConfigMap: we write its key `VERSION`, and no file does.
+    fn stamps_every_revision(&self, wanted: &DesiredConfigMap) -> bool {
+        self.shape.version_key == VersionKey::Every && wanted.versioned
     }
 
     /// The decision on an object that no rule names or no file feeds.
     fn undesired(&self, seen: &LiveConfigMap, entry: Option<&Entry>, why: DecisionReason) -> Decision {
         let claim = self.claim(seen, entry);
-        // Only the inventory says what may be deleted, and only for the object whose uid it has. For an object that was
-        // about to be written it has no uid yet; then the owner on the object decides.
-        let is_ours =
-            claim == Claim::Ours && entry.is_some_and(|entry| entry.uid == seen.uid || entry.uid.is_empty());
+        // Only the inventory says what may be deleted, and only for the object whose uid it has. It does not have the
+        // uid of an object that was about to be created, or deleted and created again: then the owner on it decides.
+        let is_listed =
+            |entry: &Entry| entry.uid == seen.uid || entry.uid.is_empty() || entry.wanted.is_some();
+        let is_ours = claim == Claim::Ours && entry.is_some_and(is_listed);
         let action = if is_ours && self.prune { Action::Delete } else { Action::Nothing };
         let why = if is_ours { why } else { DecisionReason::NotOurs };
         let mut decision = Decision::new(action, why, claim);
@@ -314,7 +320,7 @@ impl Policy {
         let known = entry.filter(|entry| entry.digest == wanted.digest && entry.wanted.is_none());
         let why = if known.is_some() { DecisionReason::Vanished } else { DecisionReason::Absent };
         let mut decision = Decision::new(Action::Create, why, Claim::Ours);
-        decision.revision = self.stamp(known.map(|entry| entry.revision.as_str()));
+        decision.revision = self.stamp(wanted, known.map(|entry| entry.revision.as_str()));
         decision.difference.added = wanted.content(&self.shape, "").keys().cloned().collect();
         decision.moves = Moves::new(&decision.difference, Some(&wanted.payload), None);
         self.limit_repairs(decision, record)
@@ -351,7 +357,7 @@ impl Policy {
             }
         }
         let recorded = self.recorded_revision(wanted, seen, entry);
-        let revision = self.stamp(recorded);
+        let revision = self.stamp(wanted, recorded);
         let difference = self.difference(wanted, seen, &revision);
         let as_stamped = recorded.is_some_and(|recorded| self.difference(wanted, seen, recorded).is_empty());
         let over = seen.annotations.get(names::RULES).filter(|rules| !self.rules.is(rules));
@@ -415,11 +421,8 @@ impl Policy {
     }
 
     /// The revision to stamp with; `recorded` is the one on record for the desired payload.
-    fn stamp(&self, recorded: Option<&str>) -> String {
-        match (self.shape.version_key, recorded) {
-            (VersionKey::Every, _) | (_, None) => self.revision.clone(),
-            (_, Some(recorded)) => recorded.to_owned(),
-        }
+    fn stamp(&self, wanted: &DesiredConfigMap, recorded: Option<&str>) -> String {
+        recorded.filter(|_| !self.stamps_every_revision(wanted)).unwrap_or(&self.revision).to_owned()
     }
 
     /// The difference to the desired content when stamped with `revision`.
@@ -500,7 +503,7 @@ impl fmt::Display for DecisionReason {
             Self::TurnedBack => "the rules or options changed back",
             Self::Adopted => "it is adopted",
             Self::Unfed => "no file matches it any more",
-            Self::LeftOut => "it is left out, as --oversize, --illegal-keys or --links say",
+            Self::LeftOut => "it is too large and left out, as --oversize=skip says",
             Self::NoRule => "no rule names it any more",
             Self::NotOurs => "it is not owned by this installation",
         })

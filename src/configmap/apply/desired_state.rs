@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::super::compare::Current;
 use super::super::payload::{LimitExceeded, Payload};
 use super::super::plan::VERSION;
-use super::super::{ClusterNamespace, Finding, Plan, Planned, check_key};
+use super::super::{ClusterNamespace, Finding, Plan, Planned, StampProblem, check_key};
 use super::names;
 use super::owner::Owner;
 use super::placement::Placement;
@@ -59,7 +59,7 @@ pub struct DesiredConfigMap {
     pub digest: String,
     /// Whether any rule that feeds it has a file.
     pub fed: bool,
-    /// Whether a policy leaves it out: it is neither written nor deleted.
+    /// Whether it is left out because it is too large: it is neither written nor deleted.
     pub left_out: bool,
     /// Whether we write the key `VERSION`; false if a file has that key.
     pub versioned: bool,
@@ -173,19 +173,17 @@ impl DesiredConfigMap {
 /// Checks that a ConfigMap can have its stamp under this key. The findings are the stamp's own, because no policy for
 /// files accepts them.
 fn check_stamp(planned: &Planned, key: &str) -> Result<(), Finding> {
-    let (name, key) = (planned.name.clone(), key.to_owned());
-    if let Err(why) = check_key(key.as_bytes()) {
-        return Err(Finding::IllegalStampKey { name, key, why });
-    }
-    if let Some(path) = planned.files.get(&key) {
-        return Err(Finding::StampKeyTaken { name, key, path: path.to_vec() });
+    let refused = |problem| Finding::Stamp { name: planned.name.clone(), key: key.to_owned(), problem };
+    check_key(key.as_bytes()).map_err(|why| refused(StampProblem::IllegalKey(why)))?;
+    if let Some(path) = planned.files.get(key) {
+        return Err(refused(StampProblem::Taken(path.to_vec())));
     }
     // The stamp counts against the limits, and the oversize policy did not leave room for it.
     let digest = "0".repeat(64);
-    if let Some(LimitExceeded { what, bytes, limit }) = planned.over(Some((&key, digest.len()))) {
-        let payload = planned.payload.with_text(&key, digest);
+    if let Some(LimitExceeded { what, bytes, limit }) = planned.over(Some((key, digest.len()))) {
+        let payload = planned.payload.with_text(key, digest);
         let largest = Planned { payload, ..planned.clone() }.largest();
-        return Err(Finding::OversizeStamp { name, key, what, bytes, limit, largest });
+        return Err(refused(StampProblem::Oversize { what, bytes, limit, largest }));
     }
     Ok(())
 }

@@ -5,19 +5,33 @@
 use aws_lc_rs::digest;
 use serde::Serialize;
 
-use super::super::Names;
-use super::desired_state::VersionKey;
-use super::digest_inputs::DigestInputs;
+use super::super::{Names, Options, RuleSet, Setting};
+use super::desired_state::{ExtraKeys, VersionKey};
 use super::legacy_digest;
 use crate::marker::RulesDigest;
 
 /// The version of the canonical form; it prefixes the digest.
 const VERSION: u32 = 2;
 
+/// Everything besides the tree that determines what is written to clusters.
+#[derive(Clone, Copy, Debug)]
+pub struct DigestInputs<'a> {
+    /// The rules.
+    pub rules: &'a RuleSet,
+    /// The settings they were read with.
+    pub setting: Setting<'a>,
+    /// The options they are applied with. The stamp is not part of the digest: it only names the revision.
+    pub options: &'a Options,
+    /// The keys that are written besides payloads.
+    pub shape: &'a ExtraKeys,
+}
+
 impl DigestInputs<'_> {
     /// The rules digest, in the present form and in the one of earlier releases.
     pub fn digest(&self) -> RulesDigest {
-        RulesDigest::new(format!("v{VERSION}-{}", sha256(&text(self))), sha256(&legacy_digest::text(self)))
+        let Self { rules, setting, options, shape } = self;
+        let former = legacy_digest::text(rules, setting, options, shape);
+        RulesDigest::new(format!("v{VERSION}-{}", sha256(&text(self))), sha256(&former))
     }
 }
 

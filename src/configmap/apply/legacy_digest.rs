@@ -4,12 +4,11 @@
 
 use std::fmt::Debug;
 
-use super::desired_state::VersionKey;
-use super::digest_inputs::DigestInputs;
+use super::super::{Options, RuleSet, Setting};
+use super::desired_state::{ExtraKeys, VersionKey};
 
 /// The text that earlier releases hashed.
-pub(super) fn text(inputs: &DigestInputs<'_>) -> String {
-    let DigestInputs { rules, setting, options, shape } = inputs;
+pub(super) fn text(rules: &RuleSet, setting: &Setting<'_>, options: &Options, shape: &ExtraKeys) -> String {
     let rules: Vec<Rule<'_>> = rules.rules.iter().map(Rule).collect();
     let policies = Policy {
         overlaps: options.policies.overlaps.label(),

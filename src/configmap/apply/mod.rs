@@ -7,15 +7,14 @@
 //!   the order of writes; `prune_limit`: how much one run may delete or empty.
 //! - `ledger`: what was last attempted, and the outcome; `ledger_set`: the ledgers of many namespaces; `lease`: which
 //!   instance writes a namespace.
-//! - `digest_inputs`, `digest`: the rules digest, which identifies the rules that a ConfigMap was written by;
-//!   `legacy_digest`: the form of it that earlier releases stored.
+//! - `digest`: the rules digest, which identifies the rules that a ConfigMap was written by; `legacy_digest`: the form
+//!   of it that earlier releases stored.
 //!
 //! The inventory of what was written is [`crate::marker`], because consumers read it, too.
 
 mod decision;
 mod desired_state;
 mod digest;
-mod digest_inputs;
 mod lease;
 mod ledger;
 mod ledger_set;
@@ -30,7 +29,7 @@ mod tests;
 pub use crate::marker::{Entry, Marker, RulesDigest, TooLong};
 pub use decision::{Action, Decision, DecisionReason, LiveConfigMap, Policy, Refusal, is_proven_by_record};
 pub use desired_state::{Desired, DesiredConfigMap, ExtraKeys, VersionKey};
-pub use digest_inputs::DigestInputs;
+pub use digest::DigestInputs;
 pub use lease::{Holding, LeaseAvailability, SlotChoice, Watch, choose};
 pub use ledger::{LastAttempt, Ledger, RepairLimit};
 pub use ledger_set::LedgerSet;

@@ -2,6 +2,7 @@
 //! everything.
 
 use super::decision::{Action, Decision, DecisionReason, Refusal};
+use super::owner::Claim;
 
 /// The largest share of our ConfigMaps in a cluster that one run may delete or empty.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,5 +59,7 @@ fn is_existing_and_ours(decision: &Decision) -> bool {
         matches!(decision.action, Action::Refuse(Refusal::Other(_) | Refusal::Prow | Refusal::Nobody));
     let is_other =
         matches!(decision.why, DecisionReason::NotOurs | DecisionReason::Absent | DecisionReason::Vanished);
-    !is_refused && !is_other
+    // It is not adopted, as it is not written.
+    let is_left_to_others = decision.why == DecisionReason::LeftOut && decision.claim != Claim::Ours;
+    !is_refused && !is_other && !is_left_to_others
 }

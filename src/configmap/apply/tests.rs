@@ -118,6 +118,11 @@ fn what_is_right_is_left_alone_whatever_the_revision() {
         (Action::Replace, DecisionReason::Changed, R2)
     );
     assert_eq!(keys(&decision.difference.changed), ["VERSION"]);
+    // Where a file has that key, it keeps the revision that it was written at.
+    let own = DesiredConfigMap { versioned: false, ..self::wanted(&[("VERSION", "1")]) };
+    let decision = every.decide(Some(&own), Some(&ours(&own, R1)), None, None);
+    assert_eq!((decision.action, decision.revision.as_str()), (Action::Nothing, R1));
+    assert!(every.needs_new_stamp(&wanted, R1) && !every.needs_new_stamp(&own, R1));
     let known = entry(&wanted, &seen, R1);
     assert_eq!(every.decide(Some(&wanted), Some(&seen), Some(&known), None).why, DecisionReason::Changed);
 }
@@ -471,14 +476,16 @@ fn a_run_that_would_take_most_of_it_away_is_refused() {
     assert!(floor.check([&emptied].into_iter()).is_err(), "one of one is all of them");
     assert_eq!(PruneLimit { percent: 100 }.check([&emptied].into_iter()), Ok(()));
     assert_eq!(floor.check([&foreign].into_iter()), Ok(()));
-    // Neither what is created or refused makes the limit wider.
+    // Neither what is created, refused or left out makes the limit wider.
     let created = policy().decide(Some(&full), None, None, None);
     let known = entry(&full, &seen, R1);
     let vanished = policy().decide(Some(&full), None, Some(&known), None);
     let prow = prows(&[("a", "0")]);
     let refused = policy().decide(Some(&full), Some(&prow), None, None);
     let adopted = Policy { adopt: Adopt::Prow, ..policy() }.decide(Some(&full), Some(&prow), None, None);
-    for other in [&created, &vanished, &refused] {
+    let left_out = DesiredConfigMap { left_out: true, ..wanted(&[]) };
+    let left_out = Policy { adopt: Adopt::Prow, ..policy() }.decide(Some(&left_out), Some(&prow), None, None);
+    for other in [&created, &vanished, &refused, &left_out] {
         let exceeded = floor.check([other, other, &emptied].into_iter()).unwrap_err();
         assert_eq!((exceeded.emptied, exceeded.ours), (1, 1), "{other:?}");
     }
@@ -515,6 +522,12 @@ fn what_was_about_to_be_written_is_ours_by_name_and_label_before_its_uid_is_know
         "it was made by somebody else"
     );
     assert_eq!(judged(&prows(&[("a", "1")])).action, Action::Nothing);
+    // It was to be deleted and created again; the entry has the uid of the one that was deleted.
+    let before = Entry { uid: "u0".into(), ..entry(&desired, &ours(&desired, R1), R1) };
+    let again = Entry { wanted: Some(desired.digest.clone()), ..before.clone() };
+    for (entry, action) in [(before, Action::Nothing), (again, Action::Delete)] {
+        assert_eq!(pruning.decide(None, Some(&ours(&desired, R2)), Some(&entry), None).action, action);
+    }
     // Nothing was written yet: it is made as if it had never been named.
     assert_eq!(pruning.decide(Some(&desired), None, Some(&announced), None).why, DecisionReason::Absent);
 }

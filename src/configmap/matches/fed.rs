@@ -40,15 +40,8 @@ pub(super) struct Built {
 }
 
 impl FedConfigMap {
-    /// Builds the ConfigMap under the given policies. `fed`: at least one of its rules has a file. `left_out`: if none
-    /// has, a policy left out what they match.
-    pub(super) fn build(
-        &self,
-        fed: bool,
-        left_out: bool,
-        values: &HashMap<Source, Arc<Value>>,
-        options: &Options,
-    ) -> Built {
+    /// Builds the ConfigMap under the given policies. `fed`: at least one of its rules has a file.
+    pub(super) fn build(&self, fed: bool, values: &HashMap<Source, Arc<Value>>, options: &Options) -> Built {
         let mut findings = Vec::new();
         let mut content = BTreeMap::new();
         let mut paths = BTreeMap::new();
@@ -70,7 +63,7 @@ impl FedConfigMap {
             payload: Payload::new(content),
             files: paths,
             fed,
-            left_out: !fed && left_out,
+            left_out: false,
             rules: self.rules.clone(),
         };
         let bytes = planned.payload.size() as u64;

@@ -250,7 +250,7 @@ fn without_an_exchange_there_is_always_a_complete_generation_behind_the_link() {
     let one = files("a", "1");
     let two = files("a", "2");
     let mut store = root.open();
-    store.probes.exchange = false;
+    store.probes.exchange = Some(false);
     publish(&mut store, &one);
     publish(&mut store, &one);
     let name = Name::from_commit(of(&one).revision);
@@ -263,6 +263,22 @@ fn without_an_exchange_there_is_always_a_complete_generation_behind_the_link() {
     assert_eq!(store.generations().len(), 4);
     assert!(store.generations().iter().all(|record| root.at(record.name.relative_path()).is_dir()));
     assert!(repair(&mut store).done.is_empty());
+}
+
+/// The volume was full when the store was opened.
+#[test]
+fn whether_names_can_be_exchanged_is_tested_when_needed_if_it_could_not_be_at_the_start() {
+    let root = Root::new();
+    let one = files("a", "1");
+    let mut store = root.open();
+    store.probes.exchange = None;
+    publish(&mut store, &one);
+    assert_eq!(store.probes.exchange, None, "not needed yet");
+    publish(&mut store, &one);
+    assert_eq!(store.probes.exchange, Some(true));
+    root.assert_serves(&one);
+    store.wait_for_deletions(&go());
+    root.world.assert_tidy();
 }
 
 #[test]

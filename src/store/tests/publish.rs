@@ -171,6 +171,27 @@ fn what_stands_in_the_way_of_the_swap_takes_everything_back() {
 }
 
 #[test]
+fn a_failed_publication_is_taken_back_though_a_hook_that_was_told_of_it_has_pinned_it() {
+    let world = World::new();
+    let mut store = world.with(&files("ab", "1"));
+    let next = files("bc", "2");
+    let staged = store.stage(&of(&next), "all", &Blobs::of(&[&next]), &go()).unwrap();
+    let mut pin = None;
+    let failed = store.publish_and(staged, &clock::now(), &mut |_, at| {
+        let dir = fsx::open_dir_at_path(at).unwrap();
+        assert_eq!(fsx::try_lock_shared(&dir).unwrap(), fsx::Lock::Taken);
+        pin = Some(dir);
+        Err(crate::store::Error::Cancelled)
+    });
+    assert!(failed.is_err());
+    world.assert_serves(&files("ab", "1"));
+    assert_eq!(store.generations().len(), 1);
+    assert!(store.wait_for_deletions(&go()));
+    world.assert_tidy();
+    fsx::unlock(&pin.unwrap()).unwrap(); // closing is not enough: see `Consumer`
+}
+
+#[test]
 fn staging_that_is_cancelled_leaves_nothing() {
     let world = World::new();
     let mut store = world.with(&files("a", "1"));

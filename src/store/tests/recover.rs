@@ -401,7 +401,10 @@ fn what_a_killed_process_tried_out_is_no_obstacle() {
         fs_err::write(world.at(&format!("..treeswap/staging/time-{prefix}-{serial}")), "").unwrap();
     }
     let store = world.open();
-    assert!(store.probes.exchange && store.stamps.can_detect_writes(), "tried out all the same");
+    assert!(
+        store.probes.exchange == Some(true) && store.stamps.can_detect_writes(),
+        "tried out all the same"
+    );
     store.wait_for_deletions(&go());
     world.assert_tidy();
 }
@@ -454,6 +457,26 @@ fn a_generation_whose_publication_did_not_end_stays_while_a_reader_pins_it() {
     assert_eq!(store.reap(&plan).len(), 1);
 }
 
+/// A reader may have pinned it before its mode was changed.
+#[test]
+fn a_generation_whose_publication_did_not_end_stays_if_it_cannot_be_opened() {
+    let world = World::new();
+    unprivileged(&world, || {
+        let mut store = world.with(&files("ab", "1"));
+        let before = store.state.clone();
+        publish(&mut store, &files("bc", "2"));
+        let new = world.at("..data").canonicalize().unwrap();
+        set_mode(&new, 0o000);
+        as_if_publishing(&world, store, before.clone());
+        fs_err::remove_file(world.at(DATA_LINK)).unwrap();
+        symlink(before.current.as_ref().unwrap().as_str(), world.at(DATA_LINK)).unwrap();
+        let (store, found) = world.recover();
+        world.assert_serves(&files("ab", "1"));
+        assert_eq!(store.generations().len(), 2, "{found:?}");
+        set_mode(&new, 0o755);
+    });
+}
+
 #[test]
 fn a_generation_that_another_boot_retired_has_its_grace_period_again() {
     let world = World::new();
@@ -498,9 +521,11 @@ fn a_current_generation_that_cannot_be_read_is_replaced_and_stops_no_start() {
         drop(store);
         let (mut store, found) = world.recover();
         assert!(found.warnings.iter().any(|line| line.contains("Permission denied")), "{found:?}");
-        assert!(!store.is_trusted(&clock::now()) && !store.current().unwrap().is_known());
+        assert!(found.in_doubt && store.repair(&clock::now()).unwrap().in_doubt);
+        // Its revision stays known, so that it can be published from the mirror while the remote is away.
+        assert!(store.current().unwrap().is_known() && store.scrub().is_some());
         publish(&mut store, &first);
         world.assert_serves(&first);
-        assert!(store.is_trusted(&clock::now()));
+        assert!(!store.repair(&clock::now()).unwrap().in_doubt);
     });
 }

@@ -21,36 +21,20 @@ impl Worker {
     /// Repairs links, removes left-overs, reaps, and updates the view. No network.
     pub(super) async fn repair_root(&mut self, bounds: &Bounds) -> Result<(), Error> {
         let mut store = self.store().await;
-        let ready = self.view.ready;
-        let mirror_bytes = self.view.mirror_bytes;
-        let commits = self.view.commits.clone();
-        let sources = self.view.sources.clone();
-        let last_answer = self.view.last_answer;
-        let unanswered = self.view.unanswered;
         let repaired = bounds
             .blocking(Stage::Repair, move |cancel| {
                 let now = clock::now();
                 let recovered = store.repair(&now)?;
                 let plan = store.plan_to_reap(&now, cancel)?;
                 let reaped = store.reap(&plan);
-                let view = View {
-                    generations: store.generations().to_vec(),
-                    current: store.current().map(|record| record.name.clone()),
-                    plan,
-                    ready,
-                    room: store.room(),
-                    mirror_bytes,
-                    commits,
-                    sources,
-                    last_answer,
-                    unanswered,
-                    source_failures: Vec::new(),
-                };
-                Ok((view, (reaped, store.take_evicted()), recovered, store.waits_for_recycling()))
+                let generations = store.generations().to_vec();
+                let current = store.current().map(|record| record.name.clone());
+                let found = (generations, current, plan, store.room());
+                Ok((found, (reaped, store.take_evicted()), recovered, store.waits_for_recycling()))
             })
             .await;
         self.root_missing = repaired.as_ref().is_err_and(Error::is_root_missing);
-        let (view, (reaped, evicted), recovered, waits) = repaired?;
+        let ((generations, current, plan, room), (reaped, evicted), recovered, waits) = repaired?;
         self.waits_for_recycling = waits;
         for line in &recovered.done {
             warn!("repaired: {line}");
@@ -58,19 +42,22 @@ impl Worker {
         for line in &recovered.foreign {
             debug!("left alone: {line}");
         }
+        let in_doubt = recovered.in_doubt;
         let warnings: BTreeSet<String> = recovered.warnings.into_iter().collect();
         for line in warnings.difference(&self.repair_warnings) {
             warn!("cannot repair: {line}");
         }
         self.repair_warnings = warnings;
         self.note_reaped(&reaped, &evicted);
-        if view.current != self.view.current {
+        if current != self.view.current {
             let was = self.view.current().filter(|record| record.known_revision().is_some());
             self.lost = was.cloned().or(self.lost.take());
         }
         self.housekeeping_due |= !reaped.is_empty();
-        self.view = view;
-        self.unverified |= self.by_commit && self.view.current().is_some_and(|record| !record.is_known());
+        let view = std::mem::take(&mut self.view);
+        self.view = View { generations, current, plan, room, source_failures: Vec::new(), ..view };
+        self.unverified |=
+            in_doubt || self.by_commit && self.view.current().is_some_and(|record| !record.is_known());
         self.view.plan.decisions.retain(|decision| !reaped.contains(&decision.name));
         Ok(())
     }
