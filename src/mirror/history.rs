@@ -37,7 +37,7 @@ const COMMITS_MAX: usize = 20_000;
 const PARENTS_MAX: usize = 200_000;
 
 /// The most pairs of revisions that are remembered because their relation stays unknown.
-const UNTOLD_MAX: usize = 1_000;
+const UNKNOWN_RELATIONS_MAX: usize = 1_000;
 
 /// The known commits, each with its parents.
 #[derive(Debug, Default)]
@@ -117,7 +117,7 @@ impl Mirror {
     pub async fn relation(&mut self, recorded: Revision, named: Revision) -> Result<Relation, Error> {
         let recorded = recorded.0;
         let named = named.0;
-        if self.untold.contains(&(recorded, named)) {
+        if self.unknown_relations.contains(&(recorded, named)) {
             return Ok(Relation::Unknown);
         }
         let shared = Arc::clone(&self.shared);
@@ -139,7 +139,7 @@ impl Mirror {
                     }
                     Err(error) => {
                         if is_lasting(&error) {
-                            self.note_untold(recorded, named);
+                            self.note_unknown_relation(recorded, named);
                         }
                         return relation_or_error(error);
                     }
@@ -148,17 +148,17 @@ impl Mirror {
         }
         let relation = graph.relation(recorded, named);
         if relation == Relation::Unknown {
-            self.note_untold(recorded, named);
+            self.note_unknown_relation(recorded, named);
         }
         Ok(relation)
     }
 
     /// Records that asking again for the relation would have the same result.
-    fn note_untold(&mut self, recorded: ObjectId, named: ObjectId) {
-        if self.untold.len() >= UNTOLD_MAX {
-            self.untold.clear();
+    fn note_unknown_relation(&mut self, recorded: ObjectId, named: ObjectId) {
+        if self.unknown_relations.len() >= UNKNOWN_RELATIONS_MAX {
+            self.unknown_relations.clear();
         }
-        self.untold.insert((recorded, named));
+        self.unknown_relations.insert((recorded, named));
     }
 
     /// Fetches the history of `from`, `depth` commits deep, and adds it to the graph.

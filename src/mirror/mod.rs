@@ -247,7 +247,7 @@ pub struct Mirror {
     /// fetch brings all of them.
     is_source: bool,
     /// Pairs of revisions whose relation stays unknown, however often the remote is asked.
-    untold: HashSet<(ObjectId, ObjectId)>,
+    unknown_relations: HashSet<(ObjectId, ObjectId)>,
     /// Limits how many mirrors index packs at the same time; `None` without other mirrors.
     index_limiter: Option<Arc<IndexLimiter>>,
     /// The mirrors of submodules.
@@ -323,7 +323,7 @@ impl Mirror {
             received: 0,
             is_submodule,
             is_source: false,
-            untold: HashSet::new(),
+            unknown_relations: HashSet::new(),
             index_limiter: None,
             children: modules::Children::new(),
         })
