@@ -351,7 +351,7 @@ fn run(runtime: &Runtime, mut settings: Settings, rules: Option<Rules>) -> Resul
         let delivery = delivery.map(|delivery| delivery.run(ending.clone()));
         let delivery = async {
             if let Some(delivery) = delivery {
-                delivery.await
+                delivery.await;
             }
         };
         let end = run_both(sync.run(draining.clone()), delivery, ending).await;

@@ -56,8 +56,11 @@ struct Inner {
     /// The last rendering in each form.
     rendered: [Option<Rendered>; 2],
     /// The processes that held pins, by generation, and when they were found.
-    holders: Option<(Instant, Vec<(Name, Vec<Holder>)>)>,
+    holders: Option<(Instant, Found)>,
 }
+
+/// The processes that hold pins, by generation.
+type Found = Vec<(Name, Vec<Holder>)>;
 
 struct Rendered {
     at: Instant,
@@ -89,7 +92,7 @@ impl Inner {
     fn add_holders(&mut self, status: &mut Status) {
         let root = PathBuf::from(&status.root);
         let pinned = || status.retired.iter().filter(|generation| generation.pinned);
-        let is_fresh = |(at, found): &(Instant, Vec<(Name, Vec<Holder>)>)| {
+        let is_fresh = |(at, found): &(Instant, Found)| {
             let is_found = |name: &Name| found.iter().any(|(of, _)| of == name);
             at.elapsed() < SHARED && pinned().all(|generation| is_found(&generation.name))
         };

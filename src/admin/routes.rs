@@ -286,9 +286,7 @@ fn unknown(status: &Status, names: &[String]) -> Option<String> {
             "a request names at most {MAX_NAMED} sources; without a name it is for all of them"
         ));
     }
-    if status.last_attempt.is_none() {
-        return None;
-    }
+    status.last_attempt.as_ref()?;
     let is_known = |name: &String| status.sources.iter().any(|source| source.name == *name);
     let name = names.iter().find(|name| !is_known(name))?;
     let what = if status.sources.is_empty() {
