@@ -198,6 +198,7 @@ fn a_commit_makes_just_the_configmaps_again_that_it_feeds() {
 
 #[test]
 fn a_configmap_that_is_left_out_stays_in_the_plan_and_a_file_that_is_left_out_counts_as_absent() {
+    type Case<'c> = (&'c str, bool, &'c [(&'c str, Entry)]);
     let policies = Policies {
         illegal_keys: IllegalKeys::Skip,
         links: Links::Skip,
@@ -205,7 +206,7 @@ fn a_configmap_that_is_left_out_stays_in_the_plan_and_a_file_that_is_left_out_co
         ..Policies::default()
     };
     let file = |number: usize| Entry::File(number.into());
-    let cases: [(&str, bool, &[(&str, Entry)]); 3] = [
+    let cases: [Case<'_>; 3] = [
         ("large", true, &[("large/a", file(6)), ("large/b", file(7))]),
         ("same", false, &[("same/..a", file(1))]),
         ("one", false, &[("one/a", Entry::Other)]),

@@ -188,7 +188,7 @@ fn a_failed_publication_is_taken_back_though_a_hook_that_was_told_of_it_has_pinn
     assert_eq!(store.generations().len(), 1);
     assert!(store.wait_for_deletions(&go()));
     world.assert_tidy();
-    fsx::unlock(&pin.unwrap()).unwrap(); // closing is not enough: see `Consumer`
+    fsx::unlock(pin.unwrap()).unwrap(); // closing is not enough: see `Consumer`
 }
 
 #[test]
