@@ -88,7 +88,7 @@ impl Hidden {
         Self {
             password: first(PASSWORDS, Secret::new),
             private_key: first(PRIVATE_KEYS, Secret::new),
-            credential: first(CREDENTIALS, Secret::holder), // what is secret in it is registered by whoever parses it
+            credential: first(CREDENTIALS, Secret::holder), // its parser registers what is secret in it
             unreadable,
             ..Self::default()
         }
