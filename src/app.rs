@@ -294,7 +294,7 @@ fn run(runtime: &Runtime, mut settings: Settings, rules: Option<Rules>) -> Resul
     let requests = Requests::default();
     let ask = requesting(&requests, ask);
     if let Some(listener) = listener {
-        listener::start(runtime, listener, &settings, &metrics, (&shown, &ask), &draining);
+        listener::start(runtime, listener, &settings, &metrics, &shown, &ask, &draining);
     }
     if settings.telemetry.is_watched() {
         runtime.spawn(show_first_progress(shown.clone()));
@@ -312,7 +312,11 @@ fn run(runtime: &Runtime, mut settings: Settings, rules: Option<Rules>) -> Resul
         Some(Issuance::GitHubApp(_)) => Issued::to(move |well| counted.token(well)),
         _ => Issued::to(move |well| counted.askpass(well)),
     };
-    let sources = settings.sources.take().map(|sources| SetOptions { rules: rules.is_some(), ..sources });
+    let sources = settings.sources.take().map(|sources| SetOptions {
+        rules: rules.is_some(),
+        attempt_is_bounded: true,
+        ..sources
+    });
     let open = || Ok(Upstream::open(settings.mirror.clone(), sources.clone())?);
     let Some(mut upstream) = opening.while_full(open)? else { return ended() };
     upstream.set_requests(requests);

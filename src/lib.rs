@@ -3,8 +3,9 @@
 //!
 //! # Floors
 //!
-//! A module depends only on modules of lower floors; modules of one floor do not depend on each other, except on the
-//! top floor, which is a chain. `tests/floors` fails on a dependency upwards or sideways.
+//! A module may use only modules with a lower number in `tests/floors`, which fails on a violation. The drawing shows
+//! the tens digit as the floor; the inputs are the upper part of floor 3. Floor 0, the inputs, floor 1 and floor 5 have
+//! an order within.
 //!
 //! ```text
 //! 5 edges     main -> cli -> app -> config

@@ -180,8 +180,8 @@ pub struct Delta {
     pub removed_dirs: Vec<Box<[u8]>>,
     /// Directories to create, parents before children.
     pub added_dirs: Vec<Box<[u8]>>,
-    /// Entries to write: path, kind, blob and size.
-    pub written: Vec<(Box<[u8]>, Kind, ObjectId, u64)>,
+    /// Entries to write.
+    pub written: Vec<WrittenEntry>,
     /// The new revision.
     pub revision: Revision,
     /// The new tree.
@@ -192,6 +192,19 @@ pub struct Delta {
     pub entries: u64,
     /// Sum of the sizes of all blobs in the new payload, in bytes.
     pub bytes: u64,
+}
+
+/// One file, link or submodule that a [`Delta`] writes.
+#[derive(Clone, Debug)]
+pub struct WrittenEntry {
+    /// Its path relative to the top.
+    pub path: Box<[u8]>,
+    /// What it becomes on disk.
+    pub kind: Kind,
+    /// The blob's object id; for a submodule the commit's.
+    pub id: ObjectId,
+    /// The blob's size in bytes; 0 for a submodule.
+    pub size: u64,
 }
 
 /// Limits on a payload. All are checked before the first byte is written; the error names the limit and its flag.

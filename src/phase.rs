@@ -241,8 +241,18 @@ impl LastAnswer {
         Self { at: Some(wall), boottime }
     }
 
+    /// Updates the last answer after a poll to the newest of the `sources`. Without sources there is one remote, and
+    /// `is_answered` says whether it has answered now.
+    pub fn update(&mut self, sources: &[SourceStatus], is_answered: bool) {
+        match Self::newest(sources) {
+            Some(newest) => *self = newest,
+            None if is_answered => *self = Self::now(),
+            None => {}
+        }
+    }
+
     /// The newest of several remotes' last answers; `None` if there are no several.
-    pub fn newest(sources: &[SourceStatus]) -> Option<Self> {
+    fn newest(sources: &[SourceStatus]) -> Option<Self> {
         // One that has not answered yet has the time at which it was first followed.
         sources.iter().map(|source| source.last_answer).max_by_key(|last| (last.at.is_some(), last.boottime))
     }

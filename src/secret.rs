@@ -283,10 +283,18 @@ pub fn in_variable(name: &OsStr, value: &OsStr) -> bool {
     SECRETS.contains(&flag) || (flag == "REPO" && redact(&value) != value)
 }
 
-/// Returns true if a hook must not get a variable: it holds a secret [by its name](in_variable), it is one of those
-/// that pass settings to git or a password to ssh, it is the URL of a proxy with a user name, or its value contains a
-/// registered secret.
-pub fn in_variable_of_hook(name: &OsStr, value: &OsStr) -> bool {
+/// Removes the variables from a child program's environment that may hold one of our secrets. Call it before variables
+/// are set: it removes those, too, if ours of the same name holds a secret.
+pub fn withhold_from(command: &mut std::process::Command) {
+    for (name, _) in std::env::vars_os().filter(|(name, value)| is_withheld(name, value)) {
+        command.env_remove(name);
+    }
+}
+
+/// Returns true if a child program must not get a variable of our environment: it holds a secret
+/// [by its name](in_variable), it is one of those that pass settings to git or a password to ssh, it is the URL of a
+/// proxy with a user name, or its value contains a registered secret.
+fn is_withheld(name: &OsStr, value: &OsStr) -> bool {
     let git = ["GIT_CONFIG_KEY_", "GIT_CONFIG_VALUE_", "GIT_CONFIG_COUNT", "GIT_CONFIG_PARAMETERS"];
     let text = name.to_string_lossy();
     in_variable(name, value)
@@ -361,9 +369,9 @@ mod tests {
     }
 
     #[test]
-    fn a_hook_gets_no_variable_with_a_secret_in_it() {
+    fn a_child_program_gets_no_variable_with_a_secret_in_it() {
         register("canary-of-the-environment");
-        let withheld = |name: &str, value: &str| in_variable_of_hook(name.as_ref(), value.as_ref());
+        let withheld = |name: &str, value: &str| is_withheld(name.as_ref(), value.as_ref());
         for (name, value) in [
             ("TREESWAP_PASSWORD", "x"),
             ("GITSYNC_GIT_CONFIG", "x"),

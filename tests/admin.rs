@@ -45,7 +45,7 @@ impl Parts {
             counter.fetch_add(1, Ordering::SeqCst);
         });
         let registry = Arc::new(Mutex::new(Registry::with_prefix("treeswap")));
-        Self { status, looks, state: State { status: receiver, registry, trigger, more: None } }
+        Self { status, looks, state: State { status: receiver, registry, trigger, git_sync_registry: None } }
     }
 }
 

@@ -7,7 +7,7 @@
 //! 0666, in a directory that only the writer can change; the writer reads nothing from it.
 
 use std::io::{ErrorKind, Read};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::fsx;
+use crate::fsx::{self, Inode};
 use crate::phase::Status;
 use crate::repeats::{Repeats, suppressed};
 use crate::secret;
@@ -72,8 +72,8 @@ fn short_path(path: &Path) -> std::io::Result<(std::os::fd::OwnedFd, PathBuf)> {
     Ok((dir, at))
 }
 
-/// Makes the socket, in place of any other, and returns its device and inode. Only the holder of the root's lock may.
-fn bind(path: &Path) -> std::io::Result<(UnixListener, (u64, u64))> {
+/// Makes the socket, in place of any other, and returns its inode. Only the holder of the root's lock may.
+fn bind(path: &Path) -> std::io::Result<(UnixListener, Inode)> {
     let (_dir, at) = short_path(path)?;
     match std::fs::remove_file(&at) {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
@@ -81,17 +81,22 @@ fn bind(path: &Path) -> std::io::Result<(UnixListener, (u64, u64))> {
     }
     let listener = UnixListener::bind(&at)?;
     std::fs::set_permissions(&at, std::fs::Permissions::from_mode(0o666))?;
-    let found = std::fs::symlink_metadata(&at)?;
-    Ok((listener, (found.dev(), found.ino())))
+    let bound = inode_of(&at)?.ok_or(ErrorKind::NotFound)?;
+    Ok((listener, bound))
+}
+
+/// The inode at a path, not following a symlink. `None` if there is nothing.
+fn inode_of(path: &Path) -> std::io::Result<Option<Inode>> {
+    Ok(fsx::stat(rustix::fs::CWD, path)?.map(|found| Inode::of(&found)))
 }
 
 /// Returns true if the path still is our socket.
-fn is_in_place(path: &Path, identity: (u64, u64)) -> bool {
-    std::fs::symlink_metadata(path).is_ok_and(|found| (found.dev(), found.ino()) == identity)
+fn is_in_place(path: &Path, identity: Inode) -> bool {
+    inode_of(path).is_ok_and(|found| found == Some(identity))
 }
 
 /// Removes our socket at shutdown, unless the next writer has replaced it.
-fn remove(path: &Path, identity: (u64, u64)) {
+fn remove(path: &Path, identity: Inode) {
     if is_in_place(path, identity) {
         let _ = std::fs::remove_file(path); // if that fails, the next writer replaces it
     }
@@ -213,6 +218,8 @@ fn connect(path: &Path, timeout: Duration) -> std::io::Result<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::MetadataExt as _;
+
     use tokio::io::AsyncReadExt as _;
 
     use super::*;

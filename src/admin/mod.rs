@@ -117,8 +117,8 @@ pub struct State {
     pub status: tokio::sync::watch::Receiver<Status>,
     /// Metrics; the listener adds its own.
     pub registry: Arc<Mutex<Registry>>,
-    /// A second registry with another prefix (git-sync's names), shown together with the first.
-    pub more: Option<Arc<Mutex<Registry>>>,
+    /// A second registry, with git-sync's names, shown together with the first.
+    pub git_sync_registry: Option<Arc<Mutex<Registry>>>,
     /// Triggers an attempt and returns at once.
     pub trigger: TriggerFn,
 }

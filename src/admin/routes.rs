@@ -124,8 +124,7 @@ async fn readyz(Extract(shared): Extract<Arc<Shared>>, uri: Uri) -> Response {
 
 /// Returns why nothing was published yet. Without a root there are only ConfigMaps.
 fn not_ready_reason(status: &Status) -> &str {
-    let is_rules_only = status.root.is_empty() && status.last_attempt.is_some();
-    let reason = if is_rules_only {
+    let reason = if status.root.is_empty() {
         "the ConfigMaps have not all been as they should be yet"
     } else {
         "no generation was published yet"
@@ -236,7 +235,7 @@ fn media_range(text: &str) -> (String, f32) {
 
 async fn metrics(Extract(shared): Extract<Arc<Shared>>) -> Response {
     let mut text = String::new();
-    let registries = std::iter::once(&shared.state.registry).chain(&shared.state.more);
+    let registries = std::iter::once(&shared.state.registry).chain(&shared.state.git_sync_registry);
     let mut encoded = registries
         .map(|registry| encode_registry(&mut text, &registry.lock().unwrap_or_else(PoisonError::into_inner)));
     let encoded = encoded.try_for_each(|encoded| encoded);

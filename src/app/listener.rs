@@ -20,7 +20,8 @@ pub(super) fn start(
     listener: admin::Listener,
     settings: &Settings,
     metrics: &Metrics,
-    (shown, ask): (&watch::Receiver<Status>, &admin::TriggerFn),
+    status: &watch::Receiver<Status>,
+    trigger: &admin::TriggerFn,
     draining: &CancellationToken,
 ) {
     let serves =
@@ -28,23 +29,23 @@ pub(super) fn start(
     let serves = serves.iter().filter(|(_, served)| *served).map(|(what, _)| format!(" {what}"));
     let serves = format!("liveness{}", serves.collect::<String>());
     info!(name: "listening", endpoint = %listener.address(), serves, "listening at {}", listener.address());
-    let more = settings.git_sync_metrics.then(|| {
+    let git_sync_registry = settings.git_sync_metrics.then(|| {
         let mut registry = Registry::default();
         metrics.git_sync.register(&mut registry);
         Arc::new(Mutex::new(registry))
     });
-    let registry = registry(metrics, settings.metrics);
-    let state = admin::State { status: shown.clone(), registry, more, trigger: Arc::clone(ask) };
-    runtime.spawn(serve(listener, state, draining.clone()));
-}
-
-/// A registry with treeswap's metrics; empty if metrics are turned off (`--http-metrics=false`).
-fn registry(metrics: &Metrics, shown: bool) -> Arc<Mutex<Registry>> {
-    let mut registry = Registry::with_prefix("treeswap");
-    if shown {
+    let mut registry = Registry::with_prefix("treeswap"); // the listener adds metrics of its own
+    if settings.metrics {
         metrics.register(&mut registry);
     }
-    Arc::new(Mutex::new(registry))
+    let state = admin::State {
+        status: status.clone(),
+        registry: Arc::new(Mutex::new(registry)),
+        git_sync_registry,
+        trigger: Arc::clone(trigger),
+    };
+    // A listener that fails cancels its token for the connections that it has, and nothing else.
+    runtime.spawn(serve(listener, state, draining.child_token()));
 }
 
 /// Serves until the process drains. A listener that fails is logged and takes nothing else down: publishing matters

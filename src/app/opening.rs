@@ -38,7 +38,12 @@ impl Opening<'_> {
         loop {
             let full = match open() {
                 Err(error) if error.is_full() => error,
-                opened => return opened.map(Some),
+                opened => {
+                    if failures > 0 && opened.is_ok() {
+                        self.recovered();
+                    }
+                    return opened.map(Some);
+                }
             };
             failures += 1;
             if self.sync.failure_limits.init_failures.is_some_and(|limit| failures >= limit) {
@@ -63,6 +68,15 @@ impl Opening<'_> {
         self.status.send_modify(|status| {
             let failing_since = status.failing_since.or_else(|| Some(Timestamp::now()));
             *status = Status { consecutive_failures: failures.into(), failing_since, ..starting(what) };
+        });
+    }
+
+    /// Ends a series of failures: the first attempt may take long, and must not look like one that failed.
+    fn recovered(&self) {
+        self.metrics.consecutive_failures.set(0);
+        self.status.send_modify(|status| {
+            status.consecutive_failures = 0;
+            status.failing_since = None;
         });
     }
 

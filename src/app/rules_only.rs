@@ -87,7 +87,7 @@ pub(super) fn run(runtime: &Runtime, settings: Settings, rules: &Rules) -> Resul
     let ask = spread(runtime.handle(), settings.trigger_spread, &metrics, Arc::new(ask));
     let ask = requesting(&requests, ask);
     if let Some(listener) = listener {
-        listener::start(runtime, listener, &settings, &metrics, (&shown, &ask), &draining);
+        listener::start(runtime, listener, &settings, &metrics, &shown, &ask, &draining);
     }
     let sources = settings.sources.map(|sources| SetOptions { rules: true, root: false, ..sources });
     let opening = Opening { sync: &settings.sync, draining: &draining, status: &status, metrics: &metrics };
@@ -96,7 +96,7 @@ pub(super) fn run(runtime: &Runtime, settings: Settings, rules: &Rules) -> Resul
     upstream.set_requests(requests);
     upstream.on_answer(move || ask_for_source(Trigger::Source));
     status.send_modify(|status| {
-        status.remote = upstream.remote();
+        status.remote = upstream.shown_name();
         status.last_answer = LastAnswer::not_yet();
         status.ref_name.clone_from(&settings.sync.ref_name);
     });

@@ -1,6 +1,7 @@
-//! Generates and tests the JSON schema with which the Helm chart validates `options`, so that a typo is refused at
-//! install time instead of by a Pod. The syntax of a value follows from the type of the flag's parser
-//! (`config::patterns`); its bounds are found by trying values.
+//! Only tests. They generate (with TREESWAP_TEST_WRITE=1) the JSON schema with which the Helm chart validates `options`,
+//! so that a typo is refused at install time instead of by a Pod, and check that it accepts what the flags accept. The
+//! syntax of a value follows from the type of the flag's parser (`config::patterns`); its bounds are found by trying
+//! values.
 
 use std::any::TypeId;
 use std::collections::BTreeMap;
@@ -19,8 +20,8 @@ use crate::deliver::PoolSpec;
 const SCHEMA: &str = "deploy/helm/treeswap/values.schema.json";
 
 /// Flags that the chart sets itself, or that only make sense in a manual run. The chart's values.yaml names them.
-const NOT_SYNC: [&str; 4] = ["help", "root", "http-bind", "one-time"];
-const NOT_APPLY: [&str; 5] = ["help", "tree", "revision", "force", "dry-run"];
+const SYNC_FLAGS_WITHOUT_SCHEMA: [&str; 4] = ["help", "root", "http-bind", "one-time"];
+const APPLY_FLAGS_WITHOUT_SCHEMA: [&str; 5] = ["help", "tree", "revision", "force", "dry-run"];
 
 /// The command line, to try which values it accepts.
 struct Parser(clap::Command);
@@ -45,9 +46,9 @@ impl Parser {
     fn refuses(&mut self, command: &str, flag: &str, text: &str) -> bool {
         let others =
             [("repo", "https://h/x"), ("rules-in-tree", "rules.yaml"), ("owner", "team"), ("root", "/r")];
-        let others = others.iter().take(if command == "sync" { 4 } else { 3 });
-        let others =
-            others.filter(|(other, _)| *other != flag).map(|(other, text)| format!("--{other}={text}"));
+        let others = others.iter().filter(|(other, _)| *other != flag);
+        let others = others.filter(|(other, _)| command == "sync" || *other != "root");
+        let others = others.map(|(other, text)| format!("--{other}={text}"));
         let words = ["treeswap".to_owned(), command.to_owned()].into_iter().chain(others);
         let matches = self.0.try_get_matches_from_mut(words.chain([format!("--{flag}={text}")]));
         let matches = match matches {
@@ -169,15 +170,16 @@ fn the_charts_schema_of_options_is_the_flags() {
     let text = std::fs::read_to_string(&path).unwrap();
     let mut schema: Value = serde_json::from_str(&text).unwrap();
     let mut parser = Parser::new();
-    schema["$defs"]["sync"] = options(&mut parser, "sync", &NOT_SYNC);
-    let of_root = parser.flags("sync", &NOT_SYNC).into_iter().filter(|arg| {
+    schema["$defs"]["sync"] = options(&mut parser, "sync", &SYNC_FLAGS_WITHOUT_SCHEMA);
+    let of_root = parser.flags("sync", &SYNC_FLAGS_WITHOUT_SCHEMA).into_iter().filter(|arg| {
         super::sync::is_of_root(arg.get_long().unwrap(), arg.get_help_heading().unwrap_or_default())
     });
     let of_root: Vec<String> = of_root.map(|arg| arg.get_long().unwrap().to_owned()).collect();
-    let without_root: Vec<&str> = of_root.iter().map(String::as_str).chain(NOT_SYNC).collect();
+    let without_root: Vec<&str> =
+        of_root.iter().map(String::as_str).chain(SYNC_FLAGS_WITHOUT_SCHEMA).collect();
     schema["$defs"]["follow"] = options(&mut parser, "sync", &without_root);
     schema["properties"]["configMaps"]["else"]["properties"]["options"]["$ref"] = json!("#/$defs/follow");
-    schema["$defs"]["apply"] = options(&mut parser, "apply", &NOT_APPLY);
+    schema["$defs"]["apply"] = options(&mut parser, "apply", &APPLY_FLAGS_WITHOUT_SCHEMA);
     schema["properties"]["configMaps"]["properties"]["leasePool"] =
         json!({"type": "string", "pattern": format!("^$|{}", patterns::pool())});
     let expected = serde_json::to_string_pretty(&schema).unwrap() + "\n";
@@ -191,7 +193,7 @@ fn the_charts_schema_of_options_is_the_flags() {
 }
 
 /// Whether a schema accepts a value; evaluates the keywords used here as Helm does.
-fn takes(schema: &Value, value: &Value, patterns: &mut BTreeMap<String, Regex>) -> bool {
+fn accepts(schema: &Value, value: &Value, patterns: &mut BTreeMap<String, Regex>) -> bool {
     let keyword = |(name, of): (&String, &Value)| match name.as_str() {
         "type" => {
             let is_a = |kind: &Value| match kind.as_str().unwrap() {
@@ -211,8 +213,8 @@ fn takes(schema: &Value, value: &Value, patterns: &mut BTreeMap<String, Regex>) 
         }
         "minimum" => value.as_f64().is_none_or(|number| number >= of.as_f64().unwrap()),
         "maximum" => value.as_f64().is_none_or(|number| number <= of.as_f64().unwrap()),
-        "items" => value.as_array().is_none_or(|all| all.iter().all(|one| takes(of, one, patterns))),
-        "anyOf" => of.as_array().unwrap().iter().any(|one| takes(one, value, patterns)),
+        "items" => value.as_array().is_none_or(|all| all.iter().all(|one| accepts(of, one, patterns))),
+        "anyOf" => of.as_array().unwrap().iter().any(|one| accepts(one, value, patterns)),
         name => panic!("{name} is not known here"),
     };
     schema.as_object().unwrap().iter().all(keyword)
@@ -257,11 +259,13 @@ fn the_charts_schema_and_the_flags_take_the_same_values() {
     let number = |number: f64| if number.fract() == 0.0 { json!(number as i64) } else { json!(number) };
     let texts = TEXTS.iter().flat_map(|texts| texts.split('|')).chain(OUT_OF_BOUNDS).map(|text| json!(text));
     let values: Vec<Value> = texts.chain(numbers.map(number)).chain([json!(true), json!(false)]).collect();
-    let mut took = 0;
+    let mut both_accept = 0;
     let mut refused = 0;
     let mut differ = Vec::new();
     let mut patterns = BTreeMap::new();
-    for (command, without) in [("sync", &NOT_SYNC[..]), ("apply", &NOT_APPLY[..])] {
+    for (command, without) in
+        [("sync", &SYNC_FLAGS_WITHOUT_SCHEMA[..]), ("apply", &APPLY_FLAGS_WITHOUT_SCHEMA[..])]
+    {
         let schema = options(&mut parser, command, without);
         for arg in parser.flags(command, without) {
             let flag = arg.get_long().unwrap();
@@ -271,16 +275,18 @@ fn the_charts_schema_and_the_flags_take_the_same_values() {
             }
             for value in values.iter().filter(|value| value.is_string() || !is_text(&arg)) {
                 let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-                let theirs = takes(schema, value, &mut patterns);
-                let ours = !parser.refuses(command, flag, &text);
-                let lenient = theirs && OUT_OF_BOUNDS.contains(&text.as_str());
-                if theirs != ours && !lenient {
-                    differ.push(format!("--{flag}={text:?}: schema {theirs}, parser {ours}: {schema}"));
+                let schema_accepts = accepts(schema, value, &mut patterns);
+                let parser_accepts = !parser.refuses(command, flag, &text);
+                let lenient = schema_accepts && OUT_OF_BOUNDS.contains(&text.as_str());
+                if schema_accepts != parser_accepts && !lenient {
+                    differ.push(format!(
+                        "--{flag}={text:?}: schema {schema_accepts}, parser {parser_accepts}: {schema}"
+                    ));
                 }
-                *(if theirs && ours { &mut took } else { &mut refused }) += 1;
+                *(if schema_accepts && parser_accepts { &mut both_accept } else { &mut refused }) += 1;
             }
         }
     }
     assert!(differ.is_empty(), "{differ:#?}");
-    assert!(took > 1_000 && refused > 1_000, "{took} {refused}");
+    assert!(both_accept > 1_000 && refused > 1_000, "{both_accept} {refused}");
 }

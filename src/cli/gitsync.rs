@@ -1,7 +1,7 @@
 //! `git-sync` and `treeswap git-sync`: `sync` with git-sync v4's command line, exit codes and use of stdout and stderr.
 
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args as _, FromArgMatches};
@@ -9,7 +9,7 @@ use clap::{Args as _, FromArgMatches};
 use super::flags::FlagOrigins;
 use super::{Exit, manual, run_under_init, usage, version};
 use crate::config::gitsync::{self, Action, Call, ParseError};
-use crate::config::{self, Personality};
+use crate::config::{self, Personality, Settings};
 use crate::store::{OperatorFile, Style};
 use crate::{app, detached_io, human, secret, telemetry};
 
@@ -39,20 +39,15 @@ pub(super) fn run(name: &str, arguments: &[OsString]) -> ExitCode {
 /// Runs the drop-in in this process.
 fn run_here(name: &str, arguments: &[OsString]) -> ExitCode {
     let mut flags = flags();
+    let usage = |flags: &clap::Command| manual::usage(name, flags, manual::width());
     let call = match read(&flags, arguments) {
         Ok(call) => call,
-        Err(error @ ParseError::Arguments(_)) => {
-            return refuse_arguments(&error.to_string(), &[], &manual::usage(name, &flags, manual::width()));
-        }
-        Err(error @ ParseError::Environment(_)) => {
-            say!("FATAL: {error}");
-            return INVALID.into();
-        }
+        Err(error) => return Refusal::from(error).report(&usage(&flags), None),
     };
     let shown = match call.action {
         Action::Run => None,
         Action::Version => Some(format!("{}\n", version())),
-        Action::Help => Some(manual::usage(name, &flags, manual::width())),
+        Action::Help => Some(usage(&flags)),
         Action::Manual => Some(manual::manual(&flags)),
     };
     if let Some(text) = shown {
@@ -63,48 +58,9 @@ fn run_here(name: &str, arguments: &[OsString]) -> ExitCode {
         say!("{note}");
     }
     let error_file = error_file(&call);
-    let refuse = |message: &str, hints: &[String], flags: &clap::Command| {
-        say!("{message}\n{}\n{message}", manual::usage(name, flags, manual::width()).trim_end());
-        say_hints(hints);
-        if let Some(file) = &error_file {
-            // As in git-sync, the plain text. A failed write is ignored, as the message is on stderr, too.
-            let own = file.clone();
-            let text = secret::redacted(message).into_owned();
-            let _ = detached_io::wait_for_io(file.path(), move |_| own.write(text.as_bytes()));
-        }
-    };
-    if let Some(error) = &call.wrong {
-        refuse(&human::one_line(error), &error.hints(), &flags);
-        return INVALID.into();
-    }
-    let given = call.settings.iter().map(|given| format!("--{}={}", given.flag, given.value));
-    let matches = match flags.try_get_matches_from_mut(given) {
-        Ok(matches) => matches,
-        Err(error) => {
-            let (line, hints) = usage::explain(&error, arguments);
-            return refuse_arguments(&line, &hints, &manual::usage(name, &flags, manual::width()));
-        }
-    };
-    let args = match config::Args::from_arg_matches(&matches) {
-        Ok(args) => args,
-        Err(error) => {
-            return refuse_arguments(&error.to_string(), &[], &manual::usage(name, &flags, manual::width()));
-        }
-    };
-    let given = FlagOrigins::of_git_sync(call, &flags, &matches);
-    let settings = match given.settings(&args) {
-        Ok(settings) => settings,
-        Err(error) => {
-            let line = human::one_line(&error);
-            refuse(&line, &error.hints(), &flags);
-            app::write_termination_log(
-                Path::new(&args.root.root),
-                Path::new(&args.logging.termination_log),
-                &line,
-                &error.hints(),
-            );
-            return INVALID.into();
-        }
+    let (settings, given) = match prepare(&mut flags, call, arguments) {
+        Ok(prepared) => prepared,
+        Err(refusal) => return refusal.report(&usage(&flags), error_file.as_ref()),
     };
     let format = settings.telemetry.format();
     match app::sync(settings, None, &given.lines, &given.warnings) {
@@ -116,7 +72,87 @@ fn run_here(name: &str, arguments: &[OsString]) -> ExitCode {
     }
 }
 
-/// Prints why the process ends, and writes it into the error file unless the sync loop has written it already.
+/// Makes the settings of what was called.
+fn prepare(
+    flags: &mut clap::Command,
+    call: Call,
+    arguments: &[OsString],
+) -> Result<(Settings, FlagOrigins), Refusal> {
+    if let Some(error) = &call.first_error {
+        return Err(Refusal::Configuration {
+            line: human::one_line(error),
+            hints: error.hints(),
+            termination_log: None,
+        });
+    }
+    let given = call.settings.iter().map(|given| format!("--{}={}", given.flag, given.value));
+    let matches = flags.try_get_matches_from_mut(given).map_err(|error| {
+        let (line, hints) = usage::explain(&error, arguments);
+        Refusal::Arguments { line, hints }
+    })?;
+    let args = config::Args::from_arg_matches(&matches)
+        .map_err(|error| Refusal::Arguments { line: error.to_string(), hints: Vec::new() })?;
+    let given = FlagOrigins::of_git_sync(call, flags, &matches);
+    let settings = given.settings(&args).map_err(|error| Refusal::Configuration {
+        line: human::one_line(&error),
+        hints: error.hints(),
+        termination_log: Some((args.root.root.into(), args.logging.termination_log.into())),
+    })?;
+    Ok((settings, given))
+}
+
+/// Why nothing is run.
+enum Refusal {
+    /// The command line cannot be parsed.
+    Arguments { line: String, hints: Vec<String> },
+    /// A variable cannot be parsed.
+    Environment(String),
+    /// The configuration is invalid. `termination_log` are the root and the file of the termination log, if it is to be
+    /// written.
+    Configuration { line: String, hints: Vec<String>, termination_log: Option<(PathBuf, PathBuf)> },
+}
+
+impl From<ParseError> for Refusal {
+    fn from(error: ParseError) -> Self {
+        match error {
+            ParseError::Arguments(line) => Self::Arguments { line, hints: Vec::new() },
+            ParseError::Environment(line) => Self::Environment(line),
+        }
+    }
+}
+
+impl Refusal {
+    /// Prints the refusal where git-sync does.
+    fn report(&self, usage: &str, error_file: Option<&OperatorFile>) -> ExitCode {
+        let usage = usage.trim_end();
+        match self {
+            Self::Arguments { line, hints } => {
+                say!("{line}\n{usage}");
+                say_hints(hints);
+                print(&format!("{line}\n")); // on stdout, too, for operators who keep only that
+                Exit::Usage.into()
+            }
+            Self::Environment(line) => {
+                say!("FATAL: {line}");
+                INVALID.into()
+            }
+            Self::Configuration { line, hints, termination_log } => {
+                say!("{line}\n{usage}\n{line}");
+                say_hints(hints);
+                if let Some(file) = error_file {
+                    write_error_file(file, secret::redacted(line).into_owned()); // plain text, as in git-sync
+                }
+                if let Some((root, file)) = termination_log {
+                    app::write_termination_log(root, file, line, hints);
+                }
+                INVALID.into()
+            }
+        }
+    }
+}
+
+/// Prints why the process ends. As git-sync does, also writes it into the error file if the root cannot be made or the
+/// address cannot be bound. The sync loop writes its own failures there; others are only printed.
 fn report_failure(error: &anyhow::Error, format: telemetry::Format, error_file: Option<&OperatorFile>) {
     let app = error.downcast_ref::<app::Error>();
     let ending = app.map_or(telemetry::ExitReason::Other, app::Error::exit_reason);
@@ -130,17 +166,14 @@ fn report_failure(error: &anyhow::Error, format: telemetry::Format, error_file: 
     if let (Some(file), false) = (error_file, matches!(ending, telemetry::ExitReason::Other)) {
         let text =
             serde_json::json!({"Msg": ending.message(), "Err": line, "Args": {"hints": hints}}).to_string();
-        let _ = file.write(secret::redacted(&text).as_bytes()); // a failed write is ignored: it is on stderr, too
+        write_error_file(file, secret::redacted_json(&text));
     }
 }
 
-/// Refuses a command line that cannot be parsed. As git-sync does, prints the error and the usage on stderr, and the
-/// error once more on stdout, for operators who keep only that.
-fn refuse_arguments(message: &str, hints: &[String], usage: &str) -> ExitCode {
-    say!("{message}\n{}", usage.trim_end());
-    say_hints(hints);
-    print(&format!("{message}\n"));
-    Exit::Usage.into()
+/// Writes the error file. A failed write is ignored, as the error is on stderr, too.
+fn write_error_file(file: &OperatorFile, text: String) {
+    let own = file.clone();
+    let _ = detached_io::wait_for_io(file.path(), move |_| own.write(text.as_bytes()));
 }
 
 fn say_hints(hints: &[String]) {

@@ -22,6 +22,9 @@ use crate::desired::{Commit, Directory};
 /// How the names of temporary directories for manifests begin.
 const DRAFT: &str = ".treeswap-render-";
 
+/// The file in such a directory that names, one per line, what is being moved from it into the output directory.
+const MOVED: &str = "moved";
+
 /// Options of `treeswap render`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -110,7 +113,7 @@ fn select<'p>(args: &Args, plan: &'p Plan) -> anyhow::Result<Vec<(&'p ClusterNam
     Ok(all)
 }
 
-/// Writes the manifests to stdout, or as files into a new directory.
+/// Writes the manifests to stdout, or as files into a directory that does not exist or is empty.
 fn write(args: &Args, selected: &[(&ClusterNamespace, &Planned)]) -> anyhow::Result<()> {
     let Some(directory) = &args.output else {
         let mut out = std::io::BufWriter::new(std::io::stdout().lock());
@@ -140,16 +143,28 @@ fn write(args: &Args, selected: &[(&ClusterNamespace, &Planned)]) -> anyhow::Res
         fs_err::rename(&top, &directory)?; // rename(2) replaces an empty directory, and nothing else
         return Ok(());
     }
-    for entry in fs_err::read_dir(&top)? {
-        let entry = entry?;
-        fs_err::rename(entry.path(), directory.join(entry.file_name()))?;
+    let clusters: BTreeSet<String> = selected.iter().map(|(place, _)| file_name(&place.cluster)).collect();
+    let names: Vec<&str> = clusters.iter().map(String::as_str).collect();
+    fs_err::write(draft.path().join(MOVED), names.join("\n"))?;
+    for name in names {
+        fs_err::rename(top.join(name), directory.join(name))?;
     }
     Ok(())
 }
 
+/// Removes what a killed process left in the output directory: its temporary directory, and what it moved from there.
+fn remove_abandoned(directory: &Path) {
+    temporary::remove_abandoned(directory, DRAFT, |draft| {
+        let moved = std::fs::read_to_string(draft.join(MOVED)).unwrap_or_default();
+        for name in moved.lines().filter(|name| !name.is_empty()) {
+            let _ = std::fs::remove_dir_all(directory.join(name)); // it may not have been moved yet
+        }
+    });
+}
+
 /// Refuses an output directory that is not empty: old manifests in it would be applied together with the new ones.
 fn check_empty(directory: &Path) -> anyhow::Result<()> {
-    temporary::remove_abandoned(directory, DRAFT);
+    remove_abandoned(directory);
     let why = match std::fs::read_dir(directory).map(|mut entries| entries.next().is_none()) {
         Ok(true) => return Ok(()),
         Ok(false) => "it is not empty".to_owned(),
@@ -173,4 +188,25 @@ fn file_name(cluster: &str) -> String {
         }
     }
     name
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_killed_process_moved_is_no_reason_to_refuse_the_directory() {
+        let output = tempfile::tempdir().unwrap();
+        let draft = output.path().join(format!("{DRAFT}killed"));
+        std::fs::create_dir_all(draft.join("manifests/b")).unwrap();
+        std::fs::create_dir(output.path().join("a")).unwrap();
+        std::fs::write(draft.join("treeswap.lock"), "").unwrap();
+        assert!(check_empty(output.path()).is_err(), "nobody's entry without a record");
+
+        std::fs::create_dir_all(draft.join("manifests/b")).unwrap();
+        std::fs::write(draft.join("treeswap.lock"), "").unwrap();
+        std::fs::write(draft.join(MOVED), "a\nb").unwrap();
+        check_empty(output.path()).unwrap();
+        assert_eq!(std::fs::read_dir(output.path()).unwrap().count(), 0);
+    }
 }

@@ -28,7 +28,7 @@ impl TempDir {
 
     /// Makes a directory whose name begins with `prefix`, after removing those that killed processes left.
     pub(super) fn new_in(parent: &Path, prefix: &str) -> io::Result<Self> {
-        remove_abandoned(parent, prefix);
+        remove_abandoned(parent, prefix, |_| ());
         let dir = tempfile::Builder::new().prefix(prefix).tempdir_in(parent)?;
         let new = dir.path().join("new.lock");
         let lock = File::create_new(&new)?;
@@ -52,8 +52,8 @@ impl TempDir {
 }
 
 /// Removes the directories of this user in `parent` whose name begins with `prefix` and whose process has ended. What
-/// cannot be removed is left: the next process tries again.
-pub(super) fn remove_abandoned(parent: &Path, prefix: &str) {
+/// cannot be removed is left: the next process tries again. `before` is called with each before it is removed.
+pub(super) fn remove_abandoned(parent: &Path, prefix: &str, before: impl Fn(&Path)) {
     let user = rustix::process::geteuid().as_raw();
     for entry in std::fs::read_dir(parent).into_iter().flatten().flatten() {
         let is_alike = entry.file_name().as_bytes().starts_with(prefix.as_bytes());
@@ -64,6 +64,7 @@ pub(super) fn remove_abandoned(parent: &Path, prefix: &str) {
             && let Ok(lock) = File::open(entry.path().join(LOCK))
             && matches!(fsx::try_lock(&lock), Ok(Lock::Taken))
         {
+            before(&entry.path());
             let _ = std::fs::remove_dir_all(entry.path());
         }
     }

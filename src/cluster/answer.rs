@@ -58,7 +58,7 @@ impl<'de> Deserialize<'de> for Partial {
         struct Raw {
             metadata: ObjectMeta,
         }
-        let meta = Meta::read(Raw::deserialize(from)?.metadata);
+        let meta = Meta::from_kube(Raw::deserialize(from)?.metadata);
         meta.map(|meta| Self { meta }).ok_or_else(|| D::Error::custom("no uid"))
     }
 }

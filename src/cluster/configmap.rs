@@ -90,7 +90,7 @@ impl Cluster {
         let request = Request::new(Operation::of(Verb::Get, Kind::ConfigMap, namespace, name));
         let found: Option<KubeConfigMap> = self.inner.find(&request).await?;
         found
-            .map(|object| ConfigMap::read(object).ok_or_else(|| self.inner.malformed_response(&request)))
+            .map(|object| ConfigMap::from_kube(object).ok_or_else(|| self.inner.malformed_response(&request)))
             .transpose()
     }
 

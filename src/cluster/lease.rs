@@ -32,6 +32,6 @@ impl Cluster {
     }
 
     fn lease_of(&self, request: &Request, object: KubeLease) -> Result<Lease, Error> {
-        Lease::read(object).ok_or_else(|| self.inner.malformed_response(request))
+        Lease::from_kube(object).ok_or_else(|| self.inner.malformed_response(request))
     }
 }

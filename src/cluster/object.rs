@@ -29,12 +29,12 @@ pub struct Meta {
     pub deleting: bool,
     /// Finalizers and owner references belong to others; a replacement keeps them.
     finalizers: Option<Vec<String>>,
-    owners: Option<Vec<OwnerReference>>,
+    owner_references: Option<Vec<OwnerReference>>,
 }
 
 impl Meta {
     /// Converts metadata as received; `None` without a namespace, a name or a uid.
-    pub(super) fn read(meta: ObjectMeta) -> Option<Self> {
+    pub(super) fn from_kube(meta: ObjectMeta) -> Option<Self> {
         Some(Self {
             namespace: meta.namespace?,
             name: meta.name?,
@@ -44,7 +44,7 @@ impl Meta {
             annotations: meta.annotations.unwrap_or_default(),
             deleting: meta.deletion_timestamp.is_some(),
             finalizers: meta.finalizers,
-            owners: meta.owner_references,
+            owner_references: meta.owner_references,
         })
     }
 }
@@ -61,10 +61,10 @@ pub struct ConfigMap {
 }
 
 impl ConfigMap {
-    pub(super) fn read(object: KubeConfigMap) -> Option<Self> {
+    pub(super) fn from_kube(object: KubeConfigMap) -> Option<Self> {
         let binary = object.binary_data.unwrap_or_default();
         Some(Self {
-            meta: Meta::read(object.metadata)?,
+            meta: Meta::from_kube(object.metadata)?,
             content: Current {
                 data: object.data.unwrap_or_default(),
                 binary: binary.into_iter().map(|(key, bytes)| (key, bytes.0)).collect(),
@@ -90,12 +90,12 @@ pub struct Draft {
 }
 
 impl Draft {
-    /// Converts to the object to send. With `read`, under the precondition that it is still the live object.
-    pub(super) fn into_kube(self, read: Option<&Meta>) -> KubeConfigMap {
+    /// Converts to the object to send. With `replaces`, the write succeeds only if that version is still the live one.
+    pub(super) fn into_kube(self, replaces: Option<&Meta>) -> KubeConfigMap {
         let Self { namespace, name, labels, annotations, content } = self;
         let binary = content.binary.into_iter().map(|(key, bytes)| (key, ByteString(bytes)));
         KubeConfigMap {
-            metadata: metadata(namespace, name, labels, annotations, read),
+            metadata: metadata(namespace, name, labels, annotations, replaces),
             data: Some(content.data),
             binary_data: Some(binary.collect()),
             immutable: None,
@@ -110,8 +110,8 @@ pub struct Lease {
     pub meta: Meta,
     /// The identity of its holder; `None` if it is free.
     pub holder: Option<String>,
-    /// How long it is valid without being renewed, in seconds.
-    pub duration: Option<i32>,
+    /// How long it is valid without being renewed.
+    pub duration_seconds: Option<i32>,
     /// When the holder acquired it, by the holder's clock.
     pub acquired: Option<Timestamp>,
     /// When the holder last renewed it, by the holder's clock: only a change of it means something to others.
@@ -121,12 +121,12 @@ pub struct Lease {
 }
 
 impl Lease {
-    pub(super) fn read(object: KubeLease) -> Option<Self> {
+    pub(super) fn from_kube(object: KubeLease) -> Option<Self> {
         let spec = object.spec.unwrap_or_default();
         Some(Self {
-            meta: Meta::read(object.metadata)?,
+            meta: Meta::from_kube(object.metadata)?,
             holder: spec.holder_identity.filter(|holder| !holder.is_empty()),
-            duration: spec.lease_duration_seconds,
+            duration_seconds: spec.lease_duration_seconds,
             acquired: spec.acquire_time.map(|time| time.0),
             renewed: spec.renew_time.map(|time| time.0),
             transitions: spec.lease_transitions.unwrap_or(0),
@@ -147,8 +147,8 @@ pub struct LeaseDraft {
     pub annotations: BTreeMap<String, String>,
     /// The identity of its holder; `None` to release it.
     pub holder: Option<String>,
-    /// How long it is valid without being renewed, in seconds: at least 1.
-    pub duration: i32,
+    /// How long it is valid without being renewed: at least 1.
+    pub duration_seconds: i32,
     /// When the holder acquired it.
     pub acquired: Option<Timestamp>,
     /// When it is renewed, which is now.
@@ -158,13 +158,13 @@ pub struct LeaseDraft {
 }
 
 impl LeaseDraft {
-    /// Converts to the object to send. With `read`, under the precondition that it is still the live object.
-    pub(super) fn into_kube(self, read: Option<&Meta>) -> KubeLease {
+    /// Converts to the object to send. With `replaces`, the write succeeds only if that version is still the live one.
+    pub(super) fn into_kube(self, replaces: Option<&Meta>) -> KubeLease {
         KubeLease {
-            metadata: metadata(self.namespace, self.name, self.labels, self.annotations, read),
+            metadata: metadata(self.namespace, self.name, self.labels, self.annotations, replaces),
             spec: Some(LeaseSpec {
                 holder_identity: Some(self.holder.unwrap_or_default()),
-                lease_duration_seconds: Some(self.duration),
+                lease_duration_seconds: Some(self.duration_seconds),
                 acquire_time: self.acquired.map(MicroTime),
                 renew_time: self.renewed.map(MicroTime),
                 lease_transitions: Some(self.transitions),
@@ -179,17 +179,17 @@ fn metadata(
     name: String,
     labels: BTreeMap<String, String>,
     annotations: BTreeMap<String, String>,
-    read: Option<&Meta>,
+    replaces: Option<&Meta>,
 ) -> ObjectMeta {
     ObjectMeta {
         namespace: Some(namespace),
         name: Some(name),
         labels: Some(labels),
         annotations: Some(annotations),
-        uid: read.map(|read| read.uid.clone()),
-        resource_version: read.map(|read| read.resource_version.clone()),
-        finalizers: read.and_then(|read| read.finalizers.clone()),
-        owner_references: read.and_then(|read| read.owners.clone()),
+        uid: replaces.map(|meta| meta.uid.clone()),
+        resource_version: replaces.map(|meta| meta.resource_version.clone()),
+        finalizers: replaces.and_then(|meta| meta.finalizers.clone()),
+        owner_references: replaces.and_then(|meta| meta.owner_references.clone()),
         ..ObjectMeta::default()
     }
 }

@@ -1,5 +1,6 @@
-//! Runs the credential plugin that a kubeconfig names (`exec`), as client-go does, but with a deadline. Its standard
-//! output goes only into the connection's credentials; it inherits our standard error, as with other clients.
+//! Runs the credential plugin that a kubeconfig names (`exec`), like client-go, with a deadline and without our
+//! secrets. Its standard output goes only into the connection's credentials; it inherits our standard error, as with
+//! other clients.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -38,6 +39,7 @@ struct Status {
 /// when those expire; `None` if there is no plugin or it does not say.
 pub(super) async fn resolve(user: &mut AuthInfo, limit: Duration) -> Result<Option<Timestamp>, ConfigError> {
     let inline = user.token.is_some() || user.token_file.is_some() || user.username.is_some();
+    // Taken in any case, so that kube never runs it: it would do so without a deadline and with our secrets.
     let Some(exec) = user.exec.take().filter(|_| !inline) else { return Ok(None) };
     let command = exec.command.clone().unwrap_or_default();
     let unusable = |why| ConfigError::PluginAnswer { command: command.clone(), why };
@@ -71,17 +73,12 @@ async fn run(exec: &ExecConfig, command: &str, limit: Duration) -> Result<Vec<u8
     }
     let info = json!({ "apiVersion": exec.api_version, "kind": "ExecCredential", "spec": spec });
     let mut program = tokio::process::Command::new(command);
+    secret::withhold_from(program.as_std_mut()); // first, so that the kubeconfig can set a variable of the same name
     program.args(exec.args.iter().flatten()).env("KUBERNETES_EXEC_INFO", info.to_string());
     for variable in exec.env.iter().flatten() {
         if let (Some(name), Some(value)) = (variable.get("name"), variable.get("value")) {
             program.env(name, value);
         }
-    }
-    for name in exec.drop_env.iter().flatten() {
-        program.env_remove(name);
-    }
-    for (name, _) in std::env::vars_os().filter(|(name, value)| secret::in_variable_of_hook(name, value)) {
-        program.env_remove(name);
     }
     program.stdin(Stdio::null()).stdout(Stdio::piped());
     let mut all = Descendants::start(program).map_err(start)?;

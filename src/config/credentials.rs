@@ -24,7 +24,6 @@ pub(super) fn named(
     password: Option<&Variable>,
 ) -> Result<Vec<Credential>, Error> {
     let given = &args.credentials;
-    secret::register_user(&given.username); // it may be a token, and the log starts before its first use
     if given.password.is_some() {
         return Err(Error::Password {
             what: "--password",

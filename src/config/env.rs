@@ -136,11 +136,23 @@ fn instead_of(rest: &str) -> Option<String> {
     instead_of_flag(flag)
 }
 
+/// Variables that hooks, `pin` and `watch` set for what they run, which may be this program, and one that every command
+/// reads.
+const SET_BY_US: [&str; 7] = [
+    "GITSYNC_HASH",
+    "TREESWAP_DIR",
+    "TREESWAP_GENERATION",
+    "TREESWAP_LOG_FORMAT",
+    "TREESWAP_PROCESS",
+    "TREESWAP_REVISION",
+    "TREESWAP_REVISIONS",
+];
+
 /// One warning for each variable in `set` that is not read although it has one of our prefixes, or git-sync reads it.
 pub fn warnings(command: &Command, origins: &Origins, set: impl Iterator<Item = String>) -> Vec<String> {
     let personality = origins.personality();
-    let mut known: Vec<String> =
-        PASSWORDS.into_iter().chain(PRIVATE_KEYS).chain(CREDENTIALS).map(str::to_owned).collect();
+    let secrets = PASSWORDS.into_iter().chain(PRIVATE_KEYS).chain(CREDENTIALS);
+    let mut known: Vec<String> = secrets.chain(SET_BY_US).map(str::to_owned).collect();
     if personality == Personality::GitSync {
         known.extend(older_names().map(str::to_owned));
     }
@@ -222,7 +234,9 @@ mod tests {
             "GITSYNC_STALE_WORKTREE_TIMEOUT",
             "GITSYNC_REF",
             "TREESWAP_REPOSITORY",
+            "TREESWAP_REVISION",
             "GITSYNC_HASH",
+            "GITSYNC_NOTHING_SUCH",
             "GIT_SYNC_BRANCH",
             "TREESWAP_PORT",
             "TREESWAP_SERVICE_HOST",
@@ -235,7 +249,7 @@ mod tests {
         let set = set.iter().map(|name| (*name).to_owned());
         let said = warnings(&command(), &Origins::default(), set);
         assert_eq!(said.len(), 3, "{said:#?}");
-        assert!(said[0].contains("TREESWAP_REPOSITORY") && said[1].contains("GITSYNC_HASH"));
+        assert!(said[0].contains("TREESWAP_REPOSITORY") && said[1].contains("GITSYNC_NOTHING_SUCH"));
         assert!(
             said[2].ends_with("and has no effect: use --ref"),
             "not a variable that is refused in turn: {said:#?}"

@@ -90,6 +90,7 @@ impl Check<'_> {
             backoff,
             timeout,
             one_time,
+            attempt_is_bounded: false,
             rules: false,
             root: true,
         })

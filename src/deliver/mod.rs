@@ -68,7 +68,7 @@ pub use follow::{LoopEvent, LoopTiming, follow};
 pub use lease::Leases;
 pub use ledgers::updated_ledgers;
 pub use places::{BadPlaces, PoolSpec};
-pub use report::{Outcome, Report, Target};
+pub use report::{Outcome, Report, Target, Unread};
 
 use crate::cluster::{Clusters, ConfigError};
 use crate::configmap::apply::{Adopt, Desired, Owner, Policy, PruneLimit, RepairLimit};

@@ -43,12 +43,17 @@ pub(super) fn report_unknown(error: &Error, unneeded: bool, notes: &mut Notes) -
         notes.add(format!(
             "no rule names it, and it is not known whether it has ConfigMaps of this owner: {line}"
         ));
-    } else if matches!(error.why, Failure::Forbidden { .. }) {
+    } else if is_denied(error) {
         notes.add(format!("namespaces that no rule names any more are not pruned: {line}"));
     } else {
         return Some(line);
     }
     None
+}
+
+/// Returns true if the orphaned namespaces stay unknown until an operator grants the right to list inventories.
+pub(super) fn is_denied(error: &Error) -> bool {
+    matches!(error.why, Failure::Forbidden { .. })
 }
 
 /// Returns the orphaned namespaces in which nothing may be deleted, with the results of their targets. Another

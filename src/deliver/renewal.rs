@@ -84,7 +84,10 @@ impl LeaseAcquirer {
         let found = found.map_err(|error| human::one_line(&error))?;
         let holding = found.as_ref().map(|lease| Holding {
             holder: lease.holder.clone(),
-            duration: lease.duration.and_then(|seconds| u64::try_from(seconds).ok()).map(Duration::from_secs),
+            duration: lease
+                .duration_seconds
+                .and_then(|seconds| u64::try_from(seconds).ok())
+                .map(Duration::from_secs),
             version: format!("{} {}", lease.meta.uid, lease.meta.resource_version),
         });
         let availability =
@@ -125,7 +128,7 @@ impl LeaseAcquirer {
             labels,
             annotations,
             holder: Some(self.identity.clone()),
-            duration: i32::try_from(self.duration.as_millis().div_ceil(1_000)).unwrap_or(i32::MAX),
+            duration_seconds: i32::try_from(self.duration.as_millis().div_ceil(1_000)).unwrap_or(i32::MAX),
             acquired: Some(now),
             renewed: Some(now),
             transitions: read.map_or(0, |read| read.transitions.saturating_add(1)),
@@ -166,7 +169,7 @@ impl RenewedLease {
             labels: lease.meta.labels.clone(),
             annotations: lease.meta.annotations.clone(),
             holder: None,
-            duration: lease.duration.unwrap_or(1),
+            duration_seconds: lease.duration_seconds.unwrap_or(1),
             acquired: lease.acquired,
             renewed: Some(Timestamp::now()),
             transitions: lease.transitions,

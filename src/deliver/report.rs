@@ -167,10 +167,54 @@ pub struct Report {
     /// With several sources: those that did not answer, and why. Targets that depend on them were not written.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unanswered: Vec<String>,
-    /// The clusters of which some ConfigMaps may be missing in `targets`: any of `failures` is about the cluster, or it
-    /// or a namespace of it could not be read or must not be written.
+    /// The clusters that any of `failures` is about or that were not read as a whole, each with the namespaces of which
+    /// some ConfigMaps may be missing in `targets`.
     #[serde(skip)]
-    pub unfinished: BTreeSet<String>,
+    pub unfinished: BTreeMap<String, Unread>,
+}
+
+/// The namespaces of a cluster that could not be read or must not be written: a report has only the ConfigMaps there
+/// that files feed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Unread {
+    /// These.
+    Only(BTreeSet<String>),
+    /// All but these.
+    AllBut(BTreeSet<String>),
+}
+
+impl Default for Unread {
+    fn default() -> Self {
+        Self::Only(BTreeSet::new())
+    }
+}
+
+impl Unread {
+    /// Returns all namespaces of a cluster.
+    pub(super) fn all() -> Self {
+        Self::AllBut(BTreeSet::new())
+    }
+
+    /// Adds a namespace.
+    pub(super) fn add(&mut self, namespace: &str) {
+        let _ = match self {
+            Self::Only(unread) => unread.insert(namespace.to_owned()),
+            Self::AllBut(read) => read.remove(namespace),
+        };
+    }
+
+    /// Returns true if it has a namespace.
+    pub fn has(&self, namespace: &str) -> bool {
+        match self {
+            Self::Only(unread) => unread.contains(namespace),
+            Self::AllBut(read) => !read.contains(namespace),
+        }
+    }
+
+    /// Returns true if everything was read.
+    fn is_empty(&self) -> bool {
+        matches!(self, Self::Only(unread) if unread.is_empty())
+    }
 }
 
 /// The result for one cluster.
@@ -180,9 +224,8 @@ pub(super) struct ClusterOutcome {
     pub(super) targets: Vec<Target>,
     pub(super) notes: Vec<String>,
     pub(super) failures: Vec<String>,
-    /// True if the cluster or a namespace of it could not be read or must not be written: then `targets` has only what
-    /// files feed there.
-    pub(super) is_partial: bool,
+    /// The namespaces of which `targets` has only what files feed.
+    pub(super) unread: Unread,
 }
 
 impl ClusterOutcome {
@@ -190,7 +233,7 @@ impl ClusterOutcome {
     pub(super) fn failed(desired: &Desired, cluster: &str, why: &str, hints: &[String]) -> Self {
         let targets = all_failed(desired, cluster, why, hints);
         let (notes, failures) = (Vec::new(), Vec::new());
-        Self { revision: desired.revision, targets, notes, failures, is_partial: true }
+        Self { revision: desired.revision, targets, notes, failures, unread: Unread::all() }
     }
 }
 
@@ -263,14 +306,14 @@ impl Report {
             notes: Vec::new(),
             failures: Vec::new(),
             unanswered: unanswered.collect(),
-            unfinished: BTreeSet::new(),
+            unfinished: BTreeMap::new(),
         }
     }
 
     /// Adds the result for one cluster.
     pub(super) fn add(&mut self, cluster: String, ended: ClusterOutcome) {
-        if ended.is_partial || !ended.failures.is_empty() {
-            self.unfinished.insert(cluster);
+        if !ended.unread.is_empty() || !ended.failures.is_empty() {
+            self.unfinished.insert(cluster, ended.unread);
         }
         self.targets.extend(ended.targets);
         self.targets
@@ -303,7 +346,7 @@ impl Report {
     pub fn clusters_in_sync(&self) -> BTreeMap<&str, bool> {
         let mut in_sync = BTreeMap::new();
         for target in &self.targets {
-            let finished = !self.unfinished.contains(&target.cluster);
+            let finished = !self.unfinished.contains_key(&target.cluster);
             *in_sync.entry(target.cluster.as_str()).or_insert(finished) &= target.outcome.is_success();
         }
         in_sync

@@ -1,6 +1,7 @@
 //! Handles a ref whose revision does not descend from the one recorded in a cluster: waits in case a replica of the
 //! remote lags, then applies or refuses by [`OnRewind`].
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -16,12 +17,17 @@ use crate::sources::{Recorded, Source};
 
 /// The pause between two requests to a remote whose ref went back.
 const LAG_PAUSE: Duration = Duration::from_millis(500);
+/// How many revisions of annotations the remote is asked about for one cluster. Each costs it several requests, and
+/// whoever may write a ConfigMap can annotate it with any revision. Deliveries that were killed leave few of them.
+const ANNOTATED_MAX: usize = 8;
 
 /// A recorded revision, and whom it concerns.
 struct Origin {
     recorded: Recorded,
     /// The namespaces whose objects have it; `None` if an inventory has it, which concerns the whole cluster.
     namespaces: Option<BTreeSet<String>>,
+    /// False if it is one annotation too many: then the remote is not asked, and the relation counts as unknown.
+    is_asked: bool,
 }
 
 /// Checks the new revision against those that are recorded in the namespaces, in the inventory and on the objects that
@@ -35,7 +41,7 @@ pub(super) async fn check_rewind<S: Source>(
     lag_deadline: &mut Option<Instant>,
     notes: &mut Notes,
 ) -> Result<BTreeMap<String, String>, (Outcome, String)> {
-    let SurveyContext { options, cancel, .. } = writer.reader;
+    let SurveyContext { options, .. } = writer.reader;
     let named = writer.desired.revision;
     let mut held = BTreeMap::new();
     if !writer.source.follows() {
@@ -44,24 +50,9 @@ pub(super) async fn check_rewind<S: Source>(
     let holds = options.on_rewind == OnRewind::Hold;
     // The revision of a set is no commit: without the commits of its sources its relation cannot be known.
     let with_objects = writer.desired.sources.revisions().is_empty();
-    for Origin { recorded, namespaces } in origins(surveys, named, with_objects) {
-        let from = recorded.revision.short();
-        let moved = describe_moves(&recorded.sources, &writer.desired.sources.revisions());
-        let relation = match or_cancelled(cancel, writer.source.relation(recorded, named)).await {
-            Ok(relation) => relation,
-            // With `Hold` an unknown relation would refuse the revision. As the remote may answer soon, it is asked
-            // again.
-            Err(error) if holds || cancel.is_cancelled() => {
-                let stop = StopReason::RefUnknown(error);
-                writer.stop(stop.clone());
-                return Err((Outcome::Skipped, stop.to_string()));
-            }
-            Err(_) => Relation::Unknown,
-        };
-        // An annotation may be anybody's, so it counts only if the remote has that commit.
-        if namespaces.is_some() && !matches!(relation, Relation::Behind | Relation::Diverged) {
-            continue;
-        }
+    for origin in origins(surveys, named, with_objects) {
+        let relation = relation_to(writer, &origin).await;
+        let relation = relation.map_err(|stop| (Outcome::Skipped, stop.to_string()))?;
         if matches!(relation, Relation::Behind | Relation::UnknownToRemote) && !options.dry_run {
             let lag = options.lag;
             let until = *lag_deadline.get_or_insert_with(|| Instant::now() + lag);
@@ -70,6 +61,13 @@ pub(super) async fn check_rewind<S: Source>(
                 return Err((Outcome::Skipped, why));
             }
         }
+        let Origin { recorded, namespaces, .. } = origin;
+        // An annotation may be anybody's, so it does not count if the remote does not have its commit. It may also be
+        // ours, and the remote a replica that lags: that was waited for.
+        if namespaces.is_some() && relation == Relation::UnknownToRemote {
+            continue;
+        }
+        let from = recorded.revision.short();
         let to = named.short();
         let what = match relation {
             Relation::Ahead => continue,
@@ -84,6 +82,7 @@ pub(super) async fn check_rewind<S: Source>(
                 format!("it is not known whether {to} is a descendant of the recorded revision {from}")
             }
         };
+        let moved = describe_moves(&recorded.sources, &writer.desired.sources.revisions());
         let what = format!("{what}{moved}");
         if holds {
             let why = format!("{what}, and only fast-forwards are applied");
@@ -96,38 +95,73 @@ pub(super) async fn check_rewind<S: Source>(
     Ok(held)
 }
 
-/// Returns the recorded revisions other than `named`, each once.
-fn origins(surveys: &[NamespaceSurvey], named: Revision, with_objects: bool) -> impl Iterator<Item = Origin> {
+/// Returns the relation of the new revision to a recorded one. `Err` if nothing may be written before it is known; then
+/// the batch is stopped.
+async fn relation_to<S: Source>(writer: &Writer<'_, S>, origin: &Origin) -> Result<Relation, StopReason> {
+    let SurveyContext { options, cancel, .. } = writer.reader;
+    if !origin.is_asked {
+        return Ok(Relation::Unknown);
+    }
+    let answer = writer.source.relation(origin.recorded.clone(), writer.desired.revision);
+    let error = match or_cancelled(cancel, answer).await {
+        Ok(relation) => return Ok(relation),
+        Err(error) => error,
+    };
+    // With `Hold` an unknown relation would refuse the revision. As the remote may answer soon, it is asked again. What
+    // an annotation names may never be answered, and must not stop namespaces that do not have it.
+    let holds_all = options.on_rewind == OnRewind::Hold && origin.namespaces.is_none();
+    if !holds_all && !cancel.is_cancelled() {
+        return Ok(Relation::Unknown);
+    }
+    let stop = StopReason::RefUnknown(error);
+    writer.stop(stop.clone());
+    Err(stop)
+}
+
+/// Returns the recorded revisions other than `named`, each once: first those of inventories.
+fn origins(surveys: &[NamespaceSurvey], named: Revision, with_objects: bool) -> Vec<Origin> {
     let mut origins: BTreeMap<Revision, Origin> = BTreeMap::new();
     for recorded in surveys.iter().filter_map(|survey| survey.recorded.clone()) {
-        origins.insert(recorded.revision, Origin { recorded, namespaces: None });
-    }
-    for survey in surveys.iter().filter(|_| with_objects) {
-        for recorded in unrecorded_revisions(survey) {
-            let new = || Origin { recorded: recorded.clone(), namespaces: Some(BTreeSet::new()) };
-            let origin = origins.entry(recorded.revision).or_insert_with(new);
-            if let Some(namespaces) = &mut origin.namespaces {
-                namespaces.insert(survey.namespace.clone());
-            }
-        }
+        origins.insert(recorded.revision, Origin { recorded, namespaces: None, is_asked: true });
     }
     origins.remove(&named);
-    origins.into_values()
+    // By revision: the least position among the annotations of a namespace, and all namespaces that have it.
+    let mut annotated: BTreeMap<Revision, (usize, BTreeSet<String>)> = BTreeMap::new();
+    for survey in surveys.iter().filter(|_| with_objects) {
+        let revisions = unrecorded_revisions(survey).into_iter();
+        let new = revisions.filter(|revision| *revision != named && !origins.contains_key(revision));
+        for (position, revision) in new.enumerate() {
+            let (least, namespaces) = annotated.entry(revision).or_insert((position, BTreeSet::new()));
+            *least = position.min(*least);
+            namespaces.insert(survey.namespace.clone());
+        }
+    }
+    // Each namespace has its turn, so that many annotations in one of them do not keep those of others from being asked
+    // for. A delivery that was killed left the same revision in several namespaces.
+    let mut annotated: Vec<_> = annotated.into_iter().collect();
+    annotated.sort_by_key(|(_, (least, namespaces))| (*least, Reverse(namespaces.len())));
+    let annotated = annotated.into_iter().enumerate().map(|(at, (revision, (_, namespaces)))| Origin {
+        recorded: Recorded { revision, sources: BTreeMap::new() },
+        namespaces: Some(namespaces),
+        is_asked: at < ANNOTATED_MAX,
+    });
+    origins.into_values().chain(annotated).collect()
 }
 
 /// Returns the revisions of our objects that are about to be replaced or deleted, where the inventory has another one:
 /// a delivery wrote them and ended before it recorded them.
-fn unrecorded_revisions(survey: &NamespaceSurvey) -> impl Iterator<Item = Recorded> {
+fn unrecorded_revisions(survey: &NamespaceSurvey) -> BTreeSet<Revision> {
     let ours =
         survey.items.iter().filter(|item| item.decision.writes() && item.decision.claim == Claim::Ours);
-    ours.filter_map(|item| {
+    let unrecorded = ours.filter_map(|item| {
         let revision = item.meta.as_ref()?.annotations.get(names::REVISION)?;
         let entry = survey.marker.entries.get(&item.name);
         if entry.is_some_and(|entry| entry.revision == *revision) {
             return None;
         }
-        Some(Recorded { revision: parse_revision(revision)?, sources: BTreeMap::new() })
-    })
+        parse_revision(revision)
+    });
+    unrecorded.collect()
 }
 
 /// Lists the sources whose commits differ, as the set's own commit ids say nothing to a person. Empty with one source.
@@ -154,54 +188,137 @@ async fn wait_for_other_revision<S: Source>(writer: &Writer<'_, S>) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, Mutex};
+
     use tokio_util::sync::CancellationToken;
 
-    use super::super::testing::{Remote, cluster, desired, options, revision, survey};
+    use super::super::testing::{cluster, desired, options, revision, survey};
     use super::*;
-    use crate::configmap::apply::{Action, Decision};
+    use crate::configmap::apply::{Action, Decision, Desired};
     use crate::deliver::Options;
+    use crate::sources::{Named, SourceError};
+
+    /// A remote that names revision 2, and always gives the same relation.
+    struct Remote {
+        relation: Result<Relation, SourceError>,
+        /// The revisions whose relation was asked for.
+        asked: Mutex<Vec<Revision>>,
+        /// When its ref moves on to revision 3.
+        moves: Option<Instant>,
+    }
+
+    impl Remote {
+        fn new(relation: Result<Relation, SourceError>) -> Self {
+            Self { relation, asked: Mutex::default(), moves: None }
+        }
+    }
+
+    impl Source for Remote {
+        async fn resolve(&self) -> Result<Named, SourceError> {
+            let has_moved = self.moves.is_some_and(|at| Instant::now() >= at);
+            Ok(revision(if has_moved { 3 } else { 2 }).into())
+        }
+
+        async fn desired(&self, _: Named) -> Result<Arc<Desired>, SourceError> {
+            Ok(Arc::new(desired()))
+        }
+
+        async fn relation(&self, recorded: Recorded, _: Revision) -> Result<Relation, SourceError> {
+            self.asked.lock().unwrap().push(recorded.revision);
+            self.relation.clone()
+        }
+    }
 
     /// Two namespaces; in the first one, an object has an annotation with revision 1, which no inventory has.
     fn surveys() -> [NamespaceSurvey; 2] {
         let replaced = || Decision { action: Action::Replace, ..Decision::unchanged(String::new()) };
         let mut surveys = ["one", "two"].map(|namespace| survey(namespace, replaced()));
-        let annotation = (names::REVISION.to_owned(), revision(1).to_string());
-        surveys[0].items[0].meta.as_mut().unwrap().annotations.extend([annotation]);
+        annotate(&mut surveys[0], 0, 1);
         surveys
     }
 
+    fn annotate(survey: &mut NamespaceSurvey, item: usize, number: u8) {
+        let annotation = (names::REVISION.to_owned(), revision(number).to_string());
+        survey.items[item].meta.as_mut().unwrap().annotations.extend([annotation]);
+    }
+
     async fn checked(
-        relation: Relation,
+        remote: &Remote,
+        (on_rewind, lag): (OnRewind, Duration),
         surveys: &[NamespaceSurvey],
     ) -> Result<Vec<String>, (Outcome, String)> {
-        let options = Options { on_rewind: OnRewind::Hold, lag: Duration::ZERO, ..options() };
+        let options = Options { on_rewind, lag, ..options() };
         let (cluster, desired, cancel) = (cluster(), desired(), CancellationToken::new());
         let policy = options.policy(&desired);
         let reader = SurveyContext { cluster: &cluster, options: &options, policy: &policy, cancel: &cancel };
-        let remote = Remote(relation);
-        let writer = Writer::new(reader, &desired, &remote);
+        let writer = Writer::new(reader, &desired, remote);
         let held = check_rewind(&writer, surveys, &mut None, &mut Notes::new("test")).await?;
         Ok(held.into_keys().collect())
     }
 
+    /// Without a wait for a replica that lags.
+    const HOLD: (OnRewind, Duration) = (OnRewind::Hold, Duration::ZERO);
+    const APPLY: (OnRewind, Duration) = (OnRewind::Apply, Duration::ZERO);
+
     #[tokio::test(start_paused = true)]
-    async fn an_annotation_holds_its_namespace_alone_and_only_if_the_remote_has_its_commit() {
+    async fn an_annotation_holds_its_namespace_alone_unless_the_remote_does_not_have_its_commit() {
         let cases: [(Relation, &[&str]); 5] = [
             (Relation::Ahead, &[]),
             (Relation::Behind, &["one"]),
             (Relation::Diverged, &["one"]),
             (Relation::UnknownToRemote, &[]),
-            (Relation::Unknown, &[]),
+            (Relation::Unknown, &["one"]),
         ];
         for (relation, held) in cases {
-            assert_eq!(checked(relation, &surveys()).await.unwrap(), held, "{relation:?}");
+            let remote = Remote::new(Ok(relation));
+            assert_eq!(checked(&remote, HOLD, &surveys()).await.unwrap(), held, "{relation:?}");
+            assert!(checked(&remote, APPLY, &surveys()).await.unwrap().is_empty(), "{relation:?}");
         }
         // The inventory is our own.
         let mut surveys = surveys();
         surveys[1].recorded = Some(Recorded { revision: revision(1), sources: BTreeMap::new() });
         for relation in [Relation::Behind, Relation::UnknownToRemote, Relation::Unknown] {
-            let (outcome, why) = checked(relation, &surveys).await.unwrap_err();
+            let (outcome, why) = checked(&Remote::new(Ok(relation)), HOLD, &surveys).await.unwrap_err();
             assert_eq!(outcome, Outcome::Refused, "{why}");
         }
+    }
+
+    /// A delivery was killed after it wrote revision 1, and a replica does not have that yet.
+    #[tokio::test(start_paused = true)]
+    async fn a_replica_that_does_not_have_what_was_written_last_is_asked_again_before_that_is_overwritten() {
+        let lag = Duration::from_secs(30);
+        for on_rewind in [OnRewind::Apply, OnRewind::Hold] {
+            let mut remote = Remote::new(Ok(Relation::UnknownToRemote));
+            let begin = Instant::now();
+            assert!(checked(&remote, (on_rewind, lag), &surveys()).await.unwrap().is_empty());
+            assert!(begin.elapsed() >= lag);
+            remote.moves = Some(Instant::now() + lag / 3);
+            let (outcome, why) = checked(&remote, (on_rewind, lag), &surveys()).await.unwrap_err();
+            assert_eq!(outcome, Outcome::Skipped, "{why}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn many_annotations_in_one_namespace_cost_few_requests_and_hide_none_of_another() {
+        let mut surveys = surveys();
+        let item = surveys[0].items[0].clone();
+        surveys[0].items = vec![item; 100];
+        (0..100).for_each(|at| annotate(&mut surveys[0], at, 100 + at as u8));
+        annotate(&mut surveys[1], 0, 200);
+        let remote = Remote::new(Ok(Relation::UnknownToRemote));
+        assert_eq!(checked(&remote, HOLD, &surveys).await.unwrap(), ["one"], "the others are unknown");
+        let asked = remote.asked.into_inner().unwrap();
+        assert!(asked.len() == ANNOTATED_MAX && asked.contains(&revision(200)), "{asked:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_remote_that_does_not_answer_for_an_annotation_stops_no_other_namespace() {
+        let silent = || Remote::new(Err(SourceError::interrupted()));
+        assert_eq!(checked(&silent(), HOLD, &surveys()).await.unwrap(), ["one"]);
+        assert!(checked(&silent(), APPLY, &surveys()).await.unwrap().is_empty());
+        let mut surveys = surveys();
+        surveys[1].recorded = Some(Recorded { revision: revision(3), sources: BTreeMap::new() });
+        let (outcome, why) = checked(&silent(), HOLD, &surveys).await.unwrap_err();
+        assert_eq!(outcome, Outcome::Skipped, "{why}");
     }
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
+use super::parse_revision;
 use super::report::{Outcome, Target};
 use super::survey::{Item, NamespaceSurvey};
 use super::write::Written;
@@ -81,23 +82,30 @@ fn entry(item: &Item, digest: &str, old: Option<&Entry>, written: Option<&Writte
     })
 }
 
-/// Returns the entry of a ConfigMap that is left out. It still holds what was written last, as its annotations say,
-/// and readers need not wait for it: nothing else is to be written. It is read again before that counts, as the rules
-/// may be others by then.
+/// Returns the entry of a ConfigMap that is left out. It still holds what was verified last, and readers need not wait
+/// for it: nothing else is to be written. If nothing was verified, its annotations say what it holds. It is read again
+/// before that counts, as the rules may be others by then.
 fn left_out(item: &Item, old: Option<&Entry>) -> Option<Entry> {
     let old = old.map(|old| Entry { version: String::new(), ..old.clone() });
     let ours = item.meta.as_ref().filter(|_| item.decision.claim == Claim::Ours);
-    let written = ours.and_then(|meta| {
-        let annotation = |name: &str| meta.annotations.get(name).cloned();
+    let annotated = ours.and_then(|meta| {
+        // Anybody may have annotated it, with anything of any length.
+        let digest = meta.annotations.get(names::DIGEST).filter(|text| is_digest(text))?;
+        let revision = meta.annotations.get(names::REVISION).filter(|text| parse_revision(text).is_some())?;
         Some(Entry {
-            digest: annotation(names::DIGEST)?,
+            digest: digest.clone(),
             uid: meta.uid.clone(),
             version: String::new(),
-            revision: annotation(names::REVISION)?,
+            revision: revision.clone(),
             wanted: None,
         })
     });
-    written.or(old)
+    old.clone().filter(|old| old.wanted.is_none()).or(annotated).or(old)
+}
+
+/// Returns true if a text is a SHA-256 as it is written in records: 64 digits and letters in lower case.
+fn is_digest(text: &str) -> bool {
+    text.len() == 64 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 /// Returns true if the records have to be written even if no ConfigMap is.
@@ -111,14 +119,17 @@ pub(super) fn is_abandoned(survey: &NamespaceSurvey, marker: &Marker) -> bool {
     survey.forgotten && marker.entries.is_empty() && marker.damaged.is_empty()
 }
 
-/// Returns true if the inventory does not list the object that is about to be written: it has no entry of that name, or
-/// the entry is of another object, whose uid the new one will not have, and does not say that one is to be written.
+/// Returns true if the inventory does not list the object that there will be after the write: it has no entry of that
+/// name, or the entry has neither its uid nor its digest. An object that is created has no uid before.
 pub(super) fn is_unlisted(survey: &NamespaceSurvey, item: &Item) -> bool {
-    let creates = matches!(item.decision.action, Action::Create | Action::Recreate);
+    let uid = match item.decision.action {
+        Action::Create | Action::Recreate => "",
+        Action::Replace => item.meta.as_ref().map_or("", |meta| meta.uid.as_str()),
+        Action::Delete | Action::Nothing | Action::Refuse(_) | Action::Hold(_) => return false,
+    };
+    let Some(wanted) = &item.wanted else { return false };
     let entry = survey.marker.entries.get(&item.name);
-    item.wanted.is_some()
-        && item.decision.writes()
-        && entry.is_none_or(|entry| creates && !entry.uid.is_empty() && entry.wanted.is_none())
+    entry.is_none_or(|entry| !entry.lists(uid, Some(wanted.digest.as_str())))
 }
 
 /// Returns the inventory with the objects added that are about to be written, so that a prune after a crash finds
@@ -127,15 +138,19 @@ pub(super) fn marker_before_writes(survey: &NamespaceSurvey) -> Option<Marker> {
     let mut marker = survey.marker.clone();
     for item in survey.items.iter().filter(|item| is_unlisted(survey, item)) {
         let Some(wanted) = &item.wanted else { continue };
-        let entry = match marker.entries.get(&item.name) {
-            // The old object may stay, if its deletion fails. Without its labels it is ours by its uid alone.
-            Some(old) if item.decision.action == Action::Recreate => {
-                Entry { wanted: Some(wanted.digest.clone()), ..old.clone() }
-            }
-            // What was verified stays, as a repair is recognized by it.
-            Some(old) => Entry { uid: String::new(), version: String::new(), ..old.clone() },
-            None => Entry::wanted(&wanted.digest),
-        };
+        let listed = marker.entries.get(&item.name);
+        let mut entry = listed.cloned().unwrap_or_else(|| Entry::wanted(&wanted.digest));
+        let is_verified = entry.wanted.is_none() && entry.digest == wanted.digest;
+        // An object that is replaced or recreated keeps its uid, as it may stay if the write fails, and without its
+        // labels it is ours by its uid alone.
+        if item.decision.action == Action::Create {
+            entry.uid.clear();
+            entry.version.clear();
+        }
+        // What was verified stays if just that is created again, as a repair is recognized by it.
+        if item.decision.action != Action::Create || !is_verified {
+            entry.wanted = Some(wanted.digest.clone());
+        }
         marker.damaged.remove(&item.name);
         marker.entries.insert(item.name.clone(), entry);
     }
@@ -199,27 +214,70 @@ mod tests {
 
     #[test]
     fn an_object_that_is_created_in_the_place_of_one_that_is_gone_is_listed_without_a_uid() {
-        let survey = survey("ci", decided(Action::Create, DecisionReason::Vanished));
-        let marker = marker_before_writes(&survey).unwrap();
-        let nothing = String::new;
-        assert_eq!(marker.entries["a"], Entry { uid: nothing(), version: nothing(), ..entry() });
+        let mut survey = survey("ci", decided(Action::Create, DecisionReason::Vanished));
+        let gone = Entry { uid: String::new(), version: String::new(), ..entry() };
+        let other = Entry { wanted: Some("after".to_owned()), ..gone.clone() };
+        for (digest, expected) in [(entry().digest, gone), ("after".to_owned(), other)] {
+            survey.items[0].wanted.as_mut().unwrap().digest = digest;
+            survey.marker.entries.insert("a".to_owned(), entry());
+            survey.marker = marker_before_writes(&survey).unwrap();
+            assert_eq!(survey.marker.entries["a"], expected);
+            assert!(!is_unlisted(&survey, &survey.items[0]));
+        }
     }
 
     #[test]
-    fn what_is_left_out_is_listed_as_what_its_annotations_say_and_readers_do_not_wait_for_it() {
-        let mut survey = survey("ci", decided(Action::Nothing, DecisionReason::LeftOut));
-        let waits = Entry { wanted: Some("too large".to_owned()), ..entry() };
-        let unverified = Entry { version: String::new(), ..waits.clone() };
-        assert_eq!(left_out(&survey.items[0], Some(&waits)), Some(unverified), "nothing says what it holds");
-        let meta = survey.items[0].meta.as_mut().unwrap();
-        meta.annotations = [(names::DIGEST, "written"), (names::REVISION, "r0")]
-            .map(|(key, value)| (key.to_owned(), value.to_owned()))
-            .into();
-        let [digest, uid, version, revision] = ["written", "u1", "", "r0"].map(str::to_owned);
-        let written = Entry { digest, uid, version, revision, wanted: None };
-        for old in [Some(&waits), None] {
-            assert_eq!(left_out(&survey.items[0], old).as_ref(), Some(&written));
+    fn what_is_about_to_be_written_is_announced_again_where_the_inventory_would_not_know_it() {
+        let failed = Entry { wanted: Some("earlier".to_owned()), ..entry() };
+        let never = Entry::wanted("earlier");
+        let elsewhere = Entry { uid: "u0".to_owned(), ..entry() };
+        let announced = |action, entry: &Entry| {
+            let mut survey = survey("ci", decided(action, DecisionReason::Changed));
+            survey.marker.entries.insert("a".to_owned(), entry.clone());
+            marker_before_writes(&survey).map(|marker| marker.entries["a"].clone())
+        };
+        let after = |entry: &Entry| Some(Entry { wanted: Some("after".to_owned()), ..entry.clone() });
+        assert_eq!(announced(Action::Recreate, &failed), after(&failed), "a later digest");
+        for (action, entry) in
+            [(Action::Create, &never), (Action::Replace, &never), (Action::Replace, &elsewhere)]
+        {
+            assert_eq!(announced(action, entry), after(entry), "{entry:?}");
         }
+        for (action, entry) in [(Action::Replace, &failed), (Action::Delete, &elsewhere)] {
+            assert_eq!(announced(action, entry), None, "{entry:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_left_out_is_listed_as_it_was_verified_or_as_its_annotations_say() {
+        let mut survey = survey("ci", decided(Action::Nothing, DecisionReason::LeftOut));
+        let unverified = |entry: &Entry| Entry { version: String::new(), ..entry.clone() };
+        let waits = Entry { wanted: Some("too large".to_owned()), ..entry() };
+        let said = left_out(&survey.items[0], Some(&waits));
+        assert_eq!(said, Some(unverified(&waits)), "nothing says what it holds");
+        let [digest, revision] = ["5".repeat(64), "6".repeat(40)];
+        let annotate = |item: &mut Item, digest: &str, revision: &str| {
+            let annotations = [(names::DIGEST, digest), (names::REVISION, revision)];
+            let annotations = annotations.map(|(key, value)| (key.to_owned(), value.to_owned()));
+            item.meta.as_mut().unwrap().annotations = annotations.into();
+        };
+        annotate(&mut survey.items[0], &digest, &revision);
+        let [uid, version] = ["u1", ""].map(str::to_owned);
+        let annotated =
+            Entry { digest: digest.clone(), uid, version, revision: revision.clone(), wanted: None };
+        for old in [Some(&waits), None] {
+            assert_eq!(left_out(&survey.items[0], old).as_ref(), Some(&annotated));
+        }
+        let verified = left_out(&survey.items[0], Some(&entry()));
+        assert_eq!(verified, Some(unverified(&entry())), "anybody may have annotated it");
+        let long = "5".repeat(70_000);
+        let [whole, hex] = [digest.as_str(), revision.as_str()];
+        for (digest, revision) in [("written", hex), (long.as_str(), hex), (whole, "r")] {
+            annotate(&mut survey.items[0], digest, revision);
+            assert_eq!(left_out(&survey.items[0], Some(&waits)), Some(unverified(&waits)));
+            assert_eq!(left_out(&survey.items[0], None), None);
+        }
+        annotate(&mut survey.items[0], &digest, &revision);
         survey.items[0].decision.claim = Claim::Nobody;
         assert_eq!(left_out(&survey.items[0], None), None);
     }

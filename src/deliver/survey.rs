@@ -113,7 +113,7 @@ impl SurveyContext<'_> {
         let all: Vec<&str> = names.iter().map(|name| name.as_str()).collect();
         let metas = retried(self.options, self.cancel, || self.cluster.survey(namespace, &all)).await;
         let metas = metas.map_err(|error| NamespaceFailure::of(&error))?;
-        let same_rules = desired.rules.is(&marker.rules);
+        let same_rules = marker.rules == desired.rules;
         let mut reads = Vec::new();
         for name in names {
             let wanted = config_maps.get(name);

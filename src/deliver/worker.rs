@@ -14,7 +14,9 @@ use super::orphaned;
 use super::pauses::{LAST_ERROR_TIMEOUT, after_shutdown, pause};
 use super::pool::Pool;
 use super::record::{self, Recording};
-use super::report::{ClusterOutcome, Notes, Outcome, Target, all_failed, fail_skipped, namespace_failed};
+use super::report::{
+    ClusterOutcome, Notes, Outcome, Target, Unread, all_failed, fail_skipped, namespace_failed,
+};
 use super::rewind::check_rewind;
 use super::set;
 use super::survey::{Item, NamespaceFailure, NamespaceSurvey, SurveyContext};
@@ -44,8 +46,8 @@ pub(super) struct Worker<S> {
     earlier: EarlierWrites,
     /// True if something was written and the remote has not been asked since.
     unconfirmed: bool,
-    /// True if the targets of the last pass may lack some: see [`ClusterOutcome::is_partial`].
-    is_partial: bool,
+    /// What the last pass did not read: see [`ClusterOutcome::unread`].
+    unread: Unread,
     /// Until when a ref that went back may be the answer of a lagging replica; `None` before the first such answer.
     lag_deadline: Option<Instant>,
 }
@@ -58,6 +60,8 @@ struct ClusterSurvey {
     refused: BTreeMap<String, Vec<Target>>,
     /// Other read failures, a line each.
     failures: Vec<String>,
+    /// Namespaces whose ConfigMaps are not known, besides `refused`.
+    unread: Unread,
 }
 
 /// How one pass over the cluster ended.
@@ -97,7 +101,7 @@ impl<S: Source> Worker<S> {
             notes,
             earlier: EarlierWrites::default(),
             unconfirmed: false,
-            is_partial: false,
+            unread: Unread::default(),
             lag_deadline: None,
         }
     }
@@ -168,19 +172,19 @@ impl<S: Source> Worker<S> {
         failures: Vec<String>,
     ) -> ClusterOutcome {
         self.earlier.restore(&mut targets);
-        let (revision, is_partial) = (desired.revision, self.is_partial);
-        ClusterOutcome { revision, targets, notes: self.notes.take(), failures, is_partial }
+        let (revision, unread) = (desired.revision, self.unread.clone());
+        ClusterOutcome { revision, targets, notes: self.notes.take(), failures, unread }
     }
 
     /// Runs steps 1 to 5 once (see [`super`]).
     async fn pass(&mut self, desired: &Desired) -> Pass {
+        self.unread = Unread::all();
         // Checked for each revision: a revision that arrived meanwhile may use a second name for this cluster.
         if let Some(other) = self.aliases.other(&self.name, desired) {
             let why = format!(
                 "it is the same cluster as {other}, and each would treat the other's ConfigMaps as removed from the rules"
             );
             let hints = ["use a single name for each cluster in the rules".to_owned()];
-            self.is_partial = true;
             return Pass::Settled(all_failed(desired, &self.name, &why, &hints), Vec::new());
         }
         let options = self.options.clone();
@@ -194,7 +198,7 @@ impl<S: Source> Worker<S> {
             // Reads can be dropped at any point. Those that wait for their next try end at once, with their last error.
             () = after_shutdown(&cancel, LAST_ERROR_TIMEOUT) => None,
         };
-        let Some(ClusterSurvey { surveys, mut refused, failures: unread }) = found else {
+        let Some(ClusterSurvey { surveys, mut refused, failures, unread }) = found else {
             let all = all_failed(desired, &self.name, &StopReason::Cancelled.to_string(), &[]).into_iter();
             let all = all.map(|target| Target { outcome: Outcome::Skipped, transient: true, ..target });
             return Pass::Stopped(StopReason::Cancelled, all.collect());
@@ -202,7 +206,8 @@ impl<S: Source> Worker<S> {
         refused.extend(self.refusals(desired, &surveys));
         let foreign = orphaned::foreign_namespaces(reader, &*self.source, (&self.name, desired), &surveys);
         refused.extend(foreign.await);
-        self.is_partial = !refused.is_empty();
+        self.unread = unread;
+        refused.keys().for_each(|namespace| self.unread.add(namespace));
         let mut targets: Vec<Target> = refused.values().flatten().cloned().collect();
         let mut surveys: Vec<NamespaceSurvey> =
             surveys.into_iter().filter(|survey| !refused.contains_key(&survey.namespace)).collect();
@@ -213,7 +218,7 @@ impl<S: Source> Worker<S> {
         {
             let hints = vec![why.hint().to_owned()];
             targets.extend(self.end_all(&writer, &surveys, Outcome::Refused, &why.to_string(), &hints));
-            return Pass::Settled(targets, unread);
+            return Pass::Settled(targets, failures);
         }
         match self.hold_rewound(&writer, &mut surveys).await {
             Ok(held) => targets.extend(held),
@@ -221,7 +226,7 @@ impl<S: Source> Worker<S> {
                 let stop = writer.stopped();
                 targets.extend(self.end_all(&writer, &surveys, outcome, &why, &[]));
                 return match stop {
-                    None => Pass::Settled(targets, unread),
+                    None => Pass::Settled(targets, failures),
                     Some(stop) => Pass::Stopped(stop, targets),
                 };
             }
@@ -239,7 +244,7 @@ impl<S: Source> Worker<S> {
                 return Pass::Stopped(stop, targets);
             };
             targets.extend(checked);
-            return Pass::Settled(targets, unread);
+            return Pass::Settled(targets, failures);
         }
         // A namespace whose records are outdated counts as busy, too: a peer may be about to write them.
         let busy = |survey: &&NamespaceSurvey| survey.has_writes() || set::needs_recording(survey, desired);
@@ -275,8 +280,8 @@ impl<S: Source> Worker<S> {
         match (stop, recording) {
             (Some(stop), _) => Pass::Stopped(stop, targets),
             (None, None) => Pass::Stopped(StopReason::Cancelled, targets),
-            (None, Some(Recording::Done(failures))) => {
-                Pass::Settled(targets, unread.into_iter().chain(failures).collect())
+            (None, Some(Recording::Done(more))) => {
+                Pass::Settled(targets, failures.into_iter().chain(more).collect())
             }
             (None, Some(Recording::Conflict(why))) => Pass::Again(targets, why),
         }
@@ -329,6 +334,7 @@ impl<S: Source> Worker<S> {
                     all.surveys.push(survey);
                 }
                 Err(unreadable) if desired.of(&name, &namespace).is_none() => {
+                    all.unread.add(&namespace);
                     all.failures.push(format!(
                         "cluster {name}: nothing is pruned in {namespace}: {}",
                         unreadable.why
@@ -342,6 +348,11 @@ impl<S: Source> Worker<S> {
             }
         }
         if let Some(error) = orphans_unknown {
+            // What there may be besides stays on record, unless it will never be known.
+            if !orphaned::is_denied(&error) {
+                let read = all.surveys.iter().map(|survey| survey.namespace.clone());
+                all.unread = Unread::AllBut(read.collect());
+            }
             all.failures.extend(orphaned::report_unknown(&error, unneeded, &mut self.notes));
         }
         all

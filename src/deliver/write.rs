@@ -241,7 +241,7 @@ impl<'a, S: Source> Writer<'a, S> {
         let policy = self.reader.policy;
         let Decision { revision, .. } = &item.decision;
         labels.extend(policy.owner.labels().map(|(key, value)| (key.to_owned(), value.to_owned())));
-        annotations.extend(wanted.annotations(&policy.owner, self.desired.rules.text(), revision));
+        annotations.extend(wanted.annotations(&policy.owner, &self.desired.rules, revision));
         self.annotate_repository(&mut annotations);
         Draft {
             namespace: survey.namespace.clone(),

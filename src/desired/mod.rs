@@ -13,7 +13,7 @@ pub use tree::{Changes, Commit, Directory, Listing, Tree};
 
 use std::sync::Arc;
 
-use crate::configmap::apply::{Desired, DigestInputs, ExtraKeys, Placement, VersionKey};
+use crate::configmap::apply::{Desired, ExtraKeys, Placement, VersionKey, rules_digest};
 use crate::configmap::{
     self, BadLink, Dialect, Finding, Matches, Plan, Policies, Refused, RuleSet, RulesError, Setting,
 };
@@ -124,11 +124,10 @@ impl Planner {
             }
         };
         let plan = self.accepted(plan)?;
-        let inputs =
-            DigestInputs { rules: &rules, setting: self.options.setting(""), options: &options, shape };
+        let digest = rules_digest(&rules, &options, shape);
         let made_of = (revision, sources.clone());
         let prefix = |rule: usize| rules.patterns.get(rule).prefix();
-        let desired = Desired::new(&plan, made_of, inputs.digest(), shape.clone(), prefix)
+        let desired = Desired::new(&plan, made_of, digest, shape.clone(), prefix)
             .map_err(|finding| Refused(vec![finding]))?;
         Ok((desired, last))
     }

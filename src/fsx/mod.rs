@@ -189,16 +189,31 @@ pub fn file_type(stat: &Stat) -> FileType {
     FileType::from_raw_mode(stat.st_mode)
 }
 
-/// Returns device and inode number, which identify an open file or directory as long as it exists.
-pub fn identity(fd: impl AsFd) -> io::Result<(u64, u64)> {
-    let stat = rustix::fs::fstat(fd)?;
-    Ok((stat.st_dev, stat.st_ino))
+/// The numbers that identify a file or directory as long as it exists.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Inode {
+    /// The device number of its file system.
+    pub dev: u64,
+    /// Its inode number there.
+    pub ino: u64,
 }
 
-/// Device and inode number at a path, following symlinks. `None` if there is nothing.
-pub fn identity_at(path: &Path) -> io::Result<Option<(u64, u64)>> {
+impl Inode {
+    /// The inode that a stat result describes.
+    pub fn of(stat: &Stat) -> Self {
+        Self { dev: stat.st_dev, ino: stat.st_ino }
+    }
+}
+
+/// The inode of an open file or directory.
+pub fn identity(fd: impl AsFd) -> io::Result<Inode> {
+    Ok(Inode::of(&rustix::fs::fstat(fd)?))
+}
+
+/// The inode at a path, following symlinks. `None` if there is nothing.
+pub fn identity_at(path: &Path) -> io::Result<Option<Inode>> {
     match rustix::fs::stat(path) {
-        Ok(stat) => Ok(Some((stat.st_dev, stat.st_ino))),
+        Ok(stat) => Ok(Some(Inode::of(&stat))),
         Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
         Err(error) => Err(error.into()),
     }

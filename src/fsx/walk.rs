@@ -16,6 +16,8 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::path::Arg;
 
+use super::Inode;
+
 /// The result of a removal.
 #[derive(Debug, Default)]
 pub struct Removal {
@@ -37,8 +39,8 @@ impl Removal {
 /// A directory on the path from the top to the current one. Only the deepest one is open.
 struct Level {
     name: CString,
-    /// Device and inode number, to verify that `..` of the child still is this directory.
-    identity: (u64, u64),
+    /// To verify that `..` of the child still is this directory.
+    identity: Inode,
     /// Subdirectories still to be visited.
     dirs: NameStack,
     /// True if an entry could not be removed, so the directory cannot be either.
@@ -177,7 +179,7 @@ impl Remover<'_> {
         }
         levels.push(Level {
             name,
-            identity: (stat.st_dev, stat.st_ino),
+            identity: Inode::of(&stat),
             dirs: NameStack::default(),
             has_leftovers: false,
             listings: 0,
@@ -344,10 +346,10 @@ pub fn open_for_removal(at: impl AsFd, name: impl Arg + Copy) -> Result<OwnedFd,
 }
 
 /// Opens the parent of `dir`. `ESTALE` if it is no longer the directory with this identity.
-fn open_parent(dir: BorrowedFd<'_>, identity: (u64, u64)) -> Result<OwnedFd, Errno> {
+fn open_parent(dir: BorrowedFd<'_>, identity: Inode) -> Result<OwnedFd, Errno> {
     let above = rustix::fs::openat(dir, "..", super::DIRECTORY, Mode::empty())?;
     let stat = rustix::fs::fstat(&above)?;
-    if (stat.st_dev, stat.st_ino) == identity { Ok(above) } else { Err(Errno::STALE) }
+    if Inode::of(&stat) == identity { Ok(above) } else { Err(Errno::STALE) }
 }
 
 /// The size of a tree.

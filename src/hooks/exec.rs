@@ -115,10 +115,7 @@ impl Exec {
         let mut command = std::process::Command::new(self.program(&event.dir));
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         command.current_dir(&event.dir).stdin(Stdio::null()).stdout(write).stderr(also);
-        for (name, _) in std::env::vars_os().filter(|(name, value)| secret::in_variable_of_hook(name, value))
-        {
-            command.env_remove(name);
-        }
+        secret::withhold_from(&mut command);
         let revision = event.revision.to_string();
         command
             .env("PWD", &event.dir) // shells take their logical working directory from it

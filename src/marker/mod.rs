@@ -50,44 +50,6 @@ pub struct Marker {
     pub damaged: BTreeMap<String, String>,
 }
 
-/// The digest of rules and options. It is the same for two rule sets if everything that determines the result is the
-/// same.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct RulesDigest {
-    now: String,
-    former: String,
-}
-
-impl RulesDigest {
-    /// The digest in the present form, and in the form that earlier releases stored for the same rules.
-    pub fn new(now: String, former: String) -> Self {
-        Self { now, former }
-    }
-
-    /// The digest in the present form, which is what is stored.
-    pub fn text(&self) -> &str {
-        &self.now
-    }
-
-    /// The digest in the form of earlier releases.
-    pub fn former(&self) -> &str {
-        &self.former
-    }
-
-    /// Returns true if a stored digest, in either form, is of these rules.
-    pub fn is(&self, stored: &str) -> bool {
-        stored == self.now || stored == self.former
-    }
-}
-
-/// For tests: the digest of some rules, identified by a name.
-#[cfg(test)]
-impl From<&str> for RulesDigest {
-    fn from(name: &str) -> Self {
-        Self::new(name.to_owned(), format!("{name}, formerly"))
-    }
-}
-
 /// An inventory would be too large for one ConfigMap.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the inventory of namespace {namespace} would have {bytes} bytes, more than one ConfigMap takes")]
@@ -109,6 +71,19 @@ impl Entry {
             revision: String::new(),
             wanted: Some(digest.to_owned()),
         }
+    }
+
+    /// Returns true if the entry is of the object that has this uid and whose annotation has this digest: the verified
+    /// one or, as an object has no uid before it is created, one that was about to be written when the entry was.
+    pub fn lists(&self, uid: &str, digest: Option<&str>) -> bool {
+        let is_verified = !self.uid.is_empty() && self.uid == uid;
+        is_verified || digest.is_some_and(|digest| self.announces(digest))
+    }
+
+    /// Returns true if an object with this digest was about to be written.
+    fn announces(&self, digest: &str) -> bool {
+        let is_unverified = self.uid.is_empty() && !digest.is_empty();
+        self.wanted.as_deref() == Some(digest) || (is_unverified && self.digest == digest)
     }
 }
 
@@ -148,15 +123,13 @@ impl Marker {
         data
     }
 
-    /// Records that the set is written under `rules` from now on. If the stored digest is of the same rules in the form
-    /// of another release, it stays: two releases that run side by side then do not rewrite the marker because of the
-    /// form.
-    pub fn set_rules(&mut self, rules: &RulesDigest) {
-        if rules.is(&self.rules) {
+    /// Records that the set is written under the rules with this digest from now on.
+    pub fn set_rules(&mut self, rules: &str) {
+        if self.rules == rules {
             return;
         }
-        let last = std::mem::replace(&mut self.rules, rules.text().to_owned());
-        self.before.retain(|one| !rules.is(one) && *one != last);
+        let last = std::mem::replace(&mut self.rules, rules.to_owned());
+        self.before.retain(|one| one != rules && *one != last);
         if !last.is_empty() {
             self.before.insert(0, last);
         }
@@ -166,13 +139,9 @@ impl Marker {
     /// Returns true if this set was written under `rules` or under predecessors of them. The predecessors are the
     /// digests in `served`, the markers of the namespaces that the rules are for. A set that was never completed counts
     /// as our own.
-    pub fn shares_history_with<'m>(
-        &self,
-        rules: &RulesDigest,
-        served: impl IntoIterator<Item = &'m Self>,
-    ) -> bool {
+    pub fn shares_history_with<'m>(&self, rules: &str, served: impl IntoIterator<Item = &'m Self>) -> bool {
         let has_digest = |marker: &Self| marker.rules == self.rules || marker.before.contains(&self.rules);
-        self.rules.is_empty() || rules.is(&self.rules) || served.into_iter().any(has_digest)
+        self.rules.is_empty() || self.rules == rules || served.into_iter().any(has_digest)
     }
 
     /// Returns true if every ConfigMap of the set holds its desired content.
@@ -232,6 +201,23 @@ mod tests {
     }
 
     #[test]
+    fn an_entry_lists_one_object_by_its_uid_and_one_that_was_about_to_be_written_by_its_digest() {
+        let verified = entry(None);
+        assert!(verified.lists("u", Some("another")) && verified.lists("u", None));
+        assert!(!verified.lists("v", Some("d")) && !verified.lists("", None));
+        let failed = entry(Some("e"));
+        assert!(failed.lists("u", Some("d")) && failed.lists("v", Some("e")));
+        assert!(!failed.lists("v", Some("d")) && !failed.lists("v", None));
+        let announced = Entry::wanted("e");
+        assert!(announced.lists("v", Some("e")));
+        for digest in [None, Some(""), Some("d")] {
+            assert!(!announced.lists("v", digest) && !announced.lists("", digest), "{digest:?}");
+        }
+        let again = Entry { uid: String::new(), ..entry(None) };
+        assert!(again.lists("v", Some("d")) && !again.lists("v", Some("e")));
+    }
+
+    #[test]
     fn what_does_not_fit_is_known_before_it_is_written() {
         let names: Vec<String> = (0..5_000).map(|at| format!("a-name-of-a-usual-length-{at}")).collect();
         assert!(Marker::check("ci", names[..2_000].iter()).is_ok());
@@ -243,27 +229,14 @@ mod tests {
         let mut ours = Marker::default();
         let by = |rules: &str| Marker { rules: rules.into(), ..Marker::default() };
         for rules in ["a", "b", "b", "c", "a"] {
-            ours.set_rules(&rules.into());
+            ours.set_rules(rules);
         }
         assert_eq!((ours.rules.as_str(), ours.before.join(" ").as_str()), ("a", "c b"));
         for (theirs, kin) in [("a", true), ("b", true), ("new", true), ("", true), ("d", false)] {
-            assert_eq!(by(theirs).shares_history_with(&"new".into(), [&ours]), kin, "{theirs:?}");
+            assert_eq!(by(theirs).shares_history_with("new", [&ours]), kin, "{theirs:?}");
         }
-        assert!(!by("a").shares_history_with(&"new".into(), []), "a rule set that has nothing there yet");
-        (0..100).for_each(|number| ours.set_rules(&number.to_string().as_str().into()));
+        assert!(!by("a").shares_history_with("new", []), "a rule set that has nothing there yet");
+        (0..100).for_each(|number| ours.set_rules(&number.to_string()));
         assert_eq!(ours.before.len(), EARLIER_MAX);
-    }
-
-    #[test]
-    fn rules_that_another_release_stored_stay_as_they_stand_until_the_rules_change() {
-        let mut marker = Marker { rules: "a, formerly".into(), ..Marker::default() };
-        let before = marker.clone();
-        marker.set_rules(&"a".into());
-        assert_eq!(marker, before);
-        assert!(marker.shares_history_with(&"a".into(), []));
-        marker.set_rules(&"b".into());
-        assert_eq!((marker.rules.as_str(), marker.before.join(" ").as_str()), ("b", "a, formerly"));
-        marker.set_rules(&"a".into());
-        assert_eq!((marker.rules.as_str(), marker.before.join(" ").as_str()), ("a", "b"));
     }
 }

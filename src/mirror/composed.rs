@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
 use super::error::{Error, Libgit2};
-use super::files::{empty_trash, ignore_absent, local, move_to_trash, remove_matching};
+use super::files::{self, ignore_absent, local, remove_matching};
 use super::index_limiter::Turns;
 use super::layout::Layout;
 use super::loose;
@@ -179,17 +179,13 @@ impl Composer {
         remove_matching(&self.shared.dir, |name| name.ends_with(".lock"))
     }
 
-    /// Removes the directories of mirrors that no held revision is composed of. Blocking. Does nothing while there are
-    /// readers: what they read may be a revision that is not held any more.
+    /// Removes the directories of mirrors that no held revision is composed of, and those that an earlier call could
+    /// not remove. Blocking. Below readers they stay: what is read may be a revision that is not held any more.
     pub fn remove_mirrors(&self, gone: &[PathBuf]) -> Result<(), Error> {
-        let Some(exclusive) = self.shared.exclusive() else { return Ok(()) };
-        let mut trash = Vec::new();
-        for dir in gone {
-            trash.push(move_to_trash(dir, self.dir())?);
-            tracing::info!(mirror = %dir.display(), "removed the mirror of a source that was removed");
-        }
-        drop(exclusive);
-        empty_trash(&trash)
+        let log_removed = |mirror: &Path| {
+            tracing::info!(mirror = %mirror.display(), "removed the mirror of a source that was removed");
+        };
+        files::remove_mirrors(gone, self.dir(), || self.shared.exclusive(), log_removed)
     }
 
     /// The repository's directory.
@@ -199,7 +195,7 @@ impl Composer {
 
     /// The disk usage in bytes of everything below a directory.
     pub fn disk_bytes(dir: &Path) -> u64 {
-        super::files::disk_bytes(dir)
+        files::disk_bytes(dir)
     }
 }
 

@@ -1,5 +1,6 @@
 //! File names within a mirror, and helpers for file operations with the mirror's errors.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
@@ -20,6 +21,22 @@ pub(super) const BROKEN: &str = "broken-";
 const TRASH: &str = "tmp_removed-";
 /// The scratch repository for comparing two revisions' history.
 pub(super) const HISTORY: &str = "history";
+
+/// What came of an attempt to free space.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Freed {
+    /// True if space was freed.
+    pub(super) any: bool,
+    /// True if there was something to remove that readers kept in place.
+    pub(super) in_use: bool,
+}
+
+impl Freed {
+    /// What came of two attempts together.
+    pub(super) fn and(self, other: Self) -> Self {
+        Self { any: self.any || other.any, in_use: self.in_use || other.in_use }
+    }
+}
 
 /// Replaces a file's content atomically, by rename; does nothing if the content is the same. The temporary name is
 /// git's lock file for the path, which is also removed at the next opening (`Layout::sweep`).
@@ -58,31 +75,65 @@ pub(super) fn names(dir: &Path) -> Result<Vec<String>, Error> {
 
 /// Removes the files and directories in `dir` whose names match `stale`.
 pub(super) fn remove_matching(dir: &Path, stale: impl Fn(&str) -> bool) -> Result<(), Error> {
-    for name in names(dir)?.into_iter().filter(|name| stale(name)) {
-        let path = dir.join(name);
-        let removed = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
-        match removed {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(source) => return Err(Error::Local { act: "remove the stale", path, source }),
-            Ok(()) => {
-                tracing::info!(path = %path.display(), "removed what an interrupted run left in the mirror");
-            }
-        }
-    }
-    Ok(())
+    remove_each(dir, stale, |path| {
+        tracing::info!(path = %path.display(), "removed what an interrupted run left in the mirror");
+    })
 }
 
-/// Renames a directory, to be removed by [`empty_trash`], and returns its new path in `mirror`. A mirror is never
-/// removed in its place: without its mark file, what is left of it would be a foreign directory.
-pub(super) fn move_to_trash(dir: &Path, mirror: &Path) -> Result<PathBuf, Error> {
+/// The same, and calls `removed` with the path of each that is gone. One that cannot be removed does not keep the
+/// others; the error is that of the first.
+fn remove_each(
+    dir: &Path,
+    stale: impl Fn(&str) -> bool,
+    mut removed: impl FnMut(&Path),
+) -> Result<(), Error> {
+    let mut done = Ok(());
+    for name in names(dir)?.into_iter().filter(|name| stale(name)) {
+        let path = dir.join(name);
+        let gone = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+        match gone {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(source) => done = done.and(Err(Error::Local { act: "remove the stale", path, source })),
+            Ok(()) => removed(&path),
+        }
+    }
+    done
+}
+
+/// Renames a directory, to be removed after that, and returns its new path in `mirror`. A mirror is never removed in
+/// its place: without its mark file, what is left of it would be a foreign directory.
+fn move_to_trash(dir: &Path, mirror: &Path) -> Result<PathBuf, Error> {
     let trash = mirror.join(fsx::unique(TRASH));
     fs::rename(dir, &trash).map_err(local("remove", dir))?;
     Ok(trash)
 }
 
-/// Removes directories. What is left of them after an error or a crash is removed when the mirror is opened next.
-pub(super) fn empty_trash(trash: &[PathBuf]) -> Result<(), Error> {
-    trash.iter().try_for_each(|dir| fs::remove_dir_all(dir).map_err(local("remove", dir)))
+/// Removes the mirrors in `gone`, and what an earlier call could not remove. `mirror` is the repository that reads
+/// them. They are renamed while the guard that `exclusive` returns keeps readers out; if it returns `None` because
+/// there are readers, a later call renames them. Calls `removed` for each that is gone, with its path before it was
+/// renamed, or in the trash if an earlier call renamed it. One that cannot be removed does not keep the others; the
+/// error is that of the first. What is left then is removed by the next call, or when `mirror` is opened next.
+pub(super) fn remove_mirrors<G>(
+    gone: &[PathBuf],
+    mirror: &Path,
+    exclusive: impl FnOnce() -> Option<G>,
+    mut removed: impl FnMut(&Path),
+) -> Result<(), Error> {
+    let mut done = Ok(());
+    let mut moved = BTreeMap::new();
+    if let Some(_exclusive) = exclusive() {
+        for dir in gone {
+            match move_to_trash(dir, mirror) {
+                Ok(trash) => {
+                    moved.insert(trash, dir.as_path());
+                }
+                Err(error) => done = done.and(Err(error)),
+            }
+        }
+    }
+    let is_trash = |name: &str| name.starts_with(TRASH);
+    // Without the guard: removing gigabytes takes long, and nobody reads what is in the trash.
+    done.and(remove_each(mirror, is_trash, |trash| removed(moved.get(trash).copied().unwrap_or(trash))))
 }
 
 /// Treats `NotFound` as success.
@@ -136,6 +187,28 @@ mod tests {
         open(&inner);
         open(&outer);
         assert!(!trash.exists());
+    }
+
+    #[test]
+    fn a_mirror_that_cannot_be_removed_keeps_no_other_and_what_is_left_is_removed_later() {
+        let dir = tempfile::tempdir().unwrap();
+        let mirror = dir.path().join("mirror");
+        let make = |path: &Path| fs::create_dir_all(path.join("objects")).unwrap();
+        let left = mirror.join(format!("{TRASH}left"));
+        let [absent, other] = ["absent", "other"].map(|name| mirror.join(name));
+        make(&left);
+        make(&other);
+        let remove = |exclusive: Option<()>, gone: &[PathBuf]| {
+            let mut removed = Vec::new();
+            let done = remove_mirrors(gone, &mirror, || exclusive, |path| removed.push(path.to_owned()));
+            (done, removed)
+        };
+        let (done, removed) = remove(None, std::slice::from_ref(&other));
+        assert!(done.is_ok() && removed == [left], "{done:?}: {removed:?}");
+        assert!(other.exists(), "it is read");
+        let (done, removed) = remove(Some(()), &[absent, other.clone()]);
+        assert!(done.is_err() && removed == [other], "{done:?}: {removed:?}");
+        assert_eq!(names(&mirror).unwrap(), Vec::<String>::new());
     }
 
     #[test]

@@ -170,9 +170,9 @@ impl Plain {
             self.assert_free(path);
             self.dirs.insert(at, path.to_vec());
         }
-        for (path, kind, id, size) in &delta.written {
-            self.assert_free(path);
-            self.entries.insert(path.to_vec(), (*kind, *id, *size));
+        for entry in &delta.written {
+            self.assert_free(&entry.path);
+            self.entries.insert(entry.path.to_vec(), (entry.kind, entry.id, entry.size));
         }
     }
 

@@ -37,7 +37,7 @@ use fs_err as fs;
 use super::closure::tree_closure;
 use super::error::Error;
 use super::fetch::Renewal;
-use super::files::{fsync, local};
+use super::files::{Freed, fsync, local};
 use super::gc_plan::{GcPlan, plan_gc, too_many};
 use super::indexer::{self, Job, Needs, Report, Task};
 use super::layout::Pack;
@@ -61,7 +61,7 @@ impl Mirror {
                 let garbage = self.is_garbage_likely(held)?;
                 self.last_held = Some(held.to_vec());
                 if garbage {
-                    return self.repack(held, false);
+                    return self.repack(held, false).map(drop);
                 }
                 // Each fetch of new history leaves a pack without garbage, so packs may need to be merged.
                 too_many(&self.own_packs()?, self.options.max_packs)
@@ -70,12 +70,12 @@ impl Mirror {
         }
     }
 
-    /// Removes objects that none of the revisions in `keep` needs, on a full volume. Returns true if space was freed.
-    pub(super) fn free_space(&mut self, keep: &[Revision]) -> Result<bool, Error> {
+    /// Removes objects that none of the revisions in `keep` needs, on a full volume.
+    pub(super) fn free_space(&mut self, keep: &[Revision]) -> Result<Freed, Error> {
         if self.options.gc == Gc::Off {
-            return Ok(false);
+            return Ok(Freed::default());
         }
-        let freed_modules = self.free_modules(keep)?;
+        let in_modules = self.free_modules(keep)?;
         let before = self.layout.bytes()?;
         if self.layout.kind() == RepoKind::Worktrees {
             worktrees::prune(self.layout.dir(), keep, self.is_submodule)?;
@@ -86,14 +86,14 @@ impl Mirror {
             self.layout.set_tip(present.first().map(|id| id.0))?;
             self.settled = None;
         }
-        self.repack(&present, true)?;
+        let mut in_use = self.repack(&present, true)?;
         match self.repack(&present, false) {
             Err(error) if error.is_full() => {
                 tracing::debug!(%error, "no room for the objects needed from other packs");
             }
-            ended => ended?,
+            ended => in_use |= ended?,
         }
-        Ok(freed_modules || self.layout.bytes()? < before)
+        Ok(in_modules.and(Freed { any: self.layout.bytes()? < before, in_use }))
     }
 
     /// Returns true if there may be garbage since the mirror was last known to have none: a held revision is gone, and
@@ -124,8 +124,9 @@ impl Mirror {
     }
 
     /// Removes objects that none of the `held` revisions needs, as far as the mirror has these. With `no_room` nothing
-    /// is rewritten, and only packs that consist of garbage are removed.
-    fn repack(&mut self, held: &[Revision], no_room: bool) -> Result<(), Error> {
+    /// is rewritten, and only packs that consist of garbage are removed. Returns true if there was
+    /// something to remove that readers kept in place.
+    fn repack(&mut self, held: &[Revision], no_room: bool) -> Result<bool, Error> {
         let present = self.present(held)?;
         // If anything below fails, the next call must collect garbage again.
         self.last_held = None;
@@ -140,7 +141,7 @@ impl Mirror {
         };
         let (pack, gone) = self.run(Task::CollectGarbage(needs))?;
         tracing::debug!(pack, gone = gone.join(" "), "garbage collection");
-        let Some(_exclusive) = self.shared.exclusive() else { return Ok(()) };
+        let Some(_exclusive) = self.shared.exclusive() else { return Ok(!gone.is_empty()) };
         self.layout.remove_derived()?;
         self.remove(&gone)?;
         let store = self.shared.store()?;
@@ -151,7 +152,7 @@ impl Mirror {
             self.layout.set_size_without_garbage(held)?;
             self.last_held = Some(held.to_vec());
         }
-        Ok(())
+        Ok(false)
     }
 
     /// [`super::Gc::Auto`]: limits the number of packs and the amount of garbage.
@@ -174,7 +175,7 @@ impl Mirror {
             // packs also hold foreign commits, which the remote may not have. And for a partial clone or a source with
             // several refs, a single fetch does not bring everything that is published.
             GcPlan::Renew { .. } if self.shared.linked || self.shared.partial || self.is_source => {
-                self.repack(held, false)
+                self.repack(held, false).map(drop)
             }
             GcPlan::Renew { .. } if self.renewal == Renewal::Failed => {
                 self.repack(held, false)?;

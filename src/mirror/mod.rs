@@ -363,7 +363,7 @@ impl Mirror {
     /// Frees space on a full volume by removing objects that none of the revisions in `keep` needs; `keep` includes the
     /// published ones. Does nothing with [`Gc::Off`]. Blocking. Returns true if space was freed.
     pub fn make_room(&mut self, keep: &[Revision]) -> Result<bool, Error> {
-        self.free_space(keep)
+        Ok(self.free_space(keep)?.any)
     }
 
     /// Which submodules are part of a payload.

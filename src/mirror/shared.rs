@@ -152,7 +152,7 @@ impl Shared {
     }
 
     /// Returns true if there are readers, so that no pack can be removed.
-    pub(super) fn has_readers(&self) -> bool {
+    fn has_readers(&self) -> bool {
         Arc::strong_count(&self.read_lock.readers) > 1
     }
 

@@ -193,7 +193,7 @@ fn a_change_of_the_executable_bit_alone_is_a_change() {
     new.insert("a".into(), Some((Kind::Executable, b"same".to_vec())));
     let old = fixture.objects().payload(fixture.commit_of(&old), &everything()).unwrap();
     let delta = fixture.objects().delta(base(&old), fixture.commit_of(&new), &everything()).unwrap().unwrap();
-    assert_eq!((delta.removed.len(), delta.written.len(), delta.written[0].1), (1, 1, Kind::Executable));
+    assert_eq!((delta.removed.len(), delta.written.len(), delta.written[0].kind), (1, 1, Kind::Executable));
 }
 
 #[test]
@@ -229,7 +229,7 @@ fn the_cost_of_a_delta_is_what_changed() {
     assert_ne!(to.0, same);
     let delta = fixture.objects().delta(base(&old), to, &everything()).unwrap().unwrap();
     assert_eq!((delta.removed.len(), delta.written.len()), (1, 1));
-    assert_eq!(&*delta.written[0].0, b"d7/f3");
+    assert_eq!(&*delta.written[0].path, b"d7/f3");
     assert_eq!((delta.entries, delta.bytes), (old.count(), old.bytes + 6));
 }
 

@@ -1,7 +1,7 @@
 //! Builds a [`Delta`] from the comparison of two trees.
 
 use super::rules::find_duplicate;
-use super::{Delta, Kind, Node, Parts, Refusal, Rule, Rules, Symlinks, escaped, join};
+use super::{Delta, Kind, Node, Parts, Refusal, Rule, Rules, Symlinks, WrittenEntry, escaped, join};
 use crate::revision::{ObjectId, Revision};
 
 /// Most memory that a delta may take, in bytes: some 150,000 paths of usual length. A larger change is written as a
@@ -159,7 +159,7 @@ impl DeltaBuilder {
         self.delta.bytes = u64::try_from(self.bytes.max(0)).unwrap_or(u64::MAX);
         // Removals may be reported after additions, so the totals are only known now.
         self.rules.totals(self.delta.entries, self.delta.bytes).map_err(|rule| {
-            let last = self.delta.written.last().map_or(&b""[..], |(path, ..)| path);
+            let last = self.delta.written.last().map_or(&b""[..], |entry| &*entry.path);
             self.refuse(b"", last, rule)
         })?;
         // A path sorts after all of its prefixes, so this puts parents before children.
@@ -181,7 +181,7 @@ impl DeltaBuilder {
     fn write(&mut self, dir: &[u8], name: &[u8], kind: Kind, id: ObjectId, size: u64) -> Result<(), Refusal> {
         self.check_name(dir, name)?;
         if let Some(path) = self.path(dir, name) {
-            self.delta.written.push((path, kind, id, size));
+            self.delta.written.push(WrittenEntry { path, kind, id, size });
         }
         self.count_added(dir, name, size)
     }

@@ -46,7 +46,7 @@ use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::clock;
-use crate::fsx::{self, Link};
+use crate::fsx::{self, Inode, Link};
 use crate::generation::{DATA_LINK, Name, WORKTREES};
 
 /// How often the lock is tried while it is held exclusively. With the pauses, about a quarter of a second in total.
@@ -103,7 +103,7 @@ pub enum Protection {
 #[derive(Debug)]
 pub struct Pin {
     dir: OwnedFd,
-    identity: (u64, u64),
+    identity: Inode,
     generation: OsString,
     location: PathBuf,
     protection: Protection,

@@ -128,12 +128,16 @@ impl SourceError {
         }
     }
 
-    /// The remote has not answered yet.
-    fn unanswered() -> Self {
-        let what = "its remote has not answered yet".to_owned();
+    /// The remote has not answered yet. `is_last`: the process ends without another attempt.
+    fn unanswered(is_last: bool) -> Self {
+        let hint = if is_last {
+            "raise --sync-timeout if a repository is large; otherwise check its remote"
+        } else {
+            "it is polled again at the next attempt"
+        };
         Self {
-            what,
-            hints: vec!["it is polled again at the next attempt".to_owned()],
+            what: "its remote has not answered yet".to_owned(),
+            hints: vec![hint.to_owned()],
             class: ErrorClass::Transient,
         }
     }
@@ -192,7 +196,9 @@ mod tests {
     fn every_error_is_one_line_with_a_hint() {
         let remote = mirror::wire::Error::BadRemote { remote: "https://".to_owned(), why: "it has no host" };
         let of_mirror = SourceError::of_mirror(&mirror::Error::from(remote));
-        for error in [of_mirror, remote::thread_ended(), SourceError::interrupted()] {
+        let unanswered = [false, true].map(SourceError::unanswered);
+        let others = [of_mirror, remote::thread_ended(), SourceError::interrupted()];
+        for error in unanswered.into_iter().chain(others) {
             assert_message_style(&error, &error.hints);
         }
     }

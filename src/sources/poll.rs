@@ -90,13 +90,13 @@ impl PollResult {
     }
 }
 
-/// Polls the repository within the question's timeout.
+/// Polls the repository within the request's timeout.
 pub(super) async fn poll(request: PollRequest) -> PollResult {
     let refs = request.refs.clone();
     let timeout = request.timeout;
     let turn_wait = request.turn_wait.clone();
     match turn_wait.within(timeout, ask(request)).await {
-        Some(answers) => answers,
+        Some(result) => result,
         None => {
             let seconds = timeout.as_secs_f64();
             let what = format!("it took longer than {seconds}s, nine tenths of --sync-timeout");
@@ -129,7 +129,7 @@ async fn ask(request: PollRequest) -> PollResult {
             return PollResult { retry_after, ..failed(&request.refs, &SourceError::of_mirror(&error)) };
         }
     };
-    let mut answers = PollResult {
+    let mut result = PollResult {
         of_refs: Vec::new(),
         full: None,
         retry_after: None,
@@ -148,28 +148,28 @@ async fn ask(request: PollRequest) -> PollResult {
                         if connection_error.is_none() && error.is_connection_loss() {
                             connection_error = Some(SourceError::of_mirror(&error));
                         }
-                        answers.failed(&tip, error)
+                        result.failed(&tip, error)
                     }
                 },
             },
             Err(why) => Answer::Failed(why),
         };
-        answers.of_refs.push((ref_name.clone(), answer));
+        result.of_refs.push((ref_name.clone(), answer));
     }
-    answers.is_answered = connection_error.is_none();
-    for (ref_name, answer) in &mut answers.of_refs {
+    result.is_answered = connection_error.is_none();
+    for (ref_name, answer) in &mut result.of_refs {
         let is_new = |object: &ObjectId| request.previous_answer(ref_name, *object).is_none();
         match (&connection_error, &*answer) {
             // The refs of a repository move together: none does if a fetch of another one was cut off.
             (Some(why), Answer::Named(object, _)) if is_new(object) => *answer = Answer::Failed(why.clone()),
             (_, Answer::Named(object, _)) => {
-                answers.is_new |= is_new(object) || request.refused.contains_key(ref_name);
+                result.is_new |= is_new(object) || request.refused.contains_key(ref_name);
             }
-            (_, Answer::Refused(object, _)) => answers.is_new |= is_new(object),
+            (_, Answer::Refused(object, _)) => result.is_new |= is_new(object),
             (_, Answer::Failed(_)) => {}
         }
     }
-    answers
+    result
 }
 
 /// Returns what each ref names, all at one moment as far as the protocol allows. The outer error is about the

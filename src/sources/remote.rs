@@ -149,15 +149,12 @@ impl Owner {
     fn record(&mut self, answer: &Result<Named, SetError>) {
         let serves = answer.as_ref().map(|named| named.revision).ok().or(self.held.first().copied());
         let sources = self.upstream.source_statuses(serves, answer.is_err());
+        let is_answered = self.is_resolved && !answer.as_ref().is_err_and(SetError::is_connection_failure);
         let mut state = lock(&self.state);
+        state.last_answer.update(&sources, is_answered);
         state.sources = sources;
         state.is_answered = self.upstream.is_answered().map_err(|error| SourceError::of_set(&error));
         state.failures.extend(self.upstream.take_failures());
-        if let Some(newest) = LastAnswer::newest(&state.sources) {
-            state.last_answer = newest;
-        } else if self.is_resolved && !answer.as_ref().is_err_and(SetError::is_connection_failure) {
-            state.last_answer = LastAnswer::now();
-        }
     }
 
     /// Asks what the ref names, and fetches it unless the mirror holds it.

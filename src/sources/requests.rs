@@ -1,5 +1,6 @@
-//! The sources that were requested since the last attempt: by a webhook, a signal, or the end of a repository's pause.
-//! Attempts that begin for another reason poll all sources.
+//! Which repositories the next attempt polls. A webhook or a signal names sources (or all); an answer, an opened mirror
+//! or the end of a pause only notes that some are due. An attempt with neither polls all, as does one that a delivery
+//! waits for.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,12 +12,14 @@ pub struct Requests(Arc<Mutex<Requested>>);
 /// What the next attempt polls.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) enum Requested {
-    /// No request: all sources that are due.
+    /// No source was named or noted, as when the timer or a delivery began the attempt: every repository that is not
+    /// paused.
     #[default]
-    Nothing,
-    /// These sources at once, and others that are due.
+    Unrestricted,
+    /// The repositories of these sources, whose pauses get shorter, and those that are due. Empty: only those that are
+    /// due.
     Sources(BTreeSet<String>),
-    /// All sources at once.
+    /// Every repository, and all pauses get shorter.
     All,
 }
 
@@ -26,7 +29,7 @@ impl Requests {
         let mut requested = self.lock();
         *requested = match (std::mem::take(&mut *requested), sources) {
             (Requested::All, _) | (_, []) => Requested::All,
-            (Requested::Nothing, named) => Requested::Sources(named.iter().cloned().collect()),
+            (Requested::Unrestricted, named) => Requested::Sources(named.iter().cloned().collect()),
             (Requested::Sources(before), named) => {
                 Requested::Sources(before.into_iter().chain(named.iter().cloned()).collect())
             }
@@ -36,7 +39,7 @@ impl Requests {
     /// Records that a source is due, so that the next attempt polls only those that are, unless more is requested.
     pub(super) fn note_due(&self) {
         let mut requested = self.lock();
-        if *requested == Requested::Nothing {
+        if *requested == Requested::Unrestricted {
             *requested = Requested::Sources(BTreeSet::new());
         }
     }
@@ -59,7 +62,7 @@ mod tests {
     fn what_was_asked_for_stays_until_it_is_taken() {
         let named = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
         let requests = Requests::default();
-        assert_eq!(requests.take(), Requested::Nothing);
+        assert_eq!(requests.take(), Requested::Unrestricted);
         requests.request(&named(&["a"]));
         requests.note_due();
         requests.request(&named(&["b", "a"]));
@@ -71,6 +74,6 @@ mod tests {
         assert_eq!(requests.take(), Requested::All);
         requests.note_due();
         assert_eq!(requests.take(), Requested::Sources(BTreeSet::new()));
-        assert_eq!(requests.take(), Requested::Nothing);
+        assert_eq!(requests.take(), Requested::Unrestricted);
     }
 }

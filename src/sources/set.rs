@@ -30,7 +30,7 @@ use tokio::time::Instant;
 
 use answer_sender::{AnswerSender, wake_at};
 use failures::Failing;
-use opening::Opening;
+use opening::{EndedOpenings, Opening};
 pub use options::{SetError, SetOptions, WireOf};
 use repository::{Repository, mirror_name};
 
@@ -84,6 +84,8 @@ pub struct SourceSet {
     repositories: BTreeMap<String, Repository>,
     /// The mirrors that are being opened, by name.
     opening: BTreeMap<String, Opening>,
+    /// The openings that have ended and were not yet taken by an attempt.
+    ended_openings: EndedOpenings,
     /// Limits how many mirrors are checked at the same time.
     checks: Arc<Semaphore>,
     polls: JoinSet<()>,
@@ -128,6 +130,7 @@ impl SourceSet {
             sources: Vec::new(),
             repositories: BTreeMap::new(),
             opening: BTreeMap::new(),
+            ended_openings: EndedOpenings::default(),
             checks: opening::limiter(),
             polls: JoinSet::new(),
             answers,
@@ -191,7 +194,7 @@ impl SourceSet {
     }
 
     /// The path of the sources file, for messages.
-    pub fn remote(&self) -> String {
+    pub fn shown_name(&self) -> String {
         self.options.file.display().to_string()
     }
 
@@ -220,7 +223,7 @@ impl SourceSet {
         self.is_answered = false;
         self.accept_answers();
         // Without a repository that answers there is nothing to publish, so waiting for one holds up nobody.
-        let is_outage = self.options.root && !self.repositories.values().any(Repository::answers);
+        let is_outage = self.options.root && !self.repositories.values().any(Repository::last_poll_succeeded);
         let not_awaited = if is_outage { BTreeSet::new() } else { self.not_awaited() };
         let waiting = self.answer_sender.begin_waiting();
         let requested = self.answer_sender.requests.take();
@@ -241,6 +244,7 @@ impl SourceSet {
         let checked = list.sources.into_iter().map(|listed| self.wire_options(listed));
         let checked = checked.collect::<Result<Vec<_>, _>>()?;
         let mut followed = Vec::new();
+        let taking = self.ended_openings.begin_taking(&self.answer_sender);
         for (listed, wire, repo) in checked {
             let mirror = mirror_name(&repo, &listed);
             // Reopen the mirror if the secret in the URL has changed. If sources share a repository, the first one's
@@ -265,6 +269,8 @@ impl SourceSet {
         let is_followed = |name: &String| followed.iter().any(|source| source.mirror == *name);
         self.repositories.retain(|name, repository| repository.busy || is_followed(name));
         self.opening.retain(|name, opening| is_followed(name) || !opening.is_finished());
+        self.ended_openings.retain(|name| self.opening.contains_key(name));
+        drop(taking);
         let listed =
             |sources: &[Followed]| sources.iter().map(|source| source.listed.clone()).collect::<Vec<_>>();
         if listed(&followed) != listed(&self.sources) {
@@ -296,7 +302,7 @@ impl SourceSet {
         for (name, repository) in &mut self.repositories {
             let mut sources = self.sources.iter().filter(|source| source.mirror == *name);
             let is_requested = match requested {
-                Requested::Nothing => false,
+                Requested::Unrestricted => false,
                 Requested::All => true,
                 Requested::Sources(named) => sources.any(|source| named.contains(&source.listed.name)),
             };
@@ -336,7 +342,7 @@ impl SourceSet {
                 continue; // without refs, its last source was removed from the file while it was being polled
             }
             let held = held.iter().filter(|part| part.mirror == *name).map(|part| part.revision);
-            let question = PollRequest {
+            let request = PollRequest {
                 mirror: Arc::clone(&repository.mirror),
                 turn_wait: repository.turn_wait.clone(),
                 refs,
@@ -354,8 +360,8 @@ impl SourceSet {
             let was_failing = repository.failures > 0;
             let requested = Arc::clone(&repository.requested);
             self.polls.spawn(async move {
-                let answers = poll(question).await;
-                answer_sender.deliver(name, answers, was_failing, requested.load(Ordering::Relaxed));
+                let result = poll(request).await;
+                answer_sender.deliver(name, result, was_failing, requested.load(Ordering::Relaxed));
             });
         }
     }
@@ -387,9 +393,12 @@ impl SourceSet {
 
     /// Until when an attempt that began at `start` waits for answers at most. A poll may take longer than the attempt
     /// if other remotes use up its time, and then the attempt must not end without an error that names the source. A
-    /// poll that exceeds its own time has ended by then.
+    /// poll that exceeds its own time has ended by then. A run that is a single attempt with no limit of its own waits
+    /// longer, because first packs are indexed one after the other, and nobody would ask for the rest later.
     fn answers_deadline(&self, start: Instant) -> Instant {
-        start + self.options.timeout.mul_f64(0.95)
+        let waits_longer = self.options.one_time && !self.options.attempt_is_bounded;
+        let times = if waits_longer { 2.0 } else { 0.95 };
+        start + self.options.timeout.mul_f64(times)
     }
 
     /// Waits for answers: for all if the set cannot be published without them, otherwise for a limited time and without
@@ -409,9 +418,9 @@ impl SourceSet {
                 break;
             }
             match tokio::time::timeout_at(deadline, self.answers.recv()).await {
-                Ok(Some((name, answers))) => {
+                Ok(Some((name, result))) => {
                     let is_first = !self.is_answered;
-                    self.accept(&name, answers);
+                    self.accept(&name, result);
                     if is_outage && !all && is_first && self.is_answered {
                         deadline = deadline.min(Instant::now() + limit);
                     }
@@ -429,16 +438,16 @@ impl SourceSet {
     }
 
     fn accept_answers(&mut self) {
-        while let Ok((name, answers)) = self.answers.try_recv() {
-            self.accept(&name, answers);
+        while let Ok((name, result)) = self.answers.try_recv() {
+            self.accept(&name, result);
         }
     }
 
-    fn accept(&mut self, name: &str, answers: PollResult) {
+    fn accept(&mut self, name: &str, result: PollResult) {
         let Some(repository) = self.repositories.get_mut(name) else { return };
         self.polled.insert(name.to_owned());
-        self.is_answered |= answers.is_answered;
-        repository.accept(answers, &self.options.backoff);
+        self.is_answered |= result.is_answered;
+        repository.accept(result, &self.options.backoff);
         let now = Instant::now();
         // If the pause ends before the next attempt is due, request one for that time.
         if let Some(until) = repository.paused_until(now).filter(|until| *until < now + self.options.period) {
@@ -454,4 +463,58 @@ fn of_source(name: &str, error: &mirror::Error) -> SetError {
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let ended = tokio::task::spawn_blocking(work).await;
     ended.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::retry::Backoff;
+
+    /// A set of the sources `one` and `two`, neither of which is published.
+    pub(super) fn two_sources(dir: &Path) -> SourceSet {
+        let file = dir.join("sources.yaml");
+        let source =
+            |name| format!("  - {{name: {name}, repo: {}/{name}, ref: main, to: {name}}}\n", dir.display());
+        let text = format!("version: 1\nsources:\n{}{}end: true\n", source("one"), source("two"));
+        std::fs::write(&file, text).unwrap();
+        let mirrors = dir.join("mirrors");
+        let second = Duration::from_secs(1);
+        SourceSet::open(SetOptions {
+            file,
+            dir: mirrors.clone(),
+            mirror: mirror::Options::new(&mirrors, Ref::Head, wire::Options::new("")),
+            wire: Arc::new(|source| Ok(wire::Options::new(source.repo.clone()))),
+            period: second,
+            backoff: Backoff { first: second, ceiling: second },
+            timeout: second,
+            one_time: false,
+            attempt_is_bounded: false,
+            rules: true,
+            root: false,
+        })
+        .unwrap()
+    }
+
+    /// Makes attempts until the set is as expected. They fail, because nothing can be fetched.
+    pub(super) async fn resolve_until(set: &mut SourceSet, is_expected: impl Fn(&SourceSet) -> bool) {
+        let attempts = async {
+            while !is_expected(set) {
+                assert!(set.resolve(None, &[]).await.is_err());
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), attempts).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn only_a_single_unbounded_attempt_waits_longer_than_the_timeout() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut set = two_sources(dir.path());
+        let (start, second) = (Instant::now(), set.options.timeout);
+        assert!(set.answers_deadline(start) < start + second);
+        set.options.one_time = true;
+        assert_eq!(set.answers_deadline(start), start + 2 * second, "`apply` and `render`");
+        assert!(set.not_answered().hints[0].contains("--sync-timeout"));
+        set.options.attempt_is_bounded = true;
+        assert!(set.answers_deadline(start) < start + second, "`sync --one-time`");
+    }
 }

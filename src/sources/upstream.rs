@@ -43,7 +43,8 @@ impl Upstream {
         }
     }
 
-    /// Makes sure that the mirrors hold the tip's revision, with the blobs that `wanted` selects, and returns it.
+    /// Makes the tip's revision available, and returns it. A repository fetches it now, with the blobs that `wanted`
+    /// selects; a set, whose polls fetched during [`Self::resolve`], composes it.
     pub async fn fetch(
         &mut self,
         tip: &Tip,
@@ -60,11 +61,12 @@ impl Upstream {
         }
     }
 
-    /// Returns the bytes of the packs that [`Self::fetch`] would receive. Not supported for a set.
-    pub async fn pack_bytes(&mut self, tip: &Tip, held: &[Revision]) -> Result<u64, mirror::Error> {
+    /// Returns the bytes of the packs that [`Self::fetch`] would receive. `None` for a set: it is not known which
+    /// repository the fetch is from.
+    pub async fn pack_bytes(&mut self, tip: &Tip, held: &[Revision]) -> Result<Option<u64>, mirror::Error> {
         match self {
-            Self::Repository(mirror) => mirror.pack_bytes(tip, held).await,
-            Self::Set(_) => Err(mirror::Error::Cancelled), // it is not known which repository the fetch is from
+            Self::Repository(mirror) => mirror.pack_bytes(tip, held).await.map(Some),
+            Self::Set(_) => Ok(None),
         }
     }
 
@@ -205,10 +207,10 @@ impl Upstream {
     }
 
     /// The remote's URL without userinfo; for a set, the path of the sources file.
-    pub fn remote(&self) -> String {
+    pub fn shown_name(&self) -> String {
         match self {
             Self::Repository(mirror) => mirror.remote(),
-            Self::Set(set) => set.remote(),
+            Self::Set(set) => set.shown_name(),
         }
     }
 

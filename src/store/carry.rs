@@ -6,11 +6,13 @@
 //! empty, as after a deletion; a reader in a directory without changes sees no difference.
 //!
 //! Steps:
-//! 0. Count the names that would have to be moved. Too many are an error, and nothing was made or written for it.
+//! 0. Count the names that would have to be moved. If there are too many, fail before anything is created.
 //! 1. Create the new directories.
-//! 2. Write the changed files into them. The likely failures (blobs, free space) happen while the old tree is complete.
-//! 3. Move the unchanged entries, files first, directories last. Each is checked before the move: an entry with a
-//!    foreign write is an error.
+//! 2. Write the changed files into them.
+//! 3. Move the unchanged entries, files first, directories last. Each entry is checked as it is moved, and so is each
+//!    directory that entries are moved from: a foreign write is an error. What is below a directory that moves as a
+//!    whole is not: the caller has checked it ([`Stamps::rescan`], and [`Stamps::check_directories`] before a
+//!    publication).
 //!
 //! A failure leaves two incomplete trees. The caller discards both and makes the generation in another way.
 //!
@@ -30,40 +32,46 @@ use super::linkable::{Linkable, Linker};
 use super::stage::{self, Dirs, Modes, UNCHECKED_MAX, WriteOptions, check_cancelled, io_error};
 use super::stamps::{Stamps, foreign_write_error};
 use crate::fsx;
-use crate::payload::{BlobSource, Delta, Kind, join, split};
+use crate::payload::{BlobSource, Delta, Kind, WrittenEntry, join, split};
 
 /// The most names in directories that contain a change; beyond that a full write is cheaper.
 const NAMES_MAX: usize = 1 << 16;
 
+/// A delta and what it takes to write it.
+pub(super) struct DeltaWrite<'a> {
+    pub(super) delta: &'a Delta,
+    /// The contents of the files and links that the delta writes.
+    pub(super) blobs: &'a dyn BlobSource,
+    /// A tree of the delta's new revision, whose files are hard-linked instead where possible.
+    pub(super) shared: Option<Linkable<'a>>,
+    pub(super) options: &'a WriteOptions,
+}
+
 /// Creates the tree `name` in `to` from the tree `from` and a delta whose base it is. Returns the new tree and what
-/// has to be synced; afterwards `stamps` describe the new tree. `shared` is a tree of the delta's new revision: its
-/// files are hard-linked where possible.
-#[expect(clippy::too_many_arguments, reason = "a tree, a place, and what describes the step between them")]
+/// has to be synced; afterwards `stamps` describe the new tree.
 pub(super) fn carry_forward(
     from: &OwnedFd,
     to: BorrowedFd<'_>,
     name: &str,
-    delta: &Delta,
-    blobs: &dyn BlobSource,
-    shared: Option<Linkable<'_>>,
-    options: &WriteOptions,
+    write: &DeltaWrite<'_>,
     stamps: &mut Stamps,
     cancel: &CancellationToken,
 ) -> Result<(OwnedFd, Unsynced), Error> {
-    let modes = Modes::of(options);
+    let delta = write.delta;
+    let modes = Modes::of(write.options);
     let changed = ChangedPaths::by(delta);
-    // 0
-    changed.limit_names(from, cancel)?;
-    // 1
+    // Step 0: count the names.
+    changed.check_name_count(from, cancel)?;
+    // Step 1: create the directories.
     let top = fsx::make_dir(to, name, modes.dir).map_err(io_error("make the directory", b"."))?;
     let mut dirs = Dirs::new(top.as_fd());
     for path in changed.dirs.iter().filter(|path| !path.is_empty()) {
         check_cancelled(cancel)?;
         stage::make_dir(&mut dirs, path, modes)?;
     }
-    // 2
-    let linked = write_delta(top.as_fd(), delta, blobs, shared, modes, cancel)?;
-    // 3
+    // Step 2: write what changed.
+    let linked = write_delta(top.as_fd(), write, cancel)?;
+    // Step 3: move what did not.
     changed.move_unchanged(from, top.as_fd(), stamps, cancel)?;
     changed.update_stamps(&top, delta, &linked, stamps)?;
     let unsynced = Unsynced::after_delta(delta).with_dirs(changed.dirs.iter().map(|path| (*path).into()));
@@ -71,28 +79,26 @@ pub(super) fn carry_forward(
 }
 
 /// Creates the files and directories that a delta adds or changes, in a tree that has nothing under these names yet.
-/// Files are hard-linked from `source`, a tree of the delta's new revision, where possible. Returns the paths that
-/// were linked.
+/// Returns the paths that were hard-linked.
 pub(super) fn write_delta<'d>(
     top: BorrowedFd<'_>,
-    delta: &'d Delta,
-    blobs: &dyn BlobSource,
-    source: Option<Linkable<'_>>,
-    modes: Modes,
+    write: &DeltaWrite<'d>,
     cancel: &CancellationToken,
 ) -> Result<HashSet<&'d [u8]>, Error> {
+    let DeltaWrite { delta, blobs, shared, options } = *write;
+    let modes = Modes::of(options);
     let mut dirs = Dirs::new(top);
     for path in &delta.added_dirs {
         check_cancelled(cancel)?;
         stage::make_dir(&mut dirs, path, modes)?;
     }
     let mut linked = HashSet::new();
-    let mut linker = source.map(|source| Linker::new(source, modes));
+    let mut linker = shared.map(|shared| Linker::new(shared, modes));
     let mut reader = blobs.reader().map_err(stage::blob_error(b"."))?;
     // Symlinks come last, so that no path that is still to be written goes through one.
     let (symlinks, others): (Vec<_>, Vec<_>) =
-        delta.written.iter().partition(|(_, kind, ..)| *kind == Kind::Symlink);
-    for (path, kind, id, size) in others.into_iter().chain(symlinks) {
+        delta.written.iter().partition(|entry| entry.kind == Kind::Symlink);
+    for WrittenEntry { path, kind, id, size } in others.into_iter().chain(symlinks) {
         check_cancelled(cancel)?;
         let (dir, name) = split(path);
         let to = dirs.open(dir)?;
@@ -122,7 +128,7 @@ impl<'d> ChangedPaths<'d> {
     fn by(delta: &'d Delta) -> Self {
         let removed_dirs: HashSet<&[u8]> = delta.removed_dirs.iter().map(|path| &**path).collect();
         let added_dirs: HashSet<&[u8]> = delta.added_dirs.iter().map(|path| &**path).collect();
-        let written = delta.written.iter().map(|(path, ..)| &**path);
+        let written = delta.written.iter().map(|entry| &*entry.path);
         let touched = (delta.removed.iter().map(|path| &**path).chain(written))
             .chain(removed_dirs.iter().chain(&added_dirs).copied());
         let mut dirs = BTreeSet::from([&b""[..]]);
@@ -143,7 +149,7 @@ impl<'d> ChangedPaths<'d> {
     }
 
     /// Step 0: fails if the directories that contain a change have more than [`NAMES_MAX`] names.
-    fn limit_names(&self, from: &OwnedFd, cancel: &CancellationToken) -> Result<(), Error> {
+    fn check_name_count(&self, from: &OwnedFd, cancel: &CancellationToken) -> Result<(), Error> {
         let mut old = Dirs::new(from.as_fd());
         let mut names = 0;
         for dir in &self.dirs {
@@ -175,7 +181,8 @@ impl<'d> ChangedPaths<'d> {
             check_cancelled(cancel)?;
             let from = old.open(dir)?;
             let stat = rustix::fs::fstat(from).map_err(io_error("stat", dir))?;
-            if !(if dir.is_empty() { stamps.accepts_top(&stat) } else { stamps.accepts(&stat) }) {
+            let is_ours = if dir.is_empty() { stamps.accepts_top(&stat) } else { stamps.accepts(&stat) };
+            if !is_ours {
                 return Err(foreign_write_error(stage::display_path(dir)));
             }
             let mut files: Vec<CString> = Vec::new();
@@ -215,15 +222,15 @@ impl<'d> ChangedPaths<'d> {
         stamps: &mut Stamps,
     ) -> Result<(), Error> {
         let mut open = Dirs::new(top.as_fd());
-        for (path, ..) in delta.written.iter().filter(|(path, ..)| !linked.contains(&**path)) {
+        for WrittenEntry { path, .. } in delta.written.iter().filter(|entry| !linked.contains(&*entry.path)) {
             let (dir, name) = split(path);
             if let Some(stat) = fsx::stat(open.open(dir)?, name).map_err(io_error("stat", path))? {
                 record_creation(&stat, path, stamps)?;
             }
         }
         let added_dirs = || delta.added_dirs.iter().map(|path| &**path);
-        let submodules = delta.written.iter().filter(|(_, kind, ..)| *kind == Kind::Submodule);
-        stamps.update_directories(&self.gone, added_dirs().chain(submodules.map(|(path, ..)| &**path)));
+        let submodules = delta.written.iter().filter(|entry| entry.kind == Kind::Submodule);
+        stamps.update_directories(&self.gone, added_dirs().chain(submodules.map(|entry| &*entry.path)));
         for path in self.dirs.iter().copied().chain(added_dirs()) {
             let stat = rustix::fs::fstat(open.open(path)?).map_err(io_error("stat", path))?;
             if path.is_empty() {
@@ -297,17 +304,10 @@ mod tests {
         let journal = Arc::new(Journal::start().unwrap());
         let mut stamps = Stamps::of_new(&top, place.as_fd(), &journal).unwrap();
         let options = WriteOptions { threads: 1, group_write: false };
-        let carried = carry_forward(
-            &top,
-            place.as_fd(),
-            "new",
-            &delta,
-            &Blobs::of(&[&to]),
-            None,
-            &options,
-            &mut stamps,
-            &CancellationToken::new(),
-        );
+        let blobs = Blobs::of(&[&to]);
+        let write = DeltaWrite { delta: &delta, blobs: &blobs, shared: None, options: &options };
+        let carried =
+            carry_forward(&top, place.as_fd(), "new", &write, &mut stamps, &CancellationToken::new());
         let error = crate::human::one_line(&carried.unwrap_err());
         assert!(error.contains("too many names"), "{error}");
         assert!(!dir.path().join("new").exists());
@@ -329,11 +329,12 @@ mod tests {
         let mut stamps = Stamps::of_new(&top, place.as_fd(), &journal).unwrap();
         let options = WriteOptions { threads: 1, group_write: false };
         let (blobs, cancel) = (Blobs::of(&[&to]), CancellationToken::new());
+        let write = DeltaWrite { delta: &delta, blobs: &blobs, shared: None, options: &options };
         let held = journal.lock(first.st_ino); // here it waits, after its look at the token
         std::thread::scope(|scope| {
             let carried = scope.spawn(|| {
                 let (place, stamps) = (place.as_fd(), &mut stamps);
-                carry_forward(&top, place, "new", &delta, &blobs, None, &options, stamps, &cancel).map(drop)
+                carry_forward(&top, place, "new", &write, stamps, &cancel).map(drop)
             });
             while !dir.path().join("new/0").exists() {
                 std::thread::sleep(std::time::Duration::from_millis(1));
@@ -366,8 +367,9 @@ mod tests {
             for (at, pair) in (1..).zip(steps.windows(2)) {
                 let delta = delta(&pair[0], &pair[1], rules).unwrap();
                 let name = at.to_string();
+                let write = DeltaWrite { delta: &delta, blobs: &blobs, shared: None, options: &options };
                 let carried =
-                    carry_forward(&top, place.as_fd(), &name, &delta, &blobs, None, &options, &mut stamps, &cancel).unwrap();
+                    carry_forward(&top, place.as_fd(), &name, &write, &mut stamps, &cancel).unwrap();
                 top = carried.0;
                 prop_assert_eq!(read_back(&dir.path().join(&name)), expected(&pair[1]));
                 prop_assert_eq!(stamps.check_directories(&top, &cancel).unwrap(), None, "they are ours");

@@ -5,6 +5,7 @@ use std::os::fd::BorrowedFd;
 
 use rustix::fs::{Mode, OFlags};
 
+use super::directory_list::DirectoryList;
 use super::stage::{Dirs, io_error};
 use super::{Durability, Error};
 use crate::fsx;
@@ -57,11 +58,16 @@ impl Unsynced {
 
     /// What to sync after hard links to all files of a generation were made in these directories and the top one: only
     /// the directories, unless the generation was not synced either.
-    pub(super) fn after_link<'p>(linked: &GenerationRecord, dirs: impl Iterator<Item = &'p [u8]>) -> Self {
+    pub(super) fn after_link(linked: &GenerationRecord, directories: &DirectoryList) -> Self {
         if linked.entries > MAX_SINGLE_SYNCS as u64 || !linked.synced {
             return Self::Many;
         }
-        Self::Few { files: Vec::new(), dirs: std::iter::once(&b""[..]).chain(dirs).map(Into::into).collect() }
+        let mut dirs = BTreeSet::from([Box::default()]);
+        let mut paths = directories.paths();
+        while let Some(path) = paths.next() {
+            dirs.insert(path.to_bytes().into());
+        }
+        Self::Few { files: Vec::new(), dirs }
     }
 
     /// Adds a file in the top directory.
@@ -86,15 +92,15 @@ impl Unsynced {
             return Self::Many;
         }
         let removed_dirs: BTreeSet<_> = delta.removed_dirs.iter().collect();
-        let changed = delta.written.iter().map(|(path, ..)| path).chain(&delta.removed);
-        let submodules =
-            delta.written.iter().filter(|(_, kind, ..)| *kind == Kind::Submodule).map(|(path, ..)| path);
+        let changed = delta.written.iter().map(|entry| &entry.path).chain(&delta.removed);
+        let submodules = delta.written.iter().filter(|entry| entry.kind == Kind::Submodule);
+        let submodules = submodules.map(|entry| &entry.path);
         let parents = changed.chain(&delta.added_dirs).chain(&delta.removed_dirs).map(|path| split(path).0);
         let dirs = parents.chain(delta.added_dirs.iter().chain(submodules).map(|path| &**path));
         let regular =
-            delta.written.iter().filter(|(_, kind, ..)| matches!(kind, Kind::File | Kind::Executable));
+            delta.written.iter().filter(|entry| matches!(entry.kind, Kind::File | Kind::Executable));
         Self::few(
-            regular.map(|(path, ..)| path.clone()).collect(),
+            regular.map(|entry| entry.path.clone()).collect(),
             dirs.map(Box::<[u8]>::from).filter(|dir| !removed_dirs.contains(dir)).collect(),
         )
     }

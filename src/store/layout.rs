@@ -43,7 +43,7 @@ use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::FileType;
 
-use crate::fsx::{self, Flush, Link};
+use crate::fsx::{self, Flush, Inode, Link};
 use crate::generation::{DATA_LINK, Name, WORKTREES};
 use crate::store::error::{Error, MAKE_ROOT, some_names};
 use crate::store::link::{PublishedLink, clean};
@@ -159,7 +159,7 @@ impl Layout {
             [(&self.generations_dir, &*self.at(WORKTREES)), (&self.link.dir, self.link.dir_path())]
         {
             let held = fsx::identity(held).map_err(Error::io("stat", path))?;
-            if !rustix::fs::stat(path).is_ok_and(|there| (there.st_dev, there.st_ino) == held) {
+            if !rustix::fs::stat(path).is_ok_and(|there| Inode::of(&there) == held) {
                 return Ok(Some(format!("{} was removed, and is created again", path.display())));
             }
         }

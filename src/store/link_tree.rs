@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
 use super::Error;
+use super::directory_list::DirectoryList;
 use super::linkable::{Linkable, link_file, user};
 use super::stage::{self, Modes, UNCHECKED_MAX, check_cancelled, io_error};
 use super::stamps::{self, Stamps};
@@ -48,7 +49,7 @@ pub(super) fn link_tree(
         user,
         cancel,
         path: Vec::new(),
-        dirs: Vec::new(),
+        dirs: DirectoryList::default(),
         entries: 0,
         bytes: 0,
     };
@@ -68,8 +69,8 @@ struct TreeLinker<'s> {
     cancel: &'s CancellationToken,
     /// The path of the current directory.
     path: Vec<u8>,
-    /// The paths of all directories, each ended by a zero byte.
-    dirs: Vec<u8>,
+    /// The directories so far.
+    dirs: DirectoryList,
     entries: u64,
     bytes: u64,
 }
@@ -83,7 +84,7 @@ impl TreeLinker<'_> {
         let depth = self.path.iter().filter(|byte| **byte == b'/').count();
         let stat = rustix::fs::fstat(from).map_err(io_error("stat", &self.path))?;
         let is_ours = if is_top { self.stamps.accepts_top(&stat) } else { self.stamps.accepts(&stat) };
-        if !is_ours || depth >= stamps::DEPTH_MAX || self.dirs.len() > stamps::DIRS_MAX {
+        if !is_ours || depth >= stamps::DEPTH_MAX || self.dirs.size() > stamps::DIRS_MAX {
             return Ok(false);
         }
         let mut below = Vec::new();
@@ -115,8 +116,7 @@ impl TreeLinker<'_> {
     fn subdirectory(&mut self, from: &OwnedFd, name: &CStr, to: &OwnedFd) -> Result<bool, Error> {
         let length = self.path.len();
         self.path = join(&self.path, name.to_bytes());
-        self.dirs.extend_from_slice(&self.path);
-        self.dirs.push(0);
+        self.dirs.push(&self.path);
         self.entries += 1;
         let from = match fsx::open_dir(from, name) {
             Err(error) if is_foreign_write(&error) => return Ok(false),

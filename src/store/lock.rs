@@ -14,7 +14,7 @@ use jiff::Timestamp;
 use rustix::fs::{FileType, Mode, OFlags};
 use serde::{Deserialize, Serialize};
 
-use crate::fsx::{self, Lock};
+use crate::fsx::{self, Inode, Lock};
 use crate::store::Recovered;
 use crate::store::error::Error;
 use crate::store::layout::Layout;
@@ -71,7 +71,7 @@ impl WriterLock {
         let failed = || Error::io("stat the lock", layout.private_at(LOCK));
         let ours = fsx::identity(&self.file).map_err(failed())?;
         let found = fsx::stat(&layout.private, LOCK).map_err(failed())?;
-        Ok(found.is_some_and(|stat| (stat.st_dev, stat.st_ino) == ours))
+        Ok(found.is_some_and(|stat| Inode::of(&stat) == ours))
     }
 
     /// Writes our pid, host and start time into the file. Errors are ignored: a full disk must not keep us from the

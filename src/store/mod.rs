@@ -21,6 +21,7 @@
 //! | `operator_file` | files that the operator asked for in or near the root |
 
 mod carry;
+mod directory_list;
 pub mod durable;
 #[cfg(any(test, fuzzing))]
 #[path = "../../tests/fuzz/targets/state.rs"]
@@ -68,7 +69,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::{self, Now};
-use crate::fsx::{self, Flush};
+use crate::fsx::{self, Flush, Inode};
 use crate::generation::{GenerationRecord, Name};
 use crate::phase::Status;
 use crate::retention;
@@ -399,28 +400,26 @@ impl Store {
     fn reopen_reason(&self) -> Result<Option<String>, Error> {
         let layout = &self.layout;
         let replaced = |why: String| Error::Replaced { path: layout.path.clone(), why };
-        let (device, inode) = fsx::identity(&layout.root).map_err(Error::io("stat", &layout.path))?;
+        let root = fsx::identity(&layout.root).map_err(Error::io("stat", &layout.path))?;
         let there = match rustix::fs::stat(&layout.path) {
             Ok(stat) => stat,
             // git-sync creates the root again. But if the parent is on another device, the volume may have been
             // unmounted, and the root would be created in its empty mount point.
-            Err(rustix::io::Errno::NOENT) if layout.is_git_sync && layout.is_beside_its_parent(device) => {
+            Err(rustix::io::Errno::NOENT) if layout.is_git_sync && layout.is_beside_its_parent(root.dev) => {
                 return Ok(Some("the root was removed, and is created again".to_owned()));
             }
             Err(error) => return Err(replaced(format!("it is gone ({error})"))),
         };
-        if there.st_dev != device {
+        if there.st_dev != root.dev {
             return Err(replaced("another file system is mounted there".to_owned()));
         }
-        if there.st_ino != inode {
+        if there.st_ino != root.ino {
             return Ok(Some("the root was removed and created again".to_owned()));
         }
         let private =
             fsx::stat(&layout.root, names::PRIVATE).map_err(Error::io("stat", layout.private_at("")))?;
         let held = fsx::identity(&layout.private).map_err(Error::io("stat", layout.private_at("")))?;
-        if private.is_none_or(|stat| (stat.st_dev, stat.st_ino) != held)
-            || !self.trash.lock().is_in_place(layout)?
-        {
+        if private.is_none_or(|stat| Inode::of(&stat) != held) || !self.trash.lock().is_in_place(layout)? {
             return Ok(Some(format!("{} was removed, and is created again", names::PRIVATE)));
         }
         if let Some(why) = layout.reopen_reason()? {
@@ -435,7 +434,7 @@ impl Store {
             let failed = || Error::io("stat", layout.private_at(name));
             let held = fsx::identity(held).map_err(failed())?;
             let there = fsx::stat(&layout.private, name).map_err(failed())?;
-            if there.is_none_or(|stat| (stat.st_dev, stat.st_ino) != held) {
+            if there.is_none_or(|stat| Inode::of(&stat) != held) {
                 return Ok(Some(format!("{}/{name} was removed, and is created again", names::PRIVATE)));
             }
         }

@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, Mode, OFlags, Timespec, Timestamps, UTIME_NOW};
 use rustix::io::Errno;
 
-use crate::fsx;
+use crate::fsx::{self, Inode};
 use crate::generation::{DATA_LINK, Name, WORKTREES};
 use crate::store::Style;
 use crate::store::link::{clean, temporary};
@@ -145,7 +145,7 @@ fn path_in_root(root: &Path, path: &Path) -> io::Result<Option<PathBuf>> {
     let given = root;
     let root = match rustix::fs::stat(root) {
         Err(Errno::NOENT) => return Ok(None), // no path can go through a root that does not exist
-        root => root?,
+        root => Inode::of(&root?),
     };
     let there = path.ancestors().find_map(|there| match std::fs::canonicalize(there) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
@@ -153,9 +153,7 @@ fn path_in_root(root: &Path, path: &Path) -> io::Result<Option<PathBuf>> {
     });
     let Some((there, resolved)) = there.transpose()? else { return Ok(None) };
     let missing = path.strip_prefix(there).map_err(io::Error::other)?;
-    let is_root = |path: &&Path| {
-        rustix::fs::stat(*path).is_ok_and(|stat| (stat.st_dev, stat.st_ino) == (root.st_dev, root.st_ino))
-    };
+    let is_root = |path: &&Path| fsx::identity_at(path).is_ok_and(|found| found == Some(root));
     let by_path =
         resolved.ancestors().find(is_root).map(|root| resolved.strip_prefix(root).unwrap_or(&resolved));
     Ok(by_path

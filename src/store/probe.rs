@@ -20,13 +20,13 @@ pub struct Probes {
     pub pins: bool,
     /// True if names that differ only in case or Unicode normalization are the same name.
     pub folds: bool,
-    /// Whether two names can be exchanged atomically (`RENAME_EXCHANGE`). `None` if the file system was too full to
-    /// test it: it is tested when it is first needed.
+    /// Whether two names can be exchanged atomically (`RENAME_EXCHANGE`). `None` until that is first needed, which it
+    /// never is in the kubelet's layout.
     pub exchange: Option<bool>,
 }
 
 impl Probes {
-    /// Tests all features, in staging. Fails if a rename from staging into the root cannot work.
+    /// Tests what every root needs, in staging. Fails if a rename from staging into the root cannot work.
     ///
     /// A file system that is full of what an earlier process left is no reason to fail: that is deleted first. If it is
     /// still full, the store must open all the same, so that the mirror can be cleaned up. Then names are taken not to
@@ -35,21 +35,21 @@ impl Probes {
         one_mount(layout)?;
         let failed = || Error::io("try out the file system in", layout.private_at(STAGING));
         let pins = pins(layout).map_err(failed())?;
-        let attempt = || try_out(layout).map_err(failed());
+        let attempt = || in_scratch(layout, names_fold).map_err(failed());
         let is_full = |tried: &Result<_, Error>| tried.as_ref().is_err_and(Error::is_full);
         let mut tried = attempt();
         if is_full(&tried) {
             trash::delete_left_overs(layout, found);
             tried = attempt();
         }
-        let (folds, exchange) = match tried {
+        let folds = match tried {
             Err(full) if full.is_full() => {
                 found.warnings.push(format!("{}: it is tried out at the next start", one_line(&full)));
-                (false, None)
+                false
             }
-            tried => tried.map(|(folds, exchange)| (folds, Some(exchange)))?,
+            tried => tried?,
         };
-        Ok(Self { pins, folds, exchange })
+        Ok(Self { pins, folds, exchange: None })
     }
 
     /// Describes the missing features for the log, one line each.
@@ -105,15 +105,7 @@ fn pins(layout: &Layout) -> std::io::Result<bool> {
     Ok(works)
 }
 
-/// Tests what needs files of its own: whether names fold, and whether two can be exchanged.
-fn try_out(layout: &Layout) -> std::io::Result<(bool, bool)> {
-    in_scratch(layout, |dir| {
-        let folds = folds(dir, "Cs", "cS")? || folds(dir, "\u{e9}", "e\u{301}")?;
-        Ok((folds, exchange(dir)?))
-    })
-}
-
-/// Tests whether two names can be exchanged, where that is not known yet.
+/// Tests whether two names can be exchanged.
 pub(super) fn can_exchange(layout: &Layout) -> Result<bool, Error> {
     in_scratch(layout, exchange).map_err(Error::io("try out the file system in", layout.private_at(STAGING)))
 }
@@ -143,7 +135,7 @@ fn make_scratch(layout: &Layout) -> std::io::Result<(String, OwnedFd)> {
     }
 }
 
-/// Tests whether two names can be exchanged.
+/// Exchanges two names, if that is possible.
 fn exchange(dir: &OwnedFd) -> std::io::Result<bool> {
     fsx::create_new(dir, "one", 0o600)?;
     fsx::create_new(dir, "two", 0o600)?;
@@ -151,6 +143,11 @@ fn exchange(dir: &OwnedFd) -> std::io::Result<bool> {
     fsx::unlink(dir, "one")?;
     fsx::unlink(dir, "two")?;
     exchanged
+}
+
+/// Tests whether names fold, by case or by normalization.
+fn names_fold(dir: &OwnedFd) -> std::io::Result<bool> {
+    Ok(folds(dir, "Cs", "cS")? || folds(dir, "\u{e9}", "e\u{301}")?)
 }
 
 /// Tests whether a file created under one spelling is found under the other.

@@ -1,8 +1,8 @@
 //! Publication in the kubelet's layout: how a staged generation becomes current. [`super::worktrees`] does the same for
 //! git-sync's layout.
 //!
-//! The writer's lock is held throughout. The steps, what a crash right after each one leaves, and what the next start
-//! does about it:
+//! The writer's lock is held throughout. The steps, called P1 to P9, what a crash right after each one leaves, and
+//! what the next start does about it:
 //!
 //! 1. Check that each top-level name of the tree is free in the root or is one of our root links. Then reap the retired
 //!    generations that exceed `--max-generations`.
@@ -17,18 +17,18 @@
 //!    the new content.
 //!    *Crash:* root links created or removed too early. Brought in line with the generation that `..data` names.
 //! 5. Create the symlink `..data_tmp`.
-//!    *Crash:* a left-over that would make every later step 5 fail. Removed.
+//!    *Crash:* a left-over that would make every later P5 fail. Removed.
 //! 6. Rename `..data_tmp` over `..data`: the swap. This is the one event that readers wait for; when it arrives,
 //!    everything a reader can list or open is in place.
-//!    *Crash before:* the old generation is current. *Crash after:* the new one is, and steps 7 to 9 are done at start.
-//! 7. Point the root links of step 4 to `..data/<name>`, by renames over them.
+//!    *Crash before:* the old generation is current. *Crash after:* the new one is, and P7 to P9 are done at start.
+//! 7. Point the root links of P4 to `..data/<name>`, by renames over them.
 //!    *Crash:* root links that name the generation directly. Pointed to `..data` at start.
 //! 8. Sync the root directory.
-//!    *Power cut before:* either generation is current, and both are complete: their content was synced before step 1.
+//!    *Power cut before:* either generation is current, and both are complete: their content was synced before P1.
 //! 9. Write the records: the new generation is current, the old one retired now. Its grace period starts.
 //!    *Crash before:* the old one counts as retired from the next start on.
 //!
-//! A failure before step 6 changes nothing below `..data`. A failure after step 6 does not fail the publication:
+//! A failure before P6 changes nothing below `..data`. A failure after P6 does not fail the publication:
 //! it is reported, and repaired in the next cycle.
 
 use std::path::Path;
@@ -52,7 +52,7 @@ impl Store {
         self.publish_and(staged, now, &mut |_, _| Ok(()))
     }
 
-    /// Like [`Store::publish`], and calls `ready` between steps 4 and 5.
+    /// Like [`Store::publish`], and calls `ready` between P4 and P5.
     pub fn publish_and<E: From<Error>>(
         &mut self,
         mut staged: Staged,
@@ -62,28 +62,28 @@ impl Store {
         if self.layout.is_git_sync {
             return self.publish_worktree(staged, now, ready);
         }
-        // 1
+        // P1
         let names = TopNames::of(&staged.dir).map_err(Error::io("list", staged.path()))?;
         self.layout.refuse_collisions(&names)?;
         self.reap_excess(staged.unshared());
         let name = Name::new(now.wall, self.state.generations.iter().map(|record| &record.name));
         let record = staged.record(name.clone(), now);
-        // 2
+        // P2
         self.announce(record.clone())?;
         let stamps = staged.stamps.take();
-        // 3, 4, 5, 6
+        // P3, P4, P5, P6
         let added =
             self.swap_in(staged, &record, &names, ready).inspect_err(|_| self.withdraw(&name, now))?;
         let previous = self.state.current.replace(name.clone());
         self.stamps.put(&name, stamps);
         self.trim_journal();
         self.top_names = Some((name, Arc::new(names)));
-        // 7, 8, 9
+        // P7, P8, P9
         let warnings = self.finish_publication_steps(&added, previous.as_ref(), now);
         Ok(Published { current: record, previous, warnings })
     }
 
-    /// Step 2: records that this generation is being published.
+    /// P2: records that this generation is being published.
     fn announce(&mut self, record: GenerationRecord) -> Result<(), Error> {
         let name = record.name.clone();
         self.state.publishing = Some(name.clone());
@@ -95,7 +95,7 @@ impl Store {
         })
     }
 
-    /// Steps 3 to 6. Returns the root links that step 7 has to point to `..data`.
+    /// P3 to P6. Returns the root links that P7 has to point to `..data`.
     fn swap_in<E: From<Error>>(
         &mut self,
         staged: Staged,
@@ -106,20 +106,20 @@ impl Store {
         let layout = &self.layout;
         let name = &record.name;
         let place = layout.path_of(name);
-        // 3
+        // P3
         fsx::rename_new(&layout.staging, staged.name(), &layout.root, name.as_str())
             .map_err(Error::io("rename the staged directory to", &place))?;
         staged.mark_moved();
-        // 4
+        // P4
         let added = layout.add_links(names, name)?;
         layout.remove_links(names)?;
         ready(record, &place)?;
-        // 5, 6
+        // P5, P6
         self.swap(name)?;
         Ok(added)
     }
 
-    /// Steps 5 and 6. Recovery has moved anything that is not a symlink away from the link's name, but the rename would
+    /// P5 and P6. Recovery has moved anything that is not a symlink away from the link's name, but the rename would
     /// replace a file created there since, so the name is checked once more.
     pub(super) fn swap(&self, name: &Name) -> Result<(), Error> {
         let link = &self.layout.link;
@@ -127,20 +127,20 @@ impl Store {
             let source = std::io::Error::other("it is not a symbolic link any more");
             return Err(Error::Io { act: "swap", path: link.path(), source });
         }
-        // 5
+        // P5
         link.make_tmp(name)?;
-        // 6
+        // P6
         link.swap_tmp()
     }
 
-    /// Undoes steps 2 to 5 by running recovery. If that fails, the next cycle's recovery does it.
+    /// Undoes P2 to P5 by running recovery. If that fails, the next cycle's recovery does it.
     pub(super) fn withdraw(&mut self, name: &Name, now: &Now) {
         if let Err(error) = self.recover_into(now, At::Running, &mut Recovered::default()) {
             tracing::warn!(generation = %name, error = %error, "the failed publication could not be taken back yet");
         }
     }
 
-    /// Steps 7 to 9. Their failures are returned as warnings: the generation is published already.
+    /// P7 to P9. Their failures are returned as warnings: the generation is published already.
     pub(super) fn finish_publication_steps(
         &mut self,
         added: &Names,
@@ -149,11 +149,11 @@ impl Store {
     ) -> Vec<String> {
         let mut warnings = Vec::new();
         let mut warn = |done: Result<(), Error>| warnings.extend(done.err().map(|error| one_line(&error)));
-        // 7
+        // P7
         warn(self.layout.finish_links(added));
-        // 8
+        // P8
         warn(self.sync_link());
-        // 9
+        // P9
         self.state.publishing = None;
         let latest = clock::now(); // the syncs before the swap may have taken seconds since `now`
         let now = if latest.boottime > now.boottime { &latest } else { now };

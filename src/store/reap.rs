@@ -221,9 +221,9 @@ impl Store {
         bytes: u64,
         cancel: &CancellationToken,
     ) -> Result<bool, Error> {
-        let (device, _) = fsx::identity(&self.layout.root).map_err(Error::io("stat", &self.layout.path))?;
+        let root = fsx::identity(&self.layout.root).map_err(Error::io("stat", &self.layout.path))?;
         let need = RequiredSpace { bytes, entries: 1 };
-        let is_here = rustix::fs::stat(mirror).is_ok_and(|stat| stat.st_dev == device);
+        let is_here = rustix::fs::stat(mirror).is_ok_and(|stat| stat.st_dev == root.dev);
         if !is_here || self.shortage(need)?.is_none() {
             return Ok(false);
         }
@@ -321,7 +321,7 @@ impl RequiredSpace {
 
     /// The space of the files and directories that a delta writes.
     pub(super) fn of_written(delta: &Delta) -> Self {
-        let bytes = delta.written.iter().map(|(.., size)| size).sum();
+        let bytes = delta.written.iter().map(|entry| entry.size).sum();
         Self { bytes, entries: (delta.written.len() + delta.added_dirs.len()) as u64 }
     }
 

@@ -148,7 +148,7 @@ impl Store {
         Ok(scan)
     }
 
-    /// Removes what step 5 of a publication left behind.
+    /// Removes the temporary link that a publication left behind: by P5, or step 6 in git-sync's layout.
     fn drop_stale_tmp(&self, found: &mut Recovered) -> Result<(), Error> {
         let link = &self.layout.link;
         let tmp = &link.tmp;

@@ -16,9 +16,8 @@ use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
 
-use super::carry::carry_forward;
+use super::carry::{DeltaWrite, carry_forward};
 use super::durable;
-use super::linkable::Linkable;
 use super::names::SPARE;
 use super::reap::RequiredSpace;
 use super::retired::{
@@ -27,7 +26,7 @@ use super::retired::{
 use super::spare::{self, SpareRecord, TREE};
 use super::spare_slot::{SpareSlot, SpareTask};
 use super::stamps::{self, Paths, Stamps};
-use super::{Durability, Error, Options, Spare, Store};
+use super::{Durability, Error, Spare, Store};
 use crate::clock::Now;
 use crate::fsx::{self, Lock};
 use crate::generation::{GenerationRecord, Lineage};
@@ -99,20 +98,15 @@ impl SpareSlot {
 
     /// Checks the retired generation for foreign writes and carries it forward to the current one. Returns true; a
     /// generation that cannot be used is an error.
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "two trees, what describes the step between them, and how to take it"
-    )]
     fn recycle(
         &self,
         mut retired: RetiredGeneration,
         current: &GenerationRecord,
-        delta: &Delta,
-        blobs: &dyn BlobSource,
-        shared: Option<Linkable<'_>>,
-        options: &Options,
+        write: &DeltaWrite<'_>,
+        durability: Durability,
         cancel: &CancellationToken,
     ) -> Result<bool, Error> {
+        let delta = write.delta;
         let top = fsx::open_dir(self.dir(), RETIRED)
             .map_err(Error::io("open the generation at", self.path(RETIRED)))?;
         let slot_dir = self.dir().as_fd();
@@ -127,21 +121,19 @@ impl SpareSlot {
             }
         }
         let RetiredGeneration { record, mut stamps, .. } = retired;
-        let lineage = lineage(&record, current, delta, shared.is_some());
-        let write = options.write_options();
-        let (top, unsynced) =
-            carry_forward(&top, slot_dir, TREE, delta, blobs, shared, &write, &mut stamps, cancel)?;
-        durable::make_durable(top.as_fd(), options.durability, &unsynced)?;
+        let lineage = lineage(&record, current, delta, write.shared.is_some());
+        let (top, unsynced) = carry_forward(&top, slot_dir, TREE, write, &mut stamps, cancel)?;
+        durable::make_durable(top.as_fd(), durability, &unsynced)?;
         self.to_trash(RETIRED)?;
         let origin = SpareRecord {
             tree: delta.tree,
             selection_digest: current.selection_digest.clone(),
-            group_write: options.group_write,
+            group_write: write.options.group_write,
             bytes: delta.bytes,
             entries: delta.entries,
             lineage,
             boot_id: record.boot_id,
-            synced: options.durability == Durability::Syncfs,
+            synced: durability == Durability::Syncfs,
             recycled: true,
         };
         spare::write_record(slot_dir, &origin)?;
@@ -219,8 +211,11 @@ impl SpareTask {
                 return Ok(false);
             }
         };
-        let carried = self
-            .with_linkable(|shared| slot.recycle(retired, current, delta, blobs, shared, options, &cancel));
+        let write_options = options.write_options();
+        let carried = self.with_linkable(|shared| {
+            let write = DeltaWrite { delta, blobs, shared, options: &write_options };
+            slot.recycle(retired, current, &write, options.durability, &cancel)
+        });
         match carried {
             Err(Error::Cancelled) if slot.state.waiting().is_some() => Err(Error::Cancelled),
             Err(error) => {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
 
-use super::carry::carry_forward;
+use super::carry::{DeltaWrite, carry_forward};
 use super::durable::Unsynced;
 use super::journal::Stamp;
 use super::stage::{WriteOptions, io_error};
@@ -173,7 +173,8 @@ impl StampedSpare {
                 Ok((top, unsynced))
             }
             None => {
-                carry_forward(&top, old.staging(), name, delta, blobs, None, options, &mut stamps, cancel)
+                let write = DeltaWrite { delta, blobs, shared: None, options };
+                carry_forward(&top, old.staging(), name, &write, &mut stamps, cancel)
             }
         });
         match carried {

@@ -17,7 +17,7 @@ use rustix::fs::AtFlags;
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
-use super::carry::{update_stamps, write_delta};
+use super::carry::{DeltaWrite, update_stamps, write_delta};
 use super::durable::{self, Unsynced};
 use super::link_tree::link_tree;
 use super::linkable::Linkable;
@@ -195,7 +195,7 @@ pub(super) fn apply(
     cancel: &CancellationToken,
 ) -> Result<Unsynced, Error> {
     remove(top.as_fd(), delta, stamps.as_deref(), cancel)?;
-    write_delta(top.as_fd(), delta, blobs, None, Modes::of(options), cancel)?;
+    write_delta(top.as_fd(), &DeltaWrite { delta, blobs, shared: None, options }, cancel)?;
     if let Some(stamps) = stamps {
         update_stamps(top, delta, stamps)?;
     }

@@ -33,6 +33,7 @@ use rustix::io::Errno;
 use rustix::path::Arg;
 use tokio_util::sync::CancellationToken;
 
+use super::directory_list::DirectoryList;
 use super::journal::{Changes, Journal, Stamp};
 use super::stage::check_cancelled;
 use super::{Error, stage};
@@ -51,7 +52,7 @@ const LATE_MAX: Duration = Duration::from_millis(if cfg!(test) { 10 } else { 30_
 /// that keeps no paths has no limit: a tree is no deeper than payloads may be, and what others added is seen in its
 /// parent.
 pub(super) const DEPTH_MAX: usize = 64;
-/// The most bytes of directory paths that a scan collects.
+/// The most memory that the list of a tree's directories may take, in bytes: enough for some 400,000.
 pub(super) const DIRS_MAX: usize = 4 << 20;
 
 /// Whether a scan of the whole tree keeps the paths of its directories, for [`Stamps::check_directories`].
@@ -77,8 +78,8 @@ pub(super) struct Stamps {
     unshared_since: Stamp,
     /// The top directory's mtime. Its ctime proves nothing, because renaming the tree sets it.
     top: Stamp,
-    /// Paths of all directories except the top one, from the last scan of the whole tree, each ended by a zero byte.
-    dirs: Vec<u8>,
+    /// All directories except the top one, from the last scan of the whole tree.
+    dirs: DirectoryList,
 }
 
 impl Stamps {
@@ -102,7 +103,7 @@ impl Stamps {
             since,
             unshared_since: since,
             top,
-            dirs: Vec::new(),
+            dirs: DirectoryList::default(),
         })
     }
 
@@ -122,7 +123,7 @@ impl Stamps {
         &self,
         since: Stamp,
         top: &OwnedFd,
-        dirs: Vec<u8>,
+        dirs: DirectoryList,
         scratch: BorrowedFd<'_>,
     ) -> io::Result<Self> {
         let new = Self::of_new(top, scratch, &self.journal)?;
@@ -223,8 +224,8 @@ impl Stamps {
         if !self.accepts_top(&stat) {
             return Ok(Some(stage::display_path(b".")));
         }
-        let mut scan =
-            TreeScan { stamps: self, cancel, path: Vec::new(), level: 0, directories, dirs: Vec::new() };
+        let dirs = DirectoryList::default();
+        let mut scan = TreeScan { stamps: self, cancel, path: Vec::new(), level: 0, directories, dirs };
         if scan.directory(top)? {
             return Ok(Some(stage::display_path(&scan.path)));
         }
@@ -242,24 +243,23 @@ impl Stamps {
         added: impl Iterator<Item = &'p [u8]>,
     ) {
         let before = std::mem::take(&mut self.dirs);
-        let mut dirs = Vec::with_capacity(before.len());
-        let mut push = |path: &[u8]| {
-            dirs.extend_from_slice(path);
-            dirs.push(0);
-        };
-        paths(&before).map(CStr::to_bytes).filter(|path| !removed.contains(path)).for_each(&mut push);
-        added.for_each(push);
-        self.dirs = dirs;
+        let mut paths = before.paths();
+        while let Some(path) = paths.next().map(CStr::to_bytes) {
+            if !removed.contains(path) {
+                self.dirs.push(path);
+            }
+        }
+        added.for_each(|path| self.dirs.push(path));
     }
 
     /// The paths of all directories except the top one.
-    pub(super) fn directories(&self) -> impl Iterator<Item = &[u8]> {
-        paths(&self.dirs).map(CStr::to_bytes)
+    pub(super) fn directories(&self) -> &DirectoryList {
+        &self.dirs
     }
 
     /// Frees the list of directories.
     pub(super) fn forget_directories(&mut self) {
-        self.dirs = Vec::new();
+        self.dirs = DirectoryList::default();
     }
 
     /// Checks the directories from the last scan for names that were added, removed or replaced by others. Returns
@@ -273,7 +273,8 @@ impl Stamps {
         if !self.accepts_top(&stat) {
             return Ok(Some(stage::display_path(b".")));
         }
-        for path in paths(&self.dirs) {
+        let mut paths = self.dirs.paths();
+        while let Some(path) = paths.next() {
             check_cancelled(cancel)?;
             // Following a symlink on the way is harmless: replacing a component by one changes its parent directory,
             // which is checked as well.
@@ -286,11 +287,6 @@ impl Stamps {
     }
 }
 
-/// Iterates over a list of paths that are each ended by a zero byte.
-fn paths(dirs: &[u8]) -> impl Iterator<Item = &CStr> {
-    dirs.split_inclusive(|byte| *byte == 0).filter_map(|path| CStr::from_bytes_with_nul(path).ok())
-}
-
 /// A recursive scan of a tree for foreign writes.
 struct TreeScan<'a> {
     stamps: &'a Stamps,
@@ -299,8 +295,8 @@ struct TreeScan<'a> {
     path: Vec<u8>,
     level: usize,
     directories: Paths,
-    /// The collected paths, as in [`Stamps`].
-    dirs: Vec<u8>,
+    /// The collected paths.
+    dirs: DirectoryList,
 }
 
 impl TreeScan<'_> {
@@ -308,7 +304,7 @@ impl TreeScan<'_> {
     fn directory(&mut self, dir: &OwnedFd) -> Result<bool, Error> {
         check_cancelled(self.cancel)?;
         let stat = rustix::fs::fstat(dir).map_err(stage::io_error("stat", &self.path))?;
-        if self.directories == Paths::Keep && (self.level > DEPTH_MAX || self.dirs.len() > DIRS_MAX) {
+        if self.directories == Paths::Keep && (self.level > DEPTH_MAX || self.dirs.size() > DIRS_MAX) {
             let why = io::Error::other("it has more directories than can be tracked");
             return Err(stage::io_error("reuse", &self.path)(why));
         }
@@ -340,8 +336,7 @@ impl TreeScan<'_> {
             let length = self.path.len();
             self.path = join(&self.path, name.to_bytes());
             if self.directories == Paths::Keep {
-                self.dirs.extend_from_slice(&self.path);
-                self.dirs.push(0);
+                self.dirs.push(&self.path);
             }
             let dir = fsx::open_dir(dir, name.as_c_str()).map_err(stage::io_error("stat", &self.path))?;
             self.level += 1;

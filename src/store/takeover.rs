@@ -19,7 +19,7 @@ use jiff::Timestamp;
 use rustix::fs::AtFlags;
 
 use crate::clock::Now;
-use crate::fsx::{self, Link};
+use crate::fsx::{self, Inode, Link};
 use crate::generation::{GenerationRecord, Name, Retired, WORKTREES};
 use crate::payload::Payload;
 use crate::store::stage::GIT_FILE;
@@ -102,7 +102,7 @@ impl Store {
         let is_ours = admin.trim_ascii_end().ends_with(&ours);
         let current = rustix::fs::statat(&self.layout.link.dir, &*self.layout.link.name, AtFlags::empty());
         let is_current =
-            current.is_ok_and(|stat| fsx::identity(&dir).is_ok_and(|id| id == (stat.st_dev, stat.st_ino)));
+            current.is_ok_and(|stat| fsx::identity(&dir).is_ok_and(|inode| inode == Inode::of(&stat)));
         is_ours && !is_current
     }
 

@@ -1,8 +1,10 @@
-//! One attempt. The numbers in comments are the steps of the parent module's documentation. `fetch_and_stage` has the
-//! steps that need disk space, `repair` those that need no network, `bookkeeping` logging and counting.
+//! One attempt. A1 to A9 in comments are the steps of the parent module's documentation. `fetch_and_stage` has the
+//! steps that need disk space, `repair` those that need no network, `housekeeping` what follows a publication,
+//! `bookkeeping` logging and counting.
 
 mod bookkeeping;
 mod fetch_and_stage;
+mod housekeeping;
 mod repair;
 
 use std::collections::BTreeSet;
@@ -12,9 +14,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{Mutex, OwnedMutexGuard};
 use tokio::task::JoinHandle;
-use tracing::{debug, info};
-
-use bookkeeping::bytes_within;
+use tracing::debug;
 
 use super::bounds::Bounds;
 use super::drive::Work;
@@ -30,14 +30,18 @@ use crate::configmap::apply::Placement;
 use crate::generation::{GenerationRecord, Name};
 use crate::hooks::Hooks;
 use crate::human::one_line;
-use crate::mirror::{self, Objects, Tip};
+use crate::mirror::{self, Objects, Received, Tip};
 use crate::phase::{LastAnswer, Status};
-use crate::repeats::{Repeats, suppressed};
+use crate::repeats::Repeats;
 use crate::revision::{ObjectId, Revision};
 use crate::secret;
 use crate::sources::{Named, Upstream};
 use crate::store::{Error as StoreError, Published, Store};
 use crate::telemetry::metrics::Metrics;
+
+/// How long the remote is asked in an attempt that could not begin. It is a time of its own: the preparation may have
+/// used up that of the attempt, and its failure is reported only after this. An answer takes a round trip or two.
+const ASK_LIMIT: Duration = Duration::from_secs(10);
 
 /// A tip under a selection whose attempt has ended for good: it is published, or it was refused.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -52,6 +56,11 @@ pub(super) struct Worker {
     store: Arc<Mutex<Store>>,
     /// Deliveries lock it, too, so it is locked within the bounds of the attempt.
     upstream: Arc<Mutex<Upstream>>,
+    /// True if the upstream is a set of sources.
+    has_sources: bool,
+    /// The counter of received bytes, and its value when the mirror's bytes were last counted.
+    received: Received,
+    counted_received: u64,
     objects: Objects,
     metrics: Metrics,
     spare: SpareWork,
@@ -81,8 +90,6 @@ pub(super) struct Worker {
     repair_warnings: BTreeSet<String>,
     /// True if the remote answered in this attempt what its ref names.
     was_answered: bool,
-    /// True if this attempt began a fetch.
-    has_fetched: bool,
     /// True if the root was missing or replaced at the last repair.
     root_missing: bool,
     hooks: Option<Arc<Hooks>>,
@@ -119,9 +126,13 @@ impl Worker {
         let payload_inputs =
             PayloadInputs { folds, root_links: !by_commit, submodules: upstream.submodules() };
         let root = store.root().to_owned();
+        let received = upstream.received();
         Self {
             options,
             store: Arc::new(Mutex::new(store)),
+            has_sources: upstream.repository().is_none(),
+            counted_received: received.bytes(),
+            received,
             objects: upstream.objects(),
             upstream: Arc::new(Mutex::new(upstream)),
             metrics,
@@ -140,7 +151,6 @@ impl Worker {
             readable: None,
             repair_warnings: BTreeSet::new(),
             was_answered: false,
-            has_fetched: false,
             root_missing: false,
             hooks: None,
             root,
@@ -162,9 +172,9 @@ impl Worker {
         self.hooks = Some(hooks);
     }
 
-    /// Steps 5 to 8.
+    /// A5 to A8.
     async fn advance(&mut self, bounds: &Bounds, tip: &Tip, choice: &Choice) -> Result<Done, Error> {
-        let revision = self.fetch(bounds, tip, &choice.wanted).await?; // 5
+        let revision = self.fetch(bounds, tip, &choice.wanted).await?; // A5
         let objects = self.objects.clone();
         let path = self.options.path.clone();
         let current = self.view.revision();
@@ -185,7 +195,7 @@ impl Worker {
                 return Ok(Done::published(published));
             }
             self.advance_record(bounds, revision).await?;
-            return Ok(Done::Unchanged); // 6
+            return Ok(Done::Unchanged); // A6
         }
         let base =
             self.view.current().filter(|record| record.selection_digest == choice.digest && is_placed_alike);
@@ -197,9 +207,9 @@ impl Worker {
         self.stage_and_publish(bounds, revision, choice, base).await.map(Done::published)
     }
 
-    /// Step 1, and what needs no network: the selection, and a generation that replaces a damaged one.
+    /// A1, and what needs no network: the selection, and a generation that replaces a damaged one.
     async fn prepare(&mut self, bounds: &Bounds) -> Result<(Choice, Option<Published>), Error> {
-        self.repair_root(bounds).await?; // 1
+        self.repair_root(bounds).await?; // A1
         let choice = self.choice(bounds).await?;
         let republished = match self.republish_damaged(bounds, &choice).await? {
             None => self.scrub(bounds).await?,
@@ -208,10 +218,10 @@ impl Worker {
         Ok((choice, republished))
     }
 
-    /// Steps 2 to 8.
+    /// A2 to A8.
     async fn follow(&mut self, bounds: &Bounds, choice: &Choice, may_publish: bool) -> Result<Done, Error> {
         self.named = None;
-        let tip = self.resolve(bounds).await?; // 2
+        let tip = self.resolve(bounds).await?; // A2
         let known = SettledTip { object: tip.object, selection_digest: choice.digest.clone() };
         if self.is_current(&tip, &known) {
             let mut published = None;
@@ -224,15 +234,15 @@ impl Worker {
             let revision = self.settled_revision.filter(|_| settled);
             self.remember_named(revision.unwrap_or(Revision(tip.peeled.unwrap_or(tip.object))));
             self.remember_settled(known);
-            return Ok(published.map_or(Done::Unchanged, Done::published)); // 3
+            return Ok(published.map_or(Done::Unchanged, Done::published)); // A3
         }
         if let Some((_, message, hints)) = self.refused.as_ref().filter(|(refused, ..)| *refused == known) {
-            return Err(Error::StillRefused { message: message.clone(), hints: hints.clone() }); // 3
+            return Err(Error::StillRefused { message: message.clone(), hints: hints.clone() }); // A3
         }
         // The minimum interval applies to new commits only, not to a selection that the operator changed.
         if !may_publish && self.view.current().is_some_and(|record| record.selection_digest == choice.digest)
         {
-            return Ok(Done::Held); // 4
+            return Ok(Done::Held); // A4
         }
         match self.advance(bounds, &tip, choice).await {
             Ok(done) => {
@@ -306,6 +316,17 @@ impl Worker {
         Ok(tip)
     }
 
+    /// Asks the remote although `error` ends the attempt: how long the remote has not answered does not depend on the
+    /// root. The bounds are others than the attempt's, so that the stage stays that of the failure.
+    async fn ask_nevertheless(&mut self, bounds: &Bounds, error: &Error) {
+        // A set fetches what is new, into mirrors that it would make in whatever has the place of the root.
+        if self.has_sources && error.is_root_missing() {
+            return;
+        }
+        let own = Bounds::new(ASK_LIMIT.min(bounds.limit), bounds.draining.clone());
+        let _ = self.resolve(&own).await; // the attempt has its error already
+    }
+
     /// The revisions that the mirror must keep, newest first.
     fn held(&self) -> Vec<Revision> {
         let known = self.view.generations.iter().filter(|record| record.is_known());
@@ -369,26 +390,19 @@ impl Work for Worker {
 
     async fn attempt(&mut self, bounds: &Bounds, may_publish: bool) -> Result<Done, Error> {
         self.was_answered = false;
-        self.has_fetched = false;
         let (republished, followed) = match self.prepare(bounds).await {
             Ok((choice, republished)) => (republished, self.follow(bounds, &choice, may_publish).await),
             Err(error) => {
-                // Asked all the same, within bounds of its own so that the stage stays that of the failure: how long the
-                // remote has not answered does not depend on the root.
-                let rest = bounds.deadline.saturating_duration_since(tokio::time::Instant::now());
-                let _ = self.resolve(&Bounds::new(rest, bounds.draining.clone())).await;
+                self.ask_nevertheless(bounds, &error).await;
                 (None, Err(error))
             }
         };
-        if followed.is_err() && self.has_fetched {
+        if !matches!(followed, Ok(Done::Published(_))) {
             self.count_mirror(bounds).await;
         }
         let answered = self.look_at_sources(bounds, &followed).await;
-        if let Some(newest) = LastAnswer::newest(&self.view.sources) {
-            self.view.last_answer = newest;
-        } else if self.was_answered && !followed.as_ref().is_err_and(Error::is_connection_failure) {
-            self.view.last_answer = LastAnswer::now();
-        }
+        let is_answered = self.was_answered && !followed.as_ref().is_err_and(Error::is_connection_failure);
+        self.view.last_answer.update(&self.view.sources, is_answered);
         self.view.unanswered = matches!(answered, Ok(false));
         // A set that is published because its file was changed, or without a source that was removed, is a success.
         if matches!(followed, Ok(Done::Unchanged | Done::Held)) {
@@ -412,65 +426,7 @@ impl Work for Worker {
     }
 
     async fn housekeep(&mut self, bounds: &Bounds) {
-        if let Err(error) = self.repair_root(bounds).await {
-            self.log_nonfatal("repair", &error);
-        }
-        self.housekeeping_due = false;
-        let held = self.held();
-        let root = self.root.clone();
-        let kept = async {
-            let mut upstream = self.upstream(bounds, Stage::Fetch).await?;
-            let keep = move |_: &_| {
-                let kept = upstream.housekeep(&held);
-                Ok((kept, bytes_within(&root, &upstream)))
-            };
-            bounds.blocking(Stage::Fetch, keep).await
-        };
-        match kept.await {
-            Ok((kept, bytes)) => {
-                self.view.mirror_bytes = Some(bytes);
-                if let Err(error) = kept {
-                    self.log_nonfatal("housekeep", &error.into());
-                }
-            }
-            Err(error) => {
-                self.housekeeping_due |= matches!(error, Error::MirrorInUse { .. });
-                self.log_nonfatal("housekeep", &error);
-            }
-        }
-        if !self.options.spare {
-            return;
-        }
-        let (task, lacks) = {
-            let store = self.store().await;
-            if store.awaits_retirement(&clock::now()) {
-                self.housekeeping_due = true; // run again once the retirement is recorded
-                return;
-            }
-            (store.spare_task(), store.spare_shortage())
-        };
-        match lacks.map(|place| format!("there is no room {place} for a spare")) {
-            Some(why) => {
-                if let Some(times) = self.no_spare.should_log(&why) {
-                    let times = suppressed(times);
-                    info!("{why}: the next generation will be written in full{times}");
-                }
-            }
-            None => self.no_spare.forget(),
-        }
-        let Some(task) = task else { return };
-        let revision = self.readable.unwrap_or(task.generation().revision);
-        match self.choice(bounds).await {
-            // The selection changed meanwhile. The next attempt publishes it, and its housekeeping makes the spare.
-            Ok(choice) if choice.digest != task.generation().selection_digest => {
-                debug!("no spare: the selection of files changed meanwhile");
-            }
-            Ok(choice) => {
-                let objects = self.objects.clone();
-                self.spare.start(task, objects, revision, choice.wanted, self.metrics.clone());
-            }
-            Err(error) => self.log_nonfatal("spare", &error),
-        }
+        self.keep_house(bounds).await;
     }
 
     fn notify_hooks(&self) {

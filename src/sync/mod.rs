@@ -1,7 +1,7 @@
 //! The sync of a root: attempts, and the loop that repeats them on timer, signal or webhook.
 //!
-//! One attempt runs at a time; however many triggers come in meanwhile, one more follows. The steps of an attempt, and
-//! what is on disk if the process ends after each:
+//! One attempt runs at a time; however many triggers come in meanwhile, one more follows. The steps of an attempt,
+//! A1 to A9, and what is on disk if the process ends after each:
 //!
 //! 1. Repair the root's links, remove left-overs, reap what retention allows. No network. If the current generation was
 //!    deleted by somebody else, its revision is published again from the mirror; in git-sync's layout also if somebody
@@ -17,16 +17,16 @@
 //!    generation.)
 //! 7. Stage: apply the diff to the spare, or write the whole tree. A staged directory without a record is removed at
 //!    the next start. A pre-publish hook that is a gate runs on the staged directory, and the attempt fails if it does.
-//! 8. Publish, in the store's own numbered order: the swap is the commit point. In git-sync's layout the mirror
+//! 8. Publish, in the store's own steps P1 to P9: the swap is the commit point. In git-sync's layout the mirror
 //!    registers the generation as its worktree just before.
 //! 9. Touch the touch file, update status and metrics, notify the hooks; reap, collect the mirror's garbage; then
 //!    prepare the spare in the background.
 //!
-//! At the attempt's deadline and at shutdown, steps 2 and 5 are dropped; blocking steps are cancelled and waited for. A
+//! At the attempt's deadline and at shutdown, A2 and A5 are dropped; blocking steps are cancelled and waited for. A
 //! failure at any step leaves what is published unchanged. It is counted and logged, and the attempt is repeated with
 //! backoff ([`crate::phase::machine`]).
 //!
-//! Files: `drive` the loop; `attempt` the steps; `staging` step 7; `bounds` deadline and shutdown; `spare` and `scrub`
+//! Files: `drive` the loop; `attempt` the steps; `staging` A7; `bounds` deadline and shutdown; `spare` and `scrub`
 //! background work; `view` what is known of the root; `report` status, log and metrics; `operator_files` touch file and
 //! error file; `hook_event` hooks; `error`.
 
@@ -191,7 +191,7 @@ impl Sync {
         status: watch::Sender<Status>,
     ) -> Self {
         let options = Arc::new(options);
-        let remote = upstream.remote();
+        let remote = upstream.shown_name();
         let hold = store.current().and_then(|record| {
             // The wall clock may have been set back: never wait longer than the interval itself.
             let since = clock::now().wall.duration_since(record.published);

@@ -100,8 +100,8 @@ impl ErrorFile {
     }
 
     fn text(&self) -> Vec<u8> {
-        let text = serde_json::to_vec(self).unwrap_or_default(); // serializing strings and numbers cannot fail
-        secret::redacted_bytes(&text).into()
+        let text = serde_json::to_string(self).unwrap_or_default(); // serializing strings and numbers cannot fail
+        secret::redacted_json(&text).into()
     }
 }
 

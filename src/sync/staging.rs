@@ -55,8 +55,8 @@ impl Job<'_> {
             && is_small(&delta, base.entries)
             && let Some(staged) = self.stage_delta(store, &delta, blobs.as_ref())?
         {
-            let module = delta.written.iter().find(|(_, kind, ..)| *kind == Kind::Submodule);
-            self.log_submodules_off(module.map(|(path, ..)| &**path));
+            let module = delta.written.iter().find(|entry| entry.kind == Kind::Submodule);
+            self.log_submodules_off(module.map(|entry| &*entry.path));
             return Ok(staged);
         }
         let payload = self.objects.payload(revision, &self.choice.wanted)?;

@@ -121,11 +121,17 @@ pub fn start(options: &Options) {
     {
         return;
     }
-    // The standard hook would print what it panicked about without the log's format, secrets included.
-    std::panic::set_hook(Box::new(|panic| {
-        let error = panic.to_string().replace('\n', " ");
-        tracing::error!(error, hints = "this is a bug in treeswap: please report it", "panicked");
-    }));
+    let format = options.format;
+    // As plain text, the command line's own hook prints it, with a backtrace.
+    if matches!(format, Format::Json | Format::GitSync) {
+        std::panic::set_hook(Box::new(move |panic| {
+            let error = panic.to_string().replace('\n', " ");
+            // Whatever the filter: it may be the last word of the process.
+            tracing::dispatcher::with_default(&dispatch(format, None, EnvFilter::new("error")), || {
+                tracing::error!(error, hints = "this is a bug in treeswap: please report it", "panicked");
+            });
+        }));
+    }
 }
 
 /// Why the process ends, as far as git-sync has a message of its own for it.

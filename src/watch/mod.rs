@@ -24,7 +24,8 @@ use rustix::io::Errno;
 
 pub use set::{Set, SetReader};
 
-use crate::{clock, fsx};
+use crate::clock;
+use crate::fsx::{self, Inode};
 
 /// The shortest poll interval: without one, polling would use a whole processor.
 const SHORTEST_POLL: Duration = Duration::from_millis(10);
@@ -47,9 +48,8 @@ impl Default for Options {
 pub struct Change {
     /// The link's target.
     pub target: PathBuf,
-    /// Device and inode number of the generation's directory: a directory that was replaced under the same name is
-    /// another generation.
-    identity: (u64, u64),
+    /// The generation's directory: one that was replaced under the same name is another generation.
+    identity: Inode,
 }
 
 /// Waits for swaps; as an iterator it never ends.
@@ -116,8 +116,8 @@ impl Watcher {
         }
     }
 
-    /// Watches on a dedicated thread, for asynchronous code. The channel holds the newest change. The thread ends when
-    /// the receiver is dropped.
+    /// Watches on a dedicated thread, for asynchronous code. The channel holds the newest change. The thread ends at
+    /// the first poll after the receiver was dropped, or at a change before it.
     ///
     /// # Errors
     /// When no thread can be created.
@@ -160,10 +160,15 @@ struct Events {
     name: OsString,
     received: Receiver<()>,
     notify: SyncSender<()>,
-    /// The watcher, with device and inode number of the watched directory. It is made anew for another directory, so
-    /// that the old one is not watched any more.
-    watcher: Option<(RecommendedWatcher, (u64, u64))>,
+    /// Made anew for another directory, so that the old one is not watched any more.
+    watcher: Option<Watched>,
     limitation: Option<Limitation>,
+}
+
+/// A watcher, and the directory that it watches.
+struct Watched {
+    watcher: RecommendedWatcher,
+    dir: Inode,
 }
 
 impl Events {
@@ -189,20 +194,20 @@ impl Events {
     /// next directory of that name may have the same device and inode number, so the watch is added again in any case.
     /// If it is still there, that has no effect.
     fn renew(&mut self) {
-        let Ok(Some(identity)) = fsx::identity_at(&self.dir) else {
+        let Ok(Some(dir)) = fsx::identity_at(&self.dir) else {
             self.watcher = None;
             return;
         };
-        if let Some((watcher, watched)) = &mut self.watcher
-            && *watched == identity
-            && watcher.watch(&self.dir, RecursiveMode::NonRecursive).is_ok()
+        if let Some(watched) = &mut self.watcher
+            && watched.dir == dir
+            && watched.watcher.watch(&self.dir, RecursiveMode::NonRecursive).is_ok()
         {
             return;
         }
         self.watcher = None;
         match self.subscribe() {
             Ok(watcher) => {
-                self.watcher = Some((watcher, identity));
+                self.watcher = Some(Watched { watcher, dir });
                 self.limitation = None;
                 // A change before the watch began counts as an event. If the channel is full, one is pending already.
                 let _ = self.notify.try_send(());
@@ -364,18 +369,13 @@ mod tests {
         let parent = tempfile::tempdir().unwrap();
         let root = parent.path().join("root");
         let mut watcher = Watcher::new(root.join("..data"), &Options { poll: Duration::from_millis(20) });
-        for _ in 0..2 {
+        for round in 0..2 {
             std::fs::create_dir(&root).unwrap();
             swap(&root, "g0");
             watcher.wait(LONG).unwrap();
             watcher.wait(Duration::from_millis(100)); // a few polls
             assert!(watcher.events.watcher.is_some());
-            std::fs::rename(&root, parent.path().join("old")).unwrap();
-            std::fs::rename(
-                parent.path().join("old"),
-                parent.path().join(format!("{:?}", clock::now().boottime)),
-            )
-            .unwrap();
+            std::fs::rename(&root, parent.path().join(format!("old-{round}"))).unwrap();
         }
     }
 
@@ -385,8 +385,8 @@ mod tests {
         swap(root.path(), "g0");
         let mut watcher = never_polling(root.path());
         watcher.events.received.recv().unwrap(); // sent when the watch began
-        let (ended, _) = watcher.events.watcher.as_mut().unwrap();
-        ended.unwatch(root.path()).unwrap(); // as the kernel does when the directory is removed
+        let ended = watcher.events.watcher.as_mut().unwrap();
+        ended.watcher.unwatch(root.path()).unwrap(); // as the kernel does when the directory is removed
         watcher.events.renew();
         swap(root.path(), "g1");
         watcher.events.received.recv_timeout(LONG).unwrap();
@@ -408,10 +408,7 @@ mod tests {
     fn target_and_identity_are_of_one_generation() {
         let root = tempfile::tempdir().unwrap();
         ["g0", "g1"].iter().for_each(|to| swap(root.path(), to));
-        let identity = |name: &str| {
-            let stat = rustix::fs::stat(root.path().join(name)).unwrap();
-            (stat.st_dev, stat.st_ino)
-        };
+        let identity = |name: &str| fsx::identity_at(&root.path().join(name)).unwrap().unwrap();
         let known = [("g0", identity("g0")), ("g1", identity("g1"))];
         let done = std::sync::atomic::AtomicBool::new(false);
         std::thread::scope(|scope| {

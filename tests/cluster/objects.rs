@@ -182,7 +182,7 @@ async fn a_lease_is_replaced_only_at_the_version_that_was_read() {
         namespace: namespace.clone(),
         name: "turn".to_owned(),
         holder: Some(holder.to_owned()),
-        duration: 15,
+        duration_seconds: 15,
         acquired: Some("2026-11-21T20:00:00.123456Z".parse().unwrap()),
         renewed: Some("2026-11-21T20:00:01Z".parse().unwrap()),
         transitions,
@@ -192,7 +192,10 @@ async fn a_lease_is_replaced_only_at_the_version_that_was_read() {
     let first = cluster.create_lease(taken("a", 0)).await.unwrap();
     assert!(matches!(cluster.create_lease(taken("b", 0)).await.unwrap_err().why, Failure::AlreadyExists));
     assert_eq!(cluster.lease(&namespace, "turn").await.unwrap().as_ref(), Some(&first));
-    assert_eq!((first.holder.as_deref(), first.duration, first.transitions), (Some("a"), Some(15), 0));
+    assert_eq!(
+        (first.holder.as_deref(), first.duration_seconds, first.transitions),
+        (Some("a"), Some(15), 0)
+    );
     assert_eq!(first.acquired, taken("a", 0).acquired);
 
     let free = LeaseDraft { holder: None, ..taken("", 0) };

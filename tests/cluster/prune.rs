@@ -18,7 +18,7 @@ struct Installation {
     namespaces: Vec<String>,
 }
 
-/// What a run is for: each namespace with the cluster that it is in.
+/// The rules' targets, as (cluster, namespace).
 type Places<'a> = &'a [(&'a str, &'a str)];
 
 impl Installation {
@@ -30,9 +30,9 @@ impl Installation {
         let mut rules = crate::rights::shipped();
         rules[0]["verbs"].as_array_mut().unwrap().push(json!("delete"));
         namespaces.iter().for_each(|namespace| kubernetes.grant(namespace, "pruner", &rules));
-        let one = Self { world: World::new(), owner, namespaces };
-        one.commit("1");
-        one
+        let installation = Self { world: World::new(), owner, namespaces };
+        installation.commit("1");
+        installation
     }
 
     /// Grants what `deploy/apply/prune.yaml` does, for this owner.
@@ -84,7 +84,7 @@ impl Installation {
     fn apply(&self, places: Places<'_>, more: &[&str]) -> Ran {
         let access = Kubernetes::shared().access("pruner");
         let mut names: BTreeSet<&str> = places.iter().map(|(cluster, _)| *cluster).collect();
-        names.extend(["one", "two"]);
+        names.extend(["east", "west"]);
         let contexts: Vec<_> = names.into_iter().map(|name| (name, access.clone())).collect();
         run::to_end(&mut self.command(&contexts, places, more))
     }
@@ -94,7 +94,8 @@ impl Installation {
         Kubernetes::shared().configmaps(namespace).into_keys().collect()
     }
 
-    fn whole(&self) -> Vec<String> {
+    /// What a namespace holds after a run: the map, the ledger and the inventory.
+    fn all_names(&self) -> Vec<String> {
         vec![
             "map".to_owned(),
             format!("treeswap-ledger-{}", self.owner),
@@ -112,58 +113,67 @@ fn ends(ran: &Ran, code: i32, words: &[&str]) {
 
 #[test]
 fn a_namespace_that_no_rule_names_any_more_is_pruned_from_its_inventory() {
-    let one = Installation::new(2);
-    let [a, b] = [one.namespaces[0].as_str(), one.namespaces[1].as_str()];
-    let (both, only_a): (Places<'_>, Places<'_>) = (&[("one", a), ("one", b)], &[("one", a)]);
-    ends(&one.apply(both, &[]), 0, &["2 created"]);
+    let installation = Installation::new(2);
+    let [a, b] = [installation.namespaces[0].as_str(), installation.namespaces[1].as_str()];
+    let (both, only_a): (Places<'_>, Places<'_>) = (&[("east", a), ("east", b)], &[("east", a)]);
+    ends(&installation.apply(both, &[]), 0, &["2 created"]);
     // One that only looks like ours: no inventory names it.
-    let labels = json!({ "treeswap.dev/owner": one.owner, "app.kubernetes.io/managed-by": "treeswap" });
+    let labels =
+        json!({ "treeswap.dev/owner": installation.owner, "app.kubernetes.io/managed-by": "treeswap" });
     let looks = json!({ "metadata": { "labels": labels }, "data": { "mine": "1" } });
     Kubernetes::shared().put(b, "stray", looks);
     let before = Kubernetes::shared().versions(b);
-    ends(&one.apply(only_a, &[]), 0, &["1 right"]);
+    ends(&installation.apply(only_a, &[]), 0, &["1 right"]);
     // Without the right to find inventories it says so, and does the rest.
-    let missing = format!("cannot list the ConfigMaps treeswap-set-{} of all namespaces", one.owner);
-    ends(&one.apply(only_a, &["--prune"]), 0, &["1 right", "not pruned", &missing]);
-    one.may_find_inventories();
-    ends(&one.apply(both, &["--prune"]), 0, &["2 right"]);
-    let deleted = format!("one/{b}/map: to be deleted: no rule names it any more -value");
-    ends(&one.apply(only_a, &["--prune", "--dry-run"]), 4, &[&deleted, "1 right"]);
+    let missing = format!("cannot list the ConfigMaps treeswap-set-{} of all namespaces", installation.owner);
+    ends(&installation.apply(only_a, &["--prune"]), 0, &["1 right", "not pruned", &missing]);
+    installation.may_find_inventories();
+    ends(&installation.apply(both, &["--prune"]), 0, &["2 right"]);
+    let deleted = format!("east/{b}/map: to be deleted: no rule names it any more -value");
+    ends(&installation.apply(only_a, &["--prune", "--dry-run"]), 4, &[&deleted, "1 right"]);
     ends(
-        &one.apply(only_a, &["--prune", "--max-prune=49"]),
+        &installation.apply(only_a, &["--prune", "--max-prune=49"]),
         3,
         &["map: refused", "1 of 2", "--max-prune=100"],
     );
     assert_eq!(Kubernetes::shared().versions(b), before, "nothing was written");
-    ends(&one.apply(only_a, &["--prune"]), 0, &["1 deleted", "1 right"]);
-    assert_eq!(one.names(b), ["stray"]);
-    assert_eq!(one.names(a), one.whole());
+    ends(&installation.apply(only_a, &["--prune"]), 0, &["1 deleted", "1 right"]);
+    assert_eq!(installation.names(b), ["stray"]);
+    assert_eq!(installation.names(a), installation.all_names());
     let before = Kubernetes::shared().versions(a);
-    ends(&one.apply(only_a, &["--prune"]), 0, &["1 right"]);
+    ends(&installation.apply(only_a, &["--prune"]), 0, &["1 right"]);
     assert_eq!(Kubernetes::shared().versions(a), before);
     // It comes back as if it had never been there.
-    ends(&one.apply(both, &["--prune"]), 0, &["1 created", "1 right"]);
+    ends(&installation.apply(both, &["--prune"]), 0, &["1 created", "1 right"]);
 }
 
 #[test]
 fn a_cluster_that_no_rule_names_any_more_is_pruned_and_two_names_of_one_server_do_not_prune_each_other() {
-    let one = Installation::new(2);
-    let [a, b] = [one.namespaces[0].as_str(), one.namespaces[1].as_str()];
-    one.may_find_inventories();
-    ends(&one.apply(&[("one", a), ("two", b)], &["--prune", "--max-prune=100"]), 0, &["2 created"]);
-    ends(&one.apply(&[("one", a), ("two", b)], &["--prune", "--max-prune=100"]), 0, &["2 right"]);
+    let installation = Installation::new(2);
+    let [a, b] = [installation.namespaces[0].as_str(), installation.namespaces[1].as_str()];
+    installation.may_find_inventories();
+    ends(
+        &installation.apply(&[("east", a), ("west", b)], &["--prune", "--max-prune=100"]),
+        0,
+        &["2 created"],
+    );
+    ends(&installation.apply(&[("east", a), ("west", b)], &["--prune", "--max-prune=100"]), 0, &["2 right"]);
     // It would lose all that it has.
-    let only_a: Places<'_> = &[("one", a)];
-    ends(&one.apply(only_a, &["--prune"]), 3, &[&format!("two/{b}/map: refused"), "1 of 1", "1 right"]);
-    assert_eq!(one.names(b), one.whole());
-    ends(&one.apply(only_a, &["--prune", "--max-prune=100"]), 0, &["1 deleted", "1 right"]);
-    assert!(one.names(b).is_empty());
-    assert_eq!(one.names(a), one.whole());
+    let only_a: Places<'_> = &[("east", a)];
+    ends(
+        &installation.apply(only_a, &["--prune"]),
+        3,
+        &[&format!("west/{b}/map: refused"), "1 of 1", "1 right"],
+    );
+    assert_eq!(installation.names(b), installation.all_names());
+    ends(&installation.apply(only_a, &["--prune", "--max-prune=100"]), 0, &["1 deleted", "1 right"]);
+    assert!(installation.names(b).is_empty());
+    assert_eq!(installation.names(a), installation.all_names());
     // An unreachable cluster that no rule names is no failure.
     let mut gone = Kubernetes::shared().access("pruner");
     gone.server = "https://127.0.0.1:1".into(); // nobody listens there
-    let contexts = [("one", Kubernetes::shared().access("pruner")), ("gone", gone)];
-    let ran = run::to_end(&mut one.command(&contexts, only_a, &["--prune"]));
+    let contexts = [("east", Kubernetes::shared().access("pruner")), ("gone", gone)];
+    let ran = run::to_end(&mut installation.command(&contexts, only_a, &["--prune"]));
     ends(
         &ran,
         0,
@@ -176,17 +186,18 @@ fn a_cluster_that_no_rule_names_any_more_is_pruned_and_two_names_of_one_server_d
 
 #[test]
 fn what_another_repository_wrote_under_the_same_owner_is_left() {
-    let one = Installation::new(2);
-    let [a, b] = [one.namespaces[0].as_str(), one.namespaces[1].as_str()];
-    one.may_find_inventories();
-    let other = Installation { world: World::new(), owner: one.owner.clone(), namespaces: Vec::new() };
+    let installation = Installation::new(2);
+    let [a, b] = [installation.namespaces[0].as_str(), installation.namespaces[1].as_str()];
+    installation.may_find_inventories();
+    let other =
+        Installation { world: World::new(), owner: installation.owner.clone(), namespaces: Vec::new() };
     other.commit("of another repository");
-    ends(&other.apply(&[("one", b)], &[]), 0, &["1 created"]);
-    ends(&one.apply(&[("one", a)], &[]), 0, &["1 created"]);
+    ends(&other.apply(&[("east", b)], &[]), 0, &["1 created"]);
+    ends(&installation.apply(&[("east", a)], &[]), 0, &["1 created"]);
     let before = Kubernetes::shared().versions(b);
-    let refused = format!("one/{b}/map: refused: its recorded revision");
+    let refused = format!("east/{b}/map: refused: its recorded revision");
     ends(
-        &one.apply(&[("one", a)], &["--prune"]),
+        &installation.apply(&[("east", a)], &["--prune"]),
         3,
         &[&refused, "does not exist at the remote", "--owner", "1 right"],
     );
@@ -195,54 +206,58 @@ fn what_another_repository_wrote_under_the_same_owner_is_left() {
 
 #[test]
 fn two_rule_sets_of_one_repository_under_one_owner_do_not_prune_each_other() {
-    let one = Installation::new(3);
-    let [a, b, c] = [0, 1, 2].map(|at| one.namespaces[at].as_str());
-    one.may_find_inventories();
-    ends(&one.apply(&[("one", a), ("one", c)], &["--prune"]), 0, &["2 created"]);
+    let installation = Installation::new(3);
+    let [a, b, c] = [0, 1, 2].map(|at| installation.namespaces[at].as_str());
+    installation.may_find_inventories();
+    ends(&installation.apply(&[("east", a), ("east", c)], &["--prune"]), 0, &["2 created"]);
     let before = [a, c].map(|namespace| Kubernetes::shared().versions(namespace));
     // A second, unrelated rule set under the same owner, then the first one again.
-    let said = format!("refused: another rule set uses the owner {}:", one.owner);
+    let said = format!("refused: another rule set uses the owner {}:", installation.owner);
     let hint = "hint: give each rule set an --owner of its own";
-    let refused = [format!("one/{a}/map: {said}"), format!("one/{c}/map: {said}")];
-    ends(&one.apply(&[("one", b)], &["--prune"]), 3, &[&refused[0], &refused[1], hint, "1 created"]);
-    let first: Places<'_> = &[("one", a), ("one", c)];
-    let refused = format!("one/{b}/map: {said}");
-    ends(&one.apply(first, &["--prune", "--dry-run"]), 3, &[&refused, hint, "2 right"]);
-    ends(&one.apply(first, &["--prune"]), 3, &[&refused, hint, "2 right"]);
+    let refused = [format!("east/{a}/map: {said}"), format!("east/{c}/map: {said}")];
+    ends(
+        &installation.apply(&[("east", b)], &["--prune"]),
+        3,
+        &[&refused[0], &refused[1], hint, "1 created"],
+    );
+    let first: Places<'_> = &[("east", a), ("east", c)];
+    let refused = format!("east/{b}/map: {said}");
+    ends(&installation.apply(first, &["--prune", "--dry-run"]), 3, &[&refused, hint, "2 right"]);
+    ends(&installation.apply(first, &["--prune"]), 3, &[&refused, hint, "2 right"]);
     assert_eq!([a, c].map(|namespace| Kubernetes::shared().versions(namespace)), before);
-    assert_eq!(one.names(b), one.whole());
+    assert_eq!(installation.names(b), installation.all_names());
     // Changed rules recognize their predecessors: c may be pruned.
-    let deleted = format!("one/{c}/map: to be deleted: no rule names it any more");
-    ends(&one.apply(&[("one", a)], &["--prune", "--dry-run"]), 3, &[&deleted, &refused]);
+    let deleted = format!("east/{c}/map: to be deleted: no rule names it any more");
+    ends(&installation.apply(&[("east", a)], &["--prune", "--dry-run"]), 3, &[&deleted, &refused]);
     // --max-prune=100 overrides the refusal.
-    ends(&one.apply(first, &["--prune", "--max-prune=100"]), 0, &["1 deleted", "2 right"]);
+    ends(&installation.apply(first, &["--prune", "--max-prune=100"]), 0, &["1 deleted", "2 right"]);
 }
 
 /// The rules change before whoever was killed is run again: nothing of what it made is left behind.
 #[test]
 fn nothing_that_was_made_before_a_kill_is_stranded_when_the_rules_change() {
-    let one = Installation::new(2);
-    let [a, b] = [one.namespaces[0].as_str(), one.namespaces[1].as_str()];
-    one.may_find_inventories();
-    ends(&one.apply(&[("one", a)], &[]), 0, &["1 created"]);
-    let both: Places<'_> = &[("one", a), ("one", b)];
+    let installation = Installation::new(2);
+    let [a, b] = [installation.namespaces[0].as_str(), installation.namespaces[1].as_str()];
+    installation.may_find_inventories();
+    ends(&installation.apply(&[("east", a)], &[]), 0, &["1 created"]);
+    let both: Places<'_> = &[("east", a), ("east", b)];
     let counter = Proxy::start(Kubernetes::shared());
-    let contexts = [("one", counter.access("pruner"))];
+    let contexts = [("east", counter.access("pruner"))];
     // Without a Lease: a killed holder's Lease would delay the next run and shift the requests at which runs are killed.
     let alone = "--lease-duration=0s";
-    run::to_end(&mut one.command(&contexts, both, &[alone, "--concurrency=1"]))
+    run::to_end(&mut installation.command(&contexts, both, &[alone, "--concurrency=1"]))
         .expect_ok("a run that is not killed");
     let requests = counter.seen().len();
-    let prune = || one.apply(&[("one", a)], &[alone, "--prune"]);
+    let prune = || installation.apply(&[("east", a)], &[alone, "--prune"]);
     ends(&prune(), 0, &["1 deleted"]);
     let mut made = 0;
     for at in (0..requests).step_by(if full() { 1 } else { 3 }) {
         for fault in [Fault::HoldBefore, Fault::HoldAfter] {
             let proxy = Proxy::start(Kubernetes::shared());
             proxy.plan("", "/", at, 1, fault);
-            let contexts = [("one", proxy.access("pruner"))];
-            let mut command = one.command(&contexts, both, &[alone, "--concurrency=1"]);
-            let mut killed = Background::start(&mut command, &one.world.dir().join("killed.log"));
+            let contexts = [("east", proxy.access("pruner"))];
+            let mut command = installation.command(&contexts, both, &[alone, "--concurrency=1"]);
+            let mut killed = Background::start(&mut command, &installation.world.dir().join("killed.log"));
             eventually(120, "it is at that request, or done without one", || {
                 (proxy.seen().len() > at || !killed.is_running()).then_some(())
             });
@@ -252,7 +267,7 @@ fn nothing_that_was_made_before_a_kill_is_stranded_when_the_rules_change() {
             made += usize::from(!Kubernetes::shared().configmap(b, "map").is_null());
             let ran = prune();
             assert!(ran.ok(), "killed at {at}: {}{}", ran.stdout, ran.stderr);
-            assert_eq!(one.names(b), Vec::<String>::new(), "killed at {at}: {}", ran.stdout);
+            assert_eq!(installation.names(b), Vec::<String>::new(), "killed at {at}: {}", ran.stdout);
         }
     }
     assert!(made > 0, "some were killed after they had made it");

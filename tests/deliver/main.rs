@@ -10,6 +10,7 @@ mod interleavings;
 #[path = "../cluster/kubernetes.rs"]
 mod kubernetes;
 mod maps;
+mod origin;
 #[path = "../cluster/proxy.rs"]
 mod proxy;
 mod races;
@@ -18,4 +19,3 @@ mod refs;
 mod rewinds;
 mod script;
 mod sources;
-mod upgrade;

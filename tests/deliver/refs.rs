@@ -34,6 +34,16 @@ impl Delivered {
         run(source, &load(&[("test", Kubernetes::shared().access("writer"))]), options)
     }
 
+    /// Writes revision 3, and ends before that is in the inventory.
+    fn write_without_record(&self) {
+        let proxy = Proxy::start(Kubernetes::shared());
+        let denied = r#"{"kind":"Status","status":"Failure","message":"no","code":403}"#;
+        proxy.plan("PUT", "treeswap-set-team", 0, 1_000, Fault::Answer(403, None, denied));
+        let broken = load(&[("test", proxy.access("writer"))]);
+        let report = run(Script::at(&self.plans, revision(3)), &broken, &options()).unwrap();
+        assert_eq!((only(&report).outcome, report.failures.len()), (Outcome::Replaced, 1), "{report:?}");
+    }
+
     fn content(&self) -> String {
         data(&Kubernetes::shared().configmap(&self.namespace, "job-config"))["a.yaml"].clone()
     }
@@ -58,12 +68,7 @@ fn a_ref_that_was_forced_elsewhere_is_followed_or_held_and_told_in_either_case()
 #[test]
 fn what_a_delivery_wrote_and_did_not_record_is_not_overwritten_by_a_ref_that_went_back() {
     let there = Delivered::new();
-    let proxy = Proxy::start(Kubernetes::shared());
-    let denied = r#"{"kind":"Status","status":"Failure","message":"no","code":403}"#;
-    proxy.plan("PUT", "treeswap-set-team", 0, 1_000, Fault::Answer(403, None, denied));
-    let broken = load(&[("test", proxy.access("writer"))]);
-    let report = run(Script::at(&there.plans, revision(3)), &broken, &options()).unwrap();
-    assert_eq!((only(&report).outcome, report.failures.len()), (Outcome::Replaced, 1), "{report:?}");
+    there.write_without_record();
     let back = || Script::at(&there.plans, revision(2)).related(Relation::Behind);
     let lag = Duration::from_millis(600);
     let holding = Options { on_rewind: OnRewind::Hold, lag, ..options() };
@@ -74,6 +79,17 @@ fn what_a_delivery_wrote_and_did_not_record_is_not_overwritten_by_a_ref_that_wen
     let report = there.run(back(), &Options { lag, ..options() }).unwrap();
     assert!(report.notes[0].contains("went back"), "{report:?}");
     assert_eq!(there.content(), "two");
+}
+
+/// To the replica, the revision of the inventory is the newest, and it does not have that of the object.
+#[test]
+fn what_a_delivery_wrote_and_did_not_record_is_not_overwritten_by_a_replica_that_does_not_have_it_yet() {
+    let there = Delivered::new();
+    there.write_without_record();
+    let lagging = Script::answering(&there.plans, |at| Ok(revision(if at < 4 { 2 } else { 3 })));
+    let report = there.run(lagging.related(Relation::UnknownToRemote), &options()).unwrap();
+    assert_eq!((report.revision, only(&report).outcome), (revision(3), Outcome::Right), "{report:?}");
+    assert_eq!(there.content(), "three");
 }
 
 #[test]

@@ -213,12 +213,12 @@ fn every_path_that_is_shown_exists() {
 }
 
 #[test]
-fn the_layers_are_those_of_the_library() {
+fn the_floors_are_those_of_the_library() {
     let library = std::fs::read_to_string(home().join("src/lib.rs")).unwrap();
     let block = library.split("//! ```text\n").nth(1).and_then(|rest| rest.split("//! ```").next()).unwrap();
-    let layers: String =
+    let floors: String =
         block.lines().map(|line| line.trim_start_matches("//!").replacen(' ', "", 1) + "\n").collect();
-    assert!(layers.contains("5 edges") && document("docs/architecture.md").contains(&layers), "{layers}");
+    assert!(floors.contains("5 edges") && document("docs/architecture.md").contains(&floors), "{floors}");
 }
 
 /// The blocks of YAML of a page, read.

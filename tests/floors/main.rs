@@ -1,11 +1,12 @@
-//! The house stands: every `crate::` arrow points to a lower floor (lib.rs draws them), and only the modules that may
-//! name a foreign crate do.
+//! The house stands: a module uses only modules with a lower number, and only the modules that may name a foreign crate
+//! do.
 
 mod circles;
 
 use std::path::{Path, PathBuf};
 
-/// Floor of each module; the top floor is a chain, so its members have heights of their own.
+/// Number of each module. The tens digit is its floor in the drawing of lib.rs; the units digit orders modules of one
+/// floor that use each other.
 const FLOORS: &[(&str, u8)] = &[
     ("main", 53),
     ("cli", 52),
@@ -73,7 +74,7 @@ fn floor(module: &str) -> u8 {
     FLOORS
         .iter()
         .find(|(name, _)| *name == module)
-        .unwrap_or_else(|| panic!("module `{module}` has no floor; put it into FLOORS and lib.rs"))
+        .unwrap_or_else(|| panic!("module `{module}` has no number; put it into FLOORS and lib.rs"))
         .1
 }
 
@@ -159,7 +160,7 @@ fn arrows_only_point_down() {
         for used in names_after(&text, "crate::").chain(names_after(&text, "treeswap::")) {
             assert!(
                 used == module || floor(used) < floor(&module),
-                "{}: {module} must not use {used}: it is not on a lower floor",
+                "{}: {module} must not use {used}: its number is not lower",
                 path.display()
             );
         }

@@ -81,7 +81,7 @@ impl Yard {
         let git = match case.served {
             Served::Git => None,
             Served::InPlace => Some(PathBuf::from("/nowhere")),
-            Served::AsItIs => Some(server::as_it_is(&self.remote, &tip.to_string(), &place)),
+            Served::AsItIs => Some(server::unchecked_server(&self.remote, &tip.to_string(), &place)),
         };
         let ran = self.sync(&place, git.as_deref(), case.flags);
         let published = published(&place.join("root"))?;

@@ -1,4 +1,5 @@
-//! A server that no git program would be: it sends the objects it has, as they are, whatever it is asked for.
+//! A git server without git's own checks: it sends all objects of a repository, malformed ones included, whatever is
+//! asked for.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -35,8 +36,8 @@ while request; do
 done
 "#;
 
-/// Makes a directory with a program called `git` that serves every object of the remote; to be the search path.
-pub(crate) fn as_it_is(remote: &Remote, tip: &str, place: &Path) -> PathBuf {
+/// Makes a directory for `PATH` whose program `git` is that server.
+pub(crate) fn unchecked_server(remote: &Remote, tip: &str, place: &Path) -> PathBuf {
     let bin = place.join("home/bin");
     std::fs::create_dir(&bin).unwrap();
     let pack = pack_of_everything(remote);
@@ -56,7 +57,7 @@ pub(crate) fn objects(remote: &Remote) -> Vec<String> {
     all.lines().map(str::to_owned).collect()
 }
 
-/// A pack of given objects is made without looking into them.
+/// `git pack-objects` does not check objects that are listed by id.
 fn pack_of_everything(remote: &Remote) -> Vec<u8> {
     let mut list = tempfile::tempfile().unwrap();
     std::io::Write::write_all(&mut list, (objects(remote).join("\n") + "\n").as_bytes()).unwrap();

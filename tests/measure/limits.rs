@@ -18,33 +18,46 @@ pub fn measure(bench: &Bench, table: &mut Table) {
         return;
     }
     bench.repository.publish(0);
+    let world = directory(&bench.options);
     let mut row = |name: &str, limit: &dyn Fn(&Path)| {
-        let world = directory(&bench.options);
         let start = Instant::now();
         limit(world.path());
         table.add(&format!("limit: {name}"), "s", ALONE, start.elapsed().as_secs_f64());
     };
-    row("the files written, by all processors", &|dir| write(&bench.repository, dir));
+    row("the files written, by all processors", &|dir| {
+        make_each(&bench.repository, &dir.join("written"), |path, _, content| std::fs::write(path, content));
+    });
+    row("a tree of hard links to them, by all processors", &|dir| {
+        make_each(&bench.repository, &dir.join("links"), |path, name, _| {
+            std::fs::hard_link(dir.join("written").join(name), path)
+        });
+    });
     row("the server's pack of depth 1, read", &|_| drain(bench));
-    row("git clone --depth=1 --bare", &|dir| clone(&bench.url(), dir, &["--bare"]));
-    row("git clone --depth=1", &|dir| clone(&bench.url(), dir, &[]));
+    row("git clone --depth=1 --bare", &|dir| clone(&bench.url(), &dir.join("bare"), &["--bare"]));
+    row("git clone --depth=1", &|dir| clone(&bench.url(), &dir.join("clone"), &[]));
 }
 
-/// Writes the repository's files from memory.
-fn write(repository: &Repository, dir: &Path) {
+/// Makes the repository's files below `dir`, each with its directory, by `make`, which gets the path, the name in the
+/// repository and the content.
+fn make_each(
+    repository: &Repository,
+    dir: &Path,
+    make: impl Fn(&Path, &str, &[u8]) -> std::io::Result<()> + Sync,
+) {
     let threads = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
     std::thread::scope(|scope| {
         for part in repository.files.chunks(repository.files.len().div_ceil(threads)) {
+            let make = &make;
             scope.spawn(move || {
                 let mut made = PathBuf::new();
-                for (path, content) in part {
-                    let path = dir.join(path);
+                for (name, content) in part {
+                    let path = dir.join(name);
                     let parent = path.parent().expect("it has one");
                     if made != parent {
                         std::fs::create_dir_all(parent).expect("space");
                         made = parent.to_owned();
                     }
-                    std::fs::write(path, content).expect("space");
+                    make(&path, name, content).expect("space");
                 }
             });
         }
@@ -75,7 +88,7 @@ fn drain(bench: &Bench) {
 
 fn clone(url: &str, dir: &Path, more: &[&str]) {
     let mut command = Command::new("git");
-    command.args(["clone", "--quiet", "--depth=1"]).args(more).arg(url).arg(dir.join("clone"));
+    command.args(["clone", "--quiet", "--depth=1"]).args(more).arg(url).arg(dir);
     let status = command.stdin(Stdio::null()).status().expect("git runs");
     assert!(status.success(), "git clone failed");
 }

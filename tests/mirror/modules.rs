@@ -189,7 +189,7 @@ fn a_changed_submodule_is_a_small_delta() {
     let second = update(&mut mirror, &[first]);
     let base = treeswap::mirror::Base { tree: before.tree, entries: before.count(), bytes: before.bytes };
     let delta = mirror.objects().delta(base, second, &Selection::default()).unwrap().unwrap();
-    let written: Vec<_> = delta.written.iter().map(|(path, ..)| path.escape_ascii().to_string()).collect();
+    let written: Vec<_> = delta.written.iter().map(|entry| entry.path.escape_ascii().to_string()).collect();
     assert_eq!(written, ["sub/dir3/file31"]);
     let after = payload(&mirror.objects(), second);
     assert_eq!((delta.entries, delta.bytes), (after.count(), after.bytes));
@@ -630,6 +630,10 @@ fn garbage_of_submodules_does_not_make_a_revision_too_large() {
     remote.commit(&with(Files::new(), &[("a", "../a", &large), ("b", "../b", &b)]));
     let error = try_update(&mut mirror, &held).unwrap_err();
     assert!(error.to_string().contains("--max-mirror-bytes"), "{error}");
+    // A reader is no reason to try again if there is no garbage.
+    let _reader = mirror.objects().blobs();
+    let error = try_update(&mut mirror, &held).unwrap_err();
+    assert!(error.is_refusal(), "{error:?}");
 }
 
 #[test]

@@ -92,6 +92,26 @@ fn a_single_source_that_fails_is_logged_and_counted_and_fails_no_attempt() {
     assert_eq!(sidecar.metric(FAILURES), Some(0.0));
 }
 
+#[test]
+fn nothing_is_fetched_into_what_has_taken_the_place_of_the_root() {
+    let (many, one, _two) = two();
+    let sidecar = many.sidecar(&[]);
+    many.shows(&[("one/f", "1"), ("two/f", "1")]);
+    let root = &many.world.root;
+    std::fs::rename(root, root.with_file_name("away")).unwrap();
+    std::fs::create_dir(root).unwrap();
+    std::fs::write(root.join("foreign"), "x").unwrap();
+    let fail = |more: f64| {
+        let before = sidecar.metric(FAILURES).unwrap();
+        eventually(30, "attempts fail", || (sidecar.metric(FAILURES)? >= before + more).then_some(()));
+    };
+    fail(2.0); // polls that began before are over
+    one.commit(&file("2"));
+    fail(5.0);
+    let names = std::fs::read_dir(root).unwrap().map(|entry| entry.unwrap().file_name());
+    assert_eq!(names.collect::<Vec<_>>(), ["foreign"]);
+}
+
 /// The published set is as good without an answer as with one: only the answer shows that it is up to date.
 #[test]
 fn a_remote_that_hangs_is_no_success_either() {

@@ -9,6 +9,7 @@ use tracing::{error, info, warn};
 use super::Format;
 use crate::deliver::{Outcome, Report, Target};
 use crate::revision::Revision;
+use crate::secret;
 
 /// At most this many added, changed and removed keys are shown each.
 const MAX_KEYS: usize = 8;
@@ -17,11 +18,11 @@ const MAX_KEYS: usize = 8;
 pub(super) fn print(report: &Report, format: Option<Format>, dry_run: bool) -> anyhow::Result<()> {
     let terminal = || if std::io::stdout().is_terminal() { Format::Table } else { Format::Lines };
     let text = match format.unwrap_or_else(terminal) {
-        Format::Json => serde_json::to_string_pretty(report)? + "\n",
-        Format::Table => table(report, dry_run),
-        Format::Lines => lines(report, dry_run),
+        Format::Json => secret::redacted_json(&serde_json::to_string_pretty(report)?) + "\n",
+        Format::Table => secret::redacted(&table(report, dry_run)).into_owned(),
+        Format::Lines => secret::redacted(&lines(report, dry_run)).into_owned(),
     };
-    crate::cli::print(crate::secret::redacted(&text).as_bytes());
+    crate::cli::print(text.as_bytes());
     Ok(())
 }
 

@@ -81,7 +81,7 @@ pub struct Call {
     /// Notes about deprecated and overridden names, to be printed before the start.
     pub notes: Vec<String>,
     /// The first error among those that git-sync checks before all others.
-    pub wrong: Option<Error>,
+    pub first_error: Option<Error>,
 }
 
 impl Call {
@@ -166,7 +166,7 @@ pub fn read(sync: &Command, arguments: &[String], lookup: Lookup<'_>) -> Result<
     let several = call.get("sources").is_some() || ours("sources");
     if let Some(flag) = missing.filter(|_| !several) {
         let hint = format!("${} is its variable", variable("GITSYNC", flag));
-        call.wrong = Some(Error::Required { name: format!("--{flag}"), hint });
+        call.first_error = Some(Error::Required { name: format!("--{flag}"), hint });
     }
     Ok(call)
 }
@@ -331,7 +331,7 @@ impl ParsedFlags {
         if let Some(value) = old.password {
             self.hidden.password = Some(Variable { name: "--password".to_owned(), value });
         }
-        let mut wrong = old.wrong;
+        let mut first_error = old.first_error;
         if let Some(given) = self.values.last("ref").filter(|given| !given.value.is_empty()).cloned() {
             match refspec::source(&given.value) {
                 Ok(source) => {
@@ -340,7 +340,7 @@ impl ParsedFlags {
                 }
                 Err(why) => {
                     let name = given.origin.display_name("ref");
-                    wrong = wrong.or(Some(Error::Value { name, value: given.value, why }));
+                    first_error = first_error.or(Some(Error::Value { name, value: given.value, why }));
                 }
             }
         }
@@ -352,7 +352,7 @@ impl ParsedFlags {
                     self.values.set(flag.name, SourcedValue { value: "0s".to_owned(), ..given });
                 } else {
                     let name = given.origin.display_name(flag.name);
-                    wrong = wrong.or(Some(Error::Value { name, value: given.value, why }));
+                    first_error = first_error.or(Some(Error::Value { name, value: given.value, why }));
                 }
             }
         }
@@ -365,7 +365,7 @@ impl ParsedFlags {
             })
         });
         let settings = settings.chain(self.own).collect();
-        Call { action, settings, hidden: self.hidden, notes, wrong }
+        Call { action, settings, hidden: self.hidden, notes, first_error }
     }
 }
 

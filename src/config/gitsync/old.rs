@@ -30,7 +30,7 @@ pub(super) struct Outcome {
     /// The value of `--password`.
     pub(super) password: Option<Secret>,
     /// The first error.
-    pub(super) wrong: Option<Error>,
+    pub(super) first_error: Option<Error>,
 }
 
 /// Moves the values of old flags to their successors, with a deprecation note for each.
@@ -53,14 +53,14 @@ pub(super) fn translate(values: &mut Values, notes: &mut Vec<String>) -> Outcome
         (Some(branch), Some(rev)) => {
             let one = branch.origin.display_name("branch");
             let other = rev.origin.display_name("rev");
-            outcome.wrong = Some(Error::Conflict { one, other });
+            outcome.first_error = Some(Error::Conflict { one, other });
         }
         (None, None) => {}
     }
     if let Some(given) = given(values, "change-permissions") {
         let name = given.origin.display_name("change-permissions");
         let hint = "use --group-write; other modes are those of the commit";
-        outcome.wrong = outcome.wrong.or(Some(Error::Unsupported { name, hint }));
+        outcome.first_error = outcome.first_error.or(Some(Error::Unsupported { name, hint }));
     }
     for (old, new) in [
         ("dest", "link"),

@@ -108,7 +108,8 @@ fn a_refspec_is_its_remote_side_under_every_name_of_the_flag() {
     assert_eq!(values(&[], &["--ref="], "ref"), [""], "refused with what follows");
     let stored = call(&[("GITSYNC_REF", "a:b")], &["--root=/r", "--repo=u"]).unwrap();
     assert_eq!(stored.notes, ["$GITSYNC_REF=a:b follows a; b is not written"]);
-    let wrong = call(&[], &["--root=/r", "--repo=u", "--ref=v1^{}"]).unwrap().wrong.unwrap().to_string();
+    let wrong =
+        call(&[], &["--root=/r", "--repo=u", "--ref=v1^{}"]).unwrap().first_error.unwrap().to_string();
     assert_eq!(wrong, "invalid value \"v1^{}\" for --ref: a tag is followed to its commit anyway: write v1");
 }
 
@@ -151,7 +152,7 @@ fn old_flags_win_over_their_successors() {
 
 #[test]
 fn what_git_sync_checks_first_is_wrong_first() {
-    let wrong = |arguments: &[&str]| call(&[], arguments).unwrap().wrong.map(|error| error.to_string());
+    let wrong = |arguments: &[&str]| call(&[], arguments).unwrap().first_error.map(|error| error.to_string());
     let both = ["--root=/r", "--repo=u"];
     let with = |more: &'static [&'static str]| wrong(&[&both[..], more].concat());
     assert_eq!(wrong(&[]).unwrap(), "--root is required");

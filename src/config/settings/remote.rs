@@ -159,7 +159,9 @@ impl Check<'_> {
         git: &git_config::Effect,
     ) -> Result<wire::Options, Error> {
         let Args { credentials: given, limits, .. } = self.args;
-        if !given.ca_file.is_empty() && !self.args.git.git.is_empty() && git.ca_file.is_none() {
+        // For other URLs the program makes no TLS connection, and the file is for webhooks.
+        let by_program = !self.args.git.git.is_empty() && self.args.source.repo.starts_with("https:");
+        if by_program && !given.ca_file.is_empty() && git.ca_file.is_none() {
             return Err(Error::Needs {
                 one: format!("{} with {}", self.origins.name("ca-file"), self.origins.name("git")),
                 other: "--git-config=http.sslCAInfo:FILE, where FILE has the system's CA certificates, too: the git \

@@ -11,7 +11,8 @@ use super::ledger::{LastAttempt, RepairLimit};
 use super::names;
 use super::order::Moves;
 use super::owner::{Adopt, Claim, Owner};
-use crate::marker::{Entry, RulesDigest};
+use crate::marker::Entry;
+use crate::revision::ObjectId;
 
 /// A ConfigMap as read from the API server.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -46,7 +47,7 @@ pub struct Policy {
     /// The desired revision.
     pub revision: String,
     /// The digest of the rules and extra keys behind the desired state.
-    pub rules: RulesDigest,
+    pub rules: String,
     /// The keys that are written besides payloads.
     pub shape: ExtraKeys,
     /// How often a target may be repaired before repairs slow down.
@@ -296,10 +297,11 @@ impl Policy {
     fn undesired(&self, seen: &LiveConfigMap, entry: Option<&Entry>, why: DecisionReason) -> Decision {
         let claim = self.claim(seen, entry);
         // Only the inventory says what may be deleted, and only for the object whose uid it has. It does not have the
-        // uid of an object that was about to be created, or deleted and created again: then the owner on it decides.
-        let is_listed =
-            |entry: &Entry| entry.uid == seen.uid || entry.uid.is_empty() || entry.wanted.is_some();
-        let is_ours = claim == Claim::Ours && entry.is_some_and(is_listed);
+        // uid of an object that was about to be created, or deleted and created again: that one has the digest that
+        // was announced, and our owner's name.
+        let digest = seen.annotations.get(names::DIGEST).map(String::as_str);
+        let is_listed = entry.is_some_and(|entry| entry.lists(&seen.uid, digest));
+        let is_ours = claim == Claim::Ours && is_listed;
         let action = if is_ours && self.prune { Action::Delete } else { Action::Nothing };
         let why = if is_ours { why } else { DecisionReason::NotOurs };
         let mut decision = Decision::new(action, why, claim);
@@ -320,7 +322,8 @@ impl Policy {
         let known = entry.filter(|entry| entry.digest == wanted.digest && entry.wanted.is_none());
         let why = if known.is_some() { DecisionReason::Vanished } else { DecisionReason::Absent };
         let mut decision = Decision::new(Action::Create, why, Claim::Ours);
-        decision.revision = self.stamp(wanted, known.map(|entry| entry.revision.as_str()));
+        let recorded = known.map(|entry| entry.revision.as_str()).filter(|text| is_revision(text));
+        decision.revision = self.stamp(wanted, recorded);
         decision.difference.added = wanted.content(&self.shape, "").keys().cloned().collect();
         decision.moves = Moves::new(&decision.difference, Some(&wanted.payload), None);
         self.limit_repairs(decision, record)
@@ -360,14 +363,14 @@ impl Policy {
         let revision = self.stamp(wanted, recorded);
         let difference = self.difference(wanted, seen, &revision);
         let as_stamped = recorded.is_some_and(|recorded| self.difference(wanted, seen, recorded).is_empty());
-        let over = seen.annotations.get(names::RULES).filter(|rules| !self.rules.is(rules));
+        let over = seen.annotations.get(names::RULES).filter(|rules| **rules != self.rules);
         let why = match self.origin(wanted, seen, entry, recorded.is_some(), as_stamped) {
             // First, because the limit of `--max-prune` counts what is emptied, also of those that are adopted by it.
             _ if !wanted.fed => DecisionReason::Unfed,
             _ if claim != Claim::Ours => DecisionReason::Adopted,
             DecisionReason::OtherRules if over.is_none() => DecisionReason::Changed,
             DecisionReason::OtherRules
-                if record.and_then(|record| record.over.as_ref()).is_some_and(|over| self.rules.is(over)) =>
+                if record.and_then(|record| record.over.as_ref()).is_some_and(|over| *over == self.rules) =>
             {
                 DecisionReason::TurnedBack
             }
@@ -405,19 +408,18 @@ impl Policy {
         entry: Option<&'a Entry>,
     ) -> Option<&'a str> {
         let is_ours = self.owner.claim(&seen.labels, &seen.annotations) == Claim::Ours;
-        match seen.annotations.get(names::DIGEST).filter(|_| is_ours) {
-            // The annotations take precedence: another of our instances may have written the object after the
-            // inventory.
-            Some(digest) if *digest == wanted.digest => {
-                seen.annotations.get(names::REVISION).map(String::as_str)
-            }
-            Some(_) => None,
-            None => entry
-                .filter(|entry| {
-                    entry.digest == wanted.digest && entry.wanted.is_none() && entry.uid == seen.uid
-                })
-                .map(|entry| entry.revision.as_str()),
+        let digest = seen.annotations.get(names::DIGEST).filter(|_| is_ours);
+        if digest.is_some_and(|digest| *digest != wanted.digest) {
+            return None;
         }
+        // The annotations take precedence: another of our instances may have written the object after the inventory.
+        // Anybody may have annotated it, and the revision is written to the inventory: it has to be one.
+        let annotated = digest.and_then(|_| seen.annotations.get(names::REVISION));
+        let is_same =
+            |entry: &&Entry| entry.digest == wanted.digest && entry.wanted.is_none() && entry.uid == seen.uid;
+        let listed = entry.filter(is_same).map(|entry| &entry.revision);
+        let recorded = annotated.into_iter().chain(listed).find(|text| is_revision(text));
+        recorded.map(String::as_str)
     }
 
     /// The revision to stamp with; `recorded` is the one on record for the desired payload.
@@ -475,7 +477,7 @@ impl Policy {
         labels.iter().all(|(key, value)| seen.labels.get(*key).is_some_and(|there| there == value))
             && seen.annotations.get(names::OWNER_NAME).is_some_and(|name| name == self.owner.name())
             && seen.annotations.get(names::DIGEST) == Some(&wanted.digest)
-            && seen.annotations.contains_key(names::REVISION)
+            && seen.annotations.get(names::REVISION).is_some_and(|text| is_revision(text))
     }
 
     /// Refuses a counted write while its target is over the repair limit.
@@ -489,6 +491,11 @@ impl Policy {
         }
         decision
     }
+}
+
+/// Returns true if a text is a full commit id.
+fn is_revision(text: &str) -> bool {
+    ObjectId::from_hex(text).is_some()
 }
 
 impl fmt::Display for DecisionReason {

@@ -9,7 +9,6 @@ use super::super::{ClusterNamespace, Finding, Plan, Planned, StampProblem, check
 use super::names;
 use super::owner::Owner;
 use super::placement::Placement;
-use crate::marker::RulesDigest;
 use crate::marker::set::stamp_of;
 use crate::revision::Revision;
 
@@ -43,7 +42,7 @@ pub struct Desired {
     /// The sources that its tree is composed of; empty if there is only one repository.
     pub sources: Placement,
     /// The digest of the rules and extra keys. What was verified under another digest has to be verified again.
-    pub rules: RulesDigest,
+    pub rules: String,
     /// The keys that are written besides the payloads.
     pub shape: ExtraKeys,
     /// The ConfigMaps, by place and name.
@@ -75,7 +74,7 @@ impl Desired {
     pub fn new<'p>(
         plan: &Plan,
         (revision, sources): (Revision, Placement),
-        rules: RulesDigest,
+        rules: String,
         shape: ExtraKeys,
         prefix: impl Fn(usize) -> &'p [u8],
     ) -> Result<Self, Finding> {

@@ -5,34 +5,16 @@
 use aws_lc_rs::digest;
 use serde::Serialize;
 
-use super::super::{Names, Options, RuleSet, Setting};
+use super::super::{Names, Options, RuleSet};
 use super::desired_state::{ExtraKeys, VersionKey};
-use super::legacy_digest;
-use crate::marker::RulesDigest;
 
 /// The version of the canonical form; it prefixes the digest.
 const VERSION: u32 = 2;
 
-/// Everything besides the tree that determines what is written to clusters.
-#[derive(Clone, Copy, Debug)]
-pub struct DigestInputs<'a> {
-    /// The rules.
-    pub rules: &'a RuleSet,
-    /// The settings they were read with.
-    pub setting: Setting<'a>,
-    /// The options they are applied with. The stamp is not part of the digest: it only names the revision.
-    pub options: &'a Options,
-    /// The keys that are written besides payloads.
-    pub shape: &'a ExtraKeys,
-}
-
-impl DigestInputs<'_> {
-    /// The rules digest, in the present form and in the one of earlier releases.
-    pub fn digest(&self) -> RulesDigest {
-        let Self { rules, setting, options, shape } = self;
-        let former = legacy_digest::text(rules, setting, options, shape);
-        RulesDigest::new(format!("v{VERSION}-{}", sha256(&text(self))), sha256(&former))
-    }
+/// The digest of what determines, besides the tree, what is written to clusters: the rules, the options that they are
+/// applied with and the keys besides payloads. The stamp of `options` is left out: it only names the revision.
+pub fn rules_digest(rules: &RuleSet, options: &Options, shape: &ExtraKeys) -> String {
+    format!("v{VERSION}-{}", sha256(&text(rules, options, shape)))
 }
 
 /// The canonical form: JSON as in RFC 8785, with fields sorted by name.
@@ -71,8 +53,7 @@ struct Rule<'a> {
 }
 
 /// The text that the digest is computed over.
-fn text(inputs: &DigestInputs<'_>) -> String {
-    let DigestInputs { rules, options, shape, .. } = inputs;
+fn text(rules: &RuleSet, options: &Options, shape: &ExtraKeys) -> String {
     let policies = options.policies;
     let form = DigestInput {
         dialect: rules.dialect.to_string(),
@@ -148,7 +129,7 @@ mod tests {
         };
     }
 
-    fn digest_of(case: &Value) -> (RulesDigest, String) {
+    fn digest_of(case: &Value) -> (String, String) {
         let text = |field: &str| case[field].as_str();
         let setting = Setting {
             file: "rules.yaml",
@@ -175,31 +156,26 @@ mod tests {
             _ => VersionKey::Off,
         };
         let shape = ExtraKeys { version_key, stamp_key: text("stamp_key").map(str::to_owned) };
-        let inputs = DigestInputs { rules: &rules, setting, options: &options, shape: &shape };
-        (inputs.digest(), super::text(&inputs))
+        (rules_digest(&rules, &options, &shape), super::text(&rules, &options, &shape))
     }
 
-    /// What clusters hold: digests in this form, and those of releases before it.
     #[test]
-    fn rules_have_the_digests_of_the_vectors_in_both_forms() {
+    fn rules_have_the_digests_of_the_vectors() {
         for case in cases("rules") {
             let (digest, text) = digest_of(&case);
             assert_eq!(text, case["text"], "{case}");
-            assert_eq!(digest.text(), case["digest"], "{case}");
-            assert_eq!(digest.former(), case["former"], "{case}");
-            assert!(digest.is(digest.text()) && digest.is(digest.former()) && !digest.is(""));
+            assert_eq!(digest, case["digest"], "{case}");
         }
     }
 
     #[test]
     fn each_thing_that_decides_changes_the_digest_and_what_does_not_decide_leaves_it() {
-        let all: Vec<String> =
-            cases("rules").iter().map(|case| digest_of(case).0.text().to_owned()).collect();
+        let all: Vec<String> = cases("rules").iter().map(|case| digest_of(case).0).collect();
         let first = cases("rules")[0].clone();
         let with = |field: &str, value: Value| {
             let mut case = first.clone();
             case[field] = value;
-            digest_of(&case).0.text().to_owned()
+            digest_of(&case).0
         };
         assert_eq!(with("policies", serde_json::json!({ "unknown_fields": "ignore" })), all[0]);
         for changed in [

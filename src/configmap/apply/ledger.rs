@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 
 /// Longest error message that is kept, in bytes.
 const ERROR_MAX: usize = 300;
+/// Longest rules digest that is kept, in bytes. It comes from an annotation, which anybody may have written.
+const OVER_MAX: usize = 100;
 /// How many repairs of a target are remembered.
 const REPAIRS_MAX: usize = 8;
 /// Largest ledger, in bytes of keys and values.
@@ -81,9 +83,10 @@ impl RepairLimit {
 }
 
 impl LastAttempt {
-    /// A copy with error and repairs cut to their limits.
+    /// A copy with error and repairs cut to their limits, and without what is too long for a rules digest.
     fn shortened(&self) -> Self {
         let mut record = self.clone();
+        record.over = record.over.filter(|over| over.len() <= OVER_MAX);
         if let Some(error) = record.error.as_mut().filter(|error| error.len() > ERROR_MAX) {
             error.truncate((0..=ERROR_MAX).rev().find(|&at| error.is_char_boundary(at)).unwrap_or_default());
             error.push('…');
@@ -226,6 +229,16 @@ mod tests {
         assert_eq!(before, ledger);
         ledger.record_attempt("a", record(2, Some(&long), 0), false);
         assert_eq!(ledger, before);
+    }
+
+    #[test]
+    fn an_annotation_that_is_too_long_for_a_rules_digest_is_not_kept() {
+        for (length, kept) in [(67, true), (200_000, false)] {
+            let mut ledger = Ledger::default();
+            let over = Some("x".repeat(length));
+            ledger.record_attempt("a", LastAttempt { over, ..record(1, None, 1) }, true);
+            assert_eq!(ledger.records["a"].over.is_some(), kept);
+        }
     }
 
     #[test]

@@ -40,9 +40,9 @@ impl LedgerSet {
     }
 
     /// Drops the records for which `keep` returns false, and the ledgers that are empty then.
-    pub fn retain(&mut self, keep: impl Fn(&ClusterNamespace, &str) -> bool) {
+    pub fn retain(&mut self, keep: impl Fn(&ClusterNamespace, &str, &LastAttempt) -> bool) {
         self.0.retain(|place, ledger| {
-            ledger.records.retain(|name, _| keep(place, name));
+            ledger.records.retain(|name, record| keep(place, name, record));
             !ledger.records.is_empty() || !ledger.damaged.is_empty()
         });
     }

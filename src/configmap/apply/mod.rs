@@ -7,8 +7,7 @@
 //!   the order of writes; `prune_limit`: how much one run may delete or empty.
 //! - `ledger`: what was last attempted, and the outcome; `ledger_set`: the ledgers of many namespaces; `lease`: which
 //!   instance writes a namespace.
-//! - `digest`: the rules digest, which identifies the rules that a ConfigMap was written by; `legacy_digest`: the form
-//!   of it that earlier releases stored.
+//! - `digest`: the rules digest, which identifies the rules that a ConfigMap was written by.
 //!
 //! The inventory of what was written is [`crate::marker`], because consumers read it, too.
 
@@ -18,7 +17,6 @@ mod digest;
 mod lease;
 mod ledger;
 mod ledger_set;
-mod legacy_digest;
 mod order;
 mod owner;
 mod placement;
@@ -26,10 +24,10 @@ mod prune_limit;
 #[cfg(test)]
 mod tests;
 
-pub use crate::marker::{Entry, Marker, RulesDigest, TooLong};
+pub use crate::marker::{Entry, Marker, TooLong};
 pub use decision::{Action, Decision, DecisionReason, LiveConfigMap, Policy, Refusal, is_proven_by_record};
 pub use desired_state::{Desired, DesiredConfigMap, ExtraKeys, VersionKey};
-pub use digest::DigestInputs;
+pub use digest::rules_digest;
 pub use lease::{Holding, LeaseAvailability, SlotChoice, Watch, choose};
 pub use ledger::{LastAttempt, Ledger, RepairLimit};
 pub use ledger_set::LedgerSet;

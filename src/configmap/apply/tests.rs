@@ -156,13 +156,6 @@ fn what_nobody_touched_and_other_rules_want_otherwise_is_no_drift() {
     assert!(!decision.repairs() && decision.counts_toward_limit());
     let decision = now.decide(Some(&stamped), Some(&seen), Some(&known), Some(&record(3)));
     assert_eq!(decision.action, Action::Refuse(Refusal::TurnedBack(3)));
-    // As an earlier release recorded and annotated the same rules.
-    let former = LastAttempt { over: Some("with a stamp, formerly".into()), ..record(2) };
-    let decision = now.decide(Some(&stamped), Some(&seen), Some(&known), Some(&former));
-    assert_eq!(decision.why, DecisionReason::TurnedBack);
-    let mut by_former = seen.clone();
-    by_former.annotations.insert(names::RULES.to_owned(), "with a stamp, formerly".to_owned());
-    assert_eq!(now.decide(Some(&stamped), Some(&by_former), Some(&known), None).why, DecisionReason::Changed);
     let third = Policy { rules: "yet others".into(), ..policy() };
     assert_eq!(
         third.decide(Some(&stamped), Some(&seen), Some(&known), Some(&record(3))).action,
@@ -246,6 +239,33 @@ fn foreign_writes_are_drift_and_put_right_with_the_revision_on_record() {
     );
     let decision = policy().decide(Some(&wanted), Some(&stripped), None, None);
     assert_eq!(decision.action, Action::Refuse(Refusal::Nobody));
+}
+
+#[test]
+fn an_annotated_revision_that_is_none_is_put_right_and_recorded_nowhere() {
+    let wanted = wanted(&[("a", "1")]);
+    let known = entry(&wanted, &ours(&wanted, R1), R1);
+    for text in ["", "newest", &R1[1..], &"1".repeat(300_000)] {
+        let mut seen = LiveConfigMap { version: "8".into(), ..ours(&wanted, R1) };
+        seen.annotations.insert(names::REVISION.to_owned(), text.to_owned());
+        for version_key in [VersionKey::Off, VersionKey::Changed] {
+            let mut seen = seen.clone();
+            if version_key == VersionKey::Off {
+                seen.current.data.remove("VERSION");
+            }
+            let policy = Policy { shape: ExtraKeys { version_key, stamp_key: None }, ..policy() };
+            let decision = policy.decide(Some(&wanted), Some(&seen), Some(&known), None);
+            assert_eq!((&decision.action, decision.why), (&Action::Replace, DecisionReason::Drift));
+            assert_eq!(decision.revision, R1, "as it is on record");
+            let decision = policy.decide(Some(&wanted), Some(&seen), None, None);
+            assert_eq!((decision.action, decision.revision.as_str()), (Action::Replace, R2));
+        }
+        // Nor is it taken from an inventory.
+        let known = Entry { revision: text.to_owned(), ..known.clone() };
+        for seen in [None, Some(&seen)] {
+            assert_eq!(policy().decide(Some(&wanted), seen, Some(&known), None).revision, R2);
+        }
+    }
 }
 
 #[test]
@@ -527,6 +547,14 @@ fn what_was_about_to_be_written_is_ours_by_name_and_label_before_its_uid_is_know
     let again = Entry { wanted: Some(desired.digest.clone()), ..before.clone() };
     for (entry, action) in [(before, Action::Nothing), (again, Action::Delete)] {
         assert_eq!(pruning.decide(None, Some(&ours(&desired, R2)), Some(&entry), None).action, action);
+    }
+    // A write of the listed object failed, or another one was announced: that is no permission to delete any object of
+    // that name.
+    let failed = Entry { wanted: Some("too large".to_owned()), ..entry(&desired, &ours(&desired, R1), R1) };
+    let elsewhere = LiveConfigMap { uid: "u2".into(), ..ours(&desired, R1) };
+    for entry in [failed, Entry::wanted("another")] {
+        let decision = pruning.decide(None, Some(&elsewhere), Some(&entry), None);
+        assert_eq!((decision.action, decision.why), (Action::Nothing, DecisionReason::NotOurs));
     }
     // Nothing was written yet: it is made as if it had never been named.
     assert_eq!(pruning.decide(Some(&desired), None, Some(&announced), None).why, DecisionReason::Absent);

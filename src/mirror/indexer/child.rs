@@ -155,11 +155,11 @@ fn work(job: &Job) -> (Report, Option<Arc<ObjectTable>>) {
     (report, table)
 }
 
-/// An object of another type is the author's fault only if it is in the received pack. The damaged index of another
-/// pack leads to other objects, too.
-fn of_other_pack(error: ObjectError, is_received: impl Fn(&ObjectId) -> bool) -> ObjectError {
+/// An object of another type is the author's fault for certain only if it is in the received pack: the damaged index of
+/// another pack leads to other objects, too. Otherwise the error is one that asking again, without haves, may mend.
+fn of_other_pack(error: ObjectError, is_certain: impl Fn(&ObjectId) -> bool) -> ObjectError {
     match error {
-        ObjectError::OtherKind { id, expected, found } if !is_received(&id) => {
+        ObjectError::OtherKind { id, expected, found } if !is_certain(&id) => {
             ObjectError::Unreadable { id, expected, why: format!("an earlier pack has a {found} there") }
         }
         error => error,
@@ -280,6 +280,8 @@ fn verify(
     partial: bool,
     taken: &IndexedPack,
 ) -> Result<Option<Report>, Abort> {
+    // Nothing more can be asked for than without haves: the next answer would lead to the same object.
+    let is_last = base.is_none();
     let store = Store::open(&job.dir)?.with_table(taken.table.clone());
     let reader = store.reader()?;
     let peeled = match reader.peel(tip) {
@@ -296,7 +298,8 @@ fn verify(
     }
     Ok(error.map(|error| {
         let at = closure::path_to(&reader, peeled.tree, error.id());
-        Report::Incomplete { at: at.map(Into::into), error: of_other_pack(error, |id| taken.has(id)) }
+        let error = of_other_pack(error, |id| is_last || taken.has(id));
+        Report::Incomplete { at: at.map(Into::into), error }
     }))
 }
 
@@ -346,6 +349,17 @@ mod tests {
     /// A pack without objects.
     const EMPTY: [u8; 32] = *b"PACK\0\0\0\x02\0\0\0\0\x02\x9d\x08\x82\x3b\xd8\xa8\xea\xb5\x10\xad\x6a\xc7\x5c\x82\x3c\xfd\x3e\xd3\x1e";
 
+    fn job_in(fixture: &Fixture) -> Job {
+        Job {
+            dir: fixture.layout.dir().to_owned(),
+            task: Task::Fill(0),
+            memory: 64 << 20,
+            max_bytes: 1 << 20,
+            durable: false,
+            sandbox: Sandbox::Off,
+        }
+    }
+
     #[test]
     fn an_object_of_another_type_is_the_authors_fault_only_in_the_received_pack() {
         let id = ObjectId([7; 20]);
@@ -355,17 +369,30 @@ mod tests {
     }
 
     #[test]
+    fn a_file_that_is_an_earlier_directory_is_refused_once_everything_was_asked_for() {
+        let fixture = Fixture::new();
+        let blob = fixture.blob(b"x");
+        let earlier = fixture.tree(&[("100644", b"a", blob)]);
+        let base = fixture.commit(earlier, &[]);
+        // A filter keeps what is named as a file out of the pack, so that only the earlier pack has it.
+        let tip = fixture.commit(fixture.tree(&[("100644", b"f", earlier)]), &[]);
+        let job = job_in(&fixture);
+        let packs = job.dir.join(PACKS);
+        let limits = Limits { memory: job.memory, bytes: job.max_bytes, objects: 1_000, expected: 1_000 };
+        let empty = pack::index_pack(&EMPTY[..], &packs, &limits, false, &|_| Ok(None)).unwrap();
+        let error = |base: Option<ObjectId>| match verify(&job, &tip.0, base, true, &empty) {
+            Ok(Some(Report::Incomplete { error, .. })) => error,
+            _ => panic!("it is not a file"),
+        };
+        assert!(matches!(error(Some(base.0)), ObjectError::Unreadable { .. }), "it is asked for again");
+        assert!(matches!(error(None), ObjectError::OtherKind { .. }), "the tip is refused");
+    }
+
+    #[test]
     fn a_useless_pack_is_removed_unless_the_mirror_had_it() {
         let fixture = Fixture::new();
         let packs = fixture.layout.dir().join("objects/pack");
-        let job = Job {
-            dir: fixture.layout.dir().to_owned(),
-            task: Task::Fill(0),
-            memory: 64 << 20,
-            max_bytes: 1 << 20,
-            durable: false,
-            sandbox: Sandbox::Off,
-        };
+        let job = job_in(&fixture);
         let take = |report: Option<Report>| match index(&job, None, false, |_| Ok(report), &EMPTY[..]) {
             Ok(report) => report,
             Err(_) => panic!("not indexed"),

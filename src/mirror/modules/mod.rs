@@ -26,14 +26,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::Path;
 use std::pin::Pin;
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
 use super::error::Error;
-use super::files::{empty_trash, move_to_trash};
+use super::files::{Freed, remove_mirrors};
 use super::object_error::ObjectError;
-use super::{Gc, Mirror, Options, Tip};
+use super::{Mirror, Options, Tip};
 use crate::payload::{Limits, Refusal, Rule, escaped};
 use crate::revision::{ObjectId, Ref, Revision};
 
@@ -116,14 +116,13 @@ impl Mirror {
             if fetched.is_ok() || !allowance.is_spent() {
                 return fetched;
             }
-            let was_read = self.shared.has_readers();
             // What the revision needs stays, and is not fetched again. So there is less garbage each time.
             match self.collect_in_modules(revision, held.all).await {
-                Ok(true) => {}
-                Ok(false) if self.options.gc != Gc::Off && (was_read || self.shared.has_readers()) => {
+                Ok(Freed { any: true, .. }) => {}
+                Ok(Freed { in_use: true, .. }) => {
                     return Err(Error::GarbageInUse { limit: self.options.max_bytes });
                 }
-                Ok(false) => return fetched,
+                Ok(_) => return fetched,
                 Err(error) => {
                     tracing::warn!(%error, "cannot collect garbage of submodules");
                     return fetched;
@@ -217,12 +216,12 @@ impl Mirror {
     }
 
     /// Collects garbage in the open mirrors of the submodules of `revision`, which is not published yet, and of the
-    /// `held` revisions. Returns true if space was freed.
+    /// `held` revisions.
     pub(super) async fn collect_in_modules(
         &mut self,
         revision: Revision,
         held: &[Revision],
-    ) -> Result<bool, Error> {
+    ) -> Result<Freed, Error> {
         let needed = by_mirror(self.links_of_readable(&[&[revision], held].concat()).await?);
         // They are moved to the other thread. If this future is dropped or fails, they are opened again later.
         let mut children = std::mem::take(&mut self.children);
@@ -247,7 +246,7 @@ impl Mirror {
         let dir = self.layout.dir().to_owned();
         let shared = Arc::clone(&self.shared);
         let forgotten = super::blocking::blocking(move || {
-            remove_all_but(&dir, shared.exclusive(), |key| needed.contains(key))
+            remove_all_but(&dir, || shared.exclusive(), |key| needed.contains(key))
         });
         if let Err(error) = forgotten.await {
             tracing::warn!(%error, "cannot remove unpublished objects before the next maintenance");
@@ -267,11 +266,14 @@ impl Mirror {
     }
 
     /// Frees space in the mirrors of submodules by removing everything that the revisions in `keep` do not need.
-    /// Returns true if space was freed.
-    pub(super) fn free_modules(&mut self, keep: &[Revision]) -> Result<bool, Error> {
+    pub(super) fn free_modules(&mut self, keep: &[Revision]) -> Result<Freed, Error> {
         let needed = self.modules_of(keep)?;
-        let removed = self.remove_modules_but(&needed)?;
-        Ok(free_space(&mut self.children, &needed)? || removed)
+        // A mirror that cannot be removed is tried again each time, and must not keep all else from being removed.
+        let removed = self.remove_modules_but(&needed).unwrap_or_else(|error| {
+            tracing::warn!(%error, "cannot remove the mirrors of other submodules");
+            false
+        });
+        Ok(free_space(&mut self.children, &needed)?.and(Freed { any: removed, in_use: false }))
     }
 
     /// The submodules of the `held` revisions, by the directory name of their mirror, with the commits that each must
@@ -283,12 +285,12 @@ impl Mirror {
         Ok(by_mirror(readable_links(&self.shared.store()?, held)))
     }
 
-    /// Removes the mirrors of other submodules. Returns true if there were any.
+    /// Removes the mirrors of other submodules. Returns true if any was removed.
     fn remove_modules_but(&mut self, needed: &BTreeMap<String, Vec<Revision>>) -> Result<bool, Error> {
-        let removed =
-            remove_all_but(self.layout.dir(), self.shared.exclusive(), |key| needed.contains_key(key))?;
-        self.children.retain(|key, _| !removed.contains(key));
-        Ok(!removed.is_empty())
+        // Closed first: on NFS a directory with an open file cannot be removed. If it is read and stays, it is opened
+        // again when it is needed.
+        self.children.retain(|key, _| needed.contains_key(key));
+        remove_all_but(self.layout.dir(), || self.shared.exclusive(), |key| needed.contains_key(key))
     }
 
     /// The submodules of a revision in the mirror.
@@ -377,15 +379,15 @@ fn readable_links(store: &super::odb::Store, revisions: &[Revision]) -> Vec<(Rev
     revisions.iter().copied().flat_map(links_of).collect()
 }
 
-/// Frees space in open mirrors of submodules. Returns true if it freed any.
-fn free_space(children: &mut Children, needed: &BTreeMap<String, Vec<Revision>>) -> Result<bool, Error> {
-    let mut freed = false;
+/// Frees space in open mirrors of submodules.
+fn free_space(children: &mut Children, needed: &BTreeMap<String, Vec<Revision>>) -> Result<Freed, Error> {
+    let mut all = Freed::default();
     for (key, commits) in needed {
         if let Some(child) = children.get_mut(key) {
-            freed |= child.mirror.free_space(commits)?;
+            all = all.and(child.mirror.free_space(commits)?);
         }
     }
-    Ok(freed)
+    Ok(all)
 }
 
 /// The commits of submodules, by the directory name of their mirror.
@@ -397,21 +399,19 @@ fn by_mirror(links: Vec<(Revision, Link)>) -> BTreeMap<String, Vec<Revision>> {
     commits
 }
 
-/// Removes the mirrors of submodules in `mirror` for which `needed` is false, and returns their names. Does nothing if
-/// `exclusive` is `None` because there are readers.
-fn remove_all_but(
+/// Removes the mirrors of submodules in `mirror` for which `needed` is false: see [`remove_mirrors`]. Returns true if
+/// any was removed.
+fn remove_all_but<G>(
     mirror: &Path,
-    exclusive: Option<MutexGuard<'_, ()>>,
+    exclusive: impl FnOnce() -> Option<G>,
     needed: impl Fn(&str) -> bool,
-) -> Result<Vec<String>, Error> {
-    let Some(exclusive) = exclusive else { return Ok(Vec::new()) }; // a later call removes them
-    let mut gone = entries(&mirror.join(DIR))?;
-    gone.retain(|key| !needed(key));
-    let trash = gone.iter().map(|key| move_to_trash(&mirror.join(DIR).join(key), mirror));
-    let trash = trash.collect::<Result<Vec<_>, _>>()?;
-    drop(exclusive);
-    empty_trash(&trash)?;
-    Ok(gone)
+) -> Result<bool, Error> {
+    let dir = mirror.join(DIR);
+    let gone = entries(&dir)?.into_iter().filter(|key| !needed(key)).map(|key| dir.join(key));
+    let gone: Vec<_> = gone.collect();
+    let mut any = false;
+    remove_mirrors(&gone, mirror, exclusive, |_| any = true)?;
+    Ok(any)
 }
 
 fn refusal(revision: Revision, link: &Link, rule: Rule) -> Refusal {

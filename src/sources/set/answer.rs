@@ -31,8 +31,8 @@ impl SourceSet {
     pub(super) fn unanswered(&self, source: &Followed) -> Option<SourceError> {
         let (_, why) = self.state_of(source);
         let repository = self.repositories.get(&source.mirror);
-        let has_answered = repository.and_then(|repository| repository.answered) >= self.polled_at;
-        why.or_else(|| (!has_answered).then(SourceError::unanswered))
+        let has_ended = repository.and_then(|repository| repository.ended_poll_began) >= self.polled_at;
+        why.or_else(|| (!has_ended).then(|| self.not_answered()))
     }
 
     /// The status of each source, in the file's order. `current` is the published set; `has_failed` says whether the
@@ -99,7 +99,7 @@ impl SourceSet {
                 let found = mirror.relation(before, part.revision).await;
                 found.map_err(|error| of_source(&part.name, &error))
             }
-            None => Err(SetError::Source { name: part.name.clone(), source: SourceError::unanswered() }),
+            None => Err(SetError::Source { name: part.name.clone(), source: self.not_answered() }),
         }
     }
 }

@@ -31,18 +31,12 @@ impl AnswerSender {
         WaitingGuard(self.clone())
     }
 
-    /// Passes on the answers of the repository `name`. `was_failing` says whether its previous poll failed,
+    /// Passes on the result of a poll of the repository `name`. `was_failing` says whether its previous poll failed,
     /// `requested_again` whether it was requested since this poll began.
-    pub(super) fn deliver(
-        &self,
-        name: String,
-        answers: PollResult,
-        was_failing: bool,
-        requested_again: bool,
-    ) {
-        let is_new = answers.is_new || answers.has_failed() || was_failing;
+    pub(super) fn deliver(&self, name: String, result: PollResult, was_failing: bool, requested_again: bool) {
+        let is_new = result.is_new || result.has_failed() || was_failing;
         let awaited = self.lock();
-        let _ = self.send.send((name, answers)); // fails only if the set was dropped, at shutdown
+        let _ = self.send.send((name, result)); // fails only if the set was dropped, at shutdown
         if requested_again || is_new && !*awaited {
             self.trigger();
         }

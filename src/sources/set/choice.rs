@@ -43,7 +43,7 @@ impl SourceSet {
                 // Only the first publication needs all sources that are not optional.
                 (None, None) if listed.optional || !self.published.is_empty() || !self.options.root => {}
                 (None, None) => {
-                    let source = why.unwrap_or_else(SourceError::unanswered);
+                    let source = why.unwrap_or_else(|| self.not_answered());
                     return Err(SetError::Source { name: listed.name.clone(), source });
                 }
             }
@@ -55,7 +55,7 @@ impl SourceSet {
         {
             let (_, why) = self.state_of(first);
             let name = first.listed.name.clone();
-            let source = why.unwrap_or_else(SourceError::unanswered);
+            let source = why.unwrap_or_else(|| self.not_answered());
             return Err(SetError::Source { name, source });
         }
         self.parts = parts;
@@ -92,7 +92,7 @@ impl SourceSet {
                     repository.and_then(|repository| repository.errors.get(&source.listed.ref_name).cloned());
                 // An attempt that needs all answers waits as long as it can.
                 let is_late = |repository: &Repository| repository.busy && self.needs_all(self.on_failure);
-                let late = || repository.is_some_and(is_late).then(SourceError::unanswered);
+                let late = || repository.is_some_and(is_late).then(|| self.not_answered());
                 (named, why.or_else(late))
             }
         }
@@ -210,16 +210,23 @@ impl SourceSet {
 }
 
 /// The source that the refused path belongs to. `None` if the refusal is not about one path, if several sources are
-/// placed there, or if a part of the path is redacted, so that it is unknown.
+/// placed there, or if the path is not known well enough: a part of it is redacted, or it is cut and may be below a
+/// place of which only the beginning is left, too.
 fn responsible_part<'p>(parts: &'p [Part], refusal: &Refusal) -> Option<&'p Part> {
     // The refusal has the escaped path, so the places are escaped, too.
     let place = |part: &Part| escaped(part.to.as_bytes()).into_bytes();
     let places = Parts::new(parts.iter().map(place));
     let owner = places.owner(refusal.path.as_bytes());
     let mut owners = parts.iter().filter(|part| place(part) == owner);
-    let is_known = refusal.is_of_one_path() && !refusal.path.contains(REDACTED);
+    let is_long = is_cut(&refusal.path) && parts.iter().any(|part| is_cut(&escaped(part.to.as_bytes())));
+    let is_known = refusal.is_of_one_path() && !refusal.path.contains(REDACTED) && !is_long;
     let owner = owners.next().filter(|_| is_known)?;
     owners.next().is_none().then_some(owner)
+}
+
+/// Returns true if [`escaped`] has cut the text, or if it looks like that.
+fn is_cut(escaped: &str) -> bool {
+    escaped.ends_with(" bytes)") && escaped.contains("... (")
 }
 
 /// The two sources that cannot be placed side by side, if that is the error.
@@ -234,6 +241,7 @@ fn colliding_sources(error: &mirror::Error) -> Option<[String; 2]> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::{resolve_until, two_sources};
     use super::*;
     use crate::payload::Rule;
 
@@ -263,7 +271,36 @@ mod tests {
             let found = responsible_part(&parts, &refusal).map(|part| part.to.as_str());
             assert_eq!(found, place, "{path}");
         }
+        let deep = ["a"; 3].map(|name| name.repeat(200)).join("/");
+        let long = format!("{deep}/x");
+        let refusal =
+            |path: &str| Refusal { revision, path: escaped(path.as_bytes()), rule: Rule::NameDotGit };
+        let shallow = ["", "jobs"].map(part);
+        for (path, place) in [(long.clone(), ""), (format!("jobs/{long}"), "jobs")] {
+            let found = responsible_part(&shallow, &refusal(&path)).map(|part| part.to.as_str());
+            assert_eq!(found, Some(place), "no place is cut");
+        }
+        let parts_with_deep = ["", deep.as_str()].map(part);
+        assert_eq!(responsible_part(&parts_with_deep, &refusal(&long)), None, "it may be of either");
+        assert!(responsible_part(&parts_with_deep, &refusal("x")).is_some());
         let of_tree = Refusal { revision, path: "jobs/x".to_owned(), rule: Rule::Entries { limit: 1 } };
         assert_eq!(responsible_part(&parts, &of_tree), None);
+    }
+
+    #[tokio::test]
+    async fn a_source_whose_poll_outlasts_the_attempt_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut set = two_sources(dir.path());
+        resolve_until(&mut set, |set| set.repositories.len() == 2).await;
+        set.on_failure = OnFailure::Hold;
+        for repository in set.repositories.values_mut() {
+            repository.errors.clear();
+            repository.busy = false;
+        }
+        let last = set.sources[1].mirror.clone();
+        set.repositories.get_mut(&last).unwrap().busy = true;
+        let error = set.choose().unwrap_err();
+        let SetError::Source { name, source } = error else { panic!("{error:?}") };
+        assert_eq!((name.as_str(), source.what), ("two", set.not_answered().what));
     }
 }

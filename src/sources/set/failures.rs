@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{SetError, SourceSet};
+use super::{SetError, SourceError, SourceSet};
 use crate::repeats::{Repeats, suppressed};
 use crate::retry::ErrorClass;
 
@@ -60,6 +60,11 @@ impl SourceSet {
     pub(super) fn count_refusal(&mut self, name: &str) {
         self.uncounted.push((EXPORT, ErrorClass::Refused));
         self.failing.entry(name.to_owned()).or_default().count += 1;
+    }
+
+    /// The error of a source whose remote has not answered yet.
+    pub(super) fn not_answered(&self) -> SourceError {
+        SourceError::unanswered(self.options.one_time)
     }
 
     /// The failures of sources since the last call: stage and class.

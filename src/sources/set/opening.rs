@@ -1,16 +1,16 @@
 //! Opens the mirrors of a set. Opening checks the whole tree that was fetched last, which may take longer than an
-//! attempt. So it goes on from one attempt to the next, and meanwhile the other sources are polled. Its end requests an
-//! attempt if none waits for it.
+//! attempt. So an opening outlives the attempt that began it; meanwhile the other sources are polled. When it ends
+//! while no attempt takes mirrors, it requests one.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::{Repository, SourceError, SourceSet, blocking};
+use super::{AnswerSender, Repository, SourceError, SourceSet, blocking};
 use crate::mirror::{self, Mirror, wire};
 use crate::retry::ErrorClass;
 use crate::sources::file::SourceSpec;
@@ -23,17 +23,62 @@ pub(super) struct Opening {
     /// The URL in the file. It may contain a secret.
     url: String,
     began: Instant,
-    progress: Arc<Progress>,
     task: JoinHandle<Result<Mirror, mirror::Error>>,
 }
 
-/// What an opening and the attempts that wait for it tell each other. Each side sets its flag before it reads the other
-/// one, so that at least one of them sees that an attempt must be requested.
+/// Mirrors that finished opening, or failed to, and were not yet taken by an attempt. When an attempt stops taking
+/// them, any that are left request another one: it may have timed out before it reached them. One that was taken
+/// requests none, so that a mirror that cannot be opened is tried again at the usual pace.
+#[derive(Clone, Default)]
+pub(super) struct EndedOpenings(Arc<Mutex<EndedNames>>);
+
 #[derive(Default)]
-struct Progress {
-    has_ended: AtomicBool,
-    /// An attempt has stopped waiting.
-    is_late: AtomicBool,
+struct EndedNames {
+    /// The names of the mirrors.
+    names: BTreeSet<String>,
+    /// True while an attempt takes them.
+    are_being_taken: bool,
+}
+
+impl EndedOpenings {
+    fn lock(&self) -> MutexGuard<'_, EndedNames> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner) // consistent after every step, so a panic does no harm
+    }
+
+    /// Records the end of an opening. The lock is held meanwhile, so that an attempt takes it or one is requested.
+    fn add(&self, name: String, answer_sender: &AnswerSender) {
+        let mut ended = self.lock();
+        ended.names.insert(name);
+        if !ended.are_being_taken {
+            answer_sender.trigger();
+        }
+    }
+
+    /// Marks them as being taken by an attempt until the guard is dropped.
+    pub(super) fn begin_taking(&self, answer_sender: &AnswerSender) -> TakingGuard {
+        self.lock().are_being_taken = true;
+        TakingGuard { ended_openings: self.clone(), answer_sender: answer_sender.clone() }
+    }
+
+    /// Forgets those for which `is_left` is false: the attempt has taken them, or no source needs them.
+    pub(super) fn retain(&self, is_left: impl Fn(&str) -> bool) {
+        self.lock().names.retain(|name| is_left(name));
+    }
+}
+
+pub(super) struct TakingGuard {
+    ended_openings: EndedOpenings,
+    answer_sender: AnswerSender,
+}
+
+impl Drop for TakingGuard {
+    fn drop(&mut self) {
+        let mut ended = self.ended_openings.lock();
+        ended.are_being_taken = false;
+        if !ended.names.is_empty() {
+            self.answer_sender.trigger();
+        }
+    }
 }
 
 impl Opening {
@@ -72,18 +117,15 @@ impl SourceSet {
         let composer = Arc::clone(&self.composer);
         let checks = Arc::clone(&self.checks);
         let answer_sender = self.answer_sender.clone();
-        let progress = Arc::<Progress>::default();
-        let own = Arc::clone(&progress);
+        let ended_openings = self.ended_openings.clone();
+        let own = name.to_owned();
         let task = tokio::spawn(async move {
             let _permit = checks.acquire().await; // an error means that it was closed, which never happens
             let opened = blocking(move || composer.mirror(options)).await;
-            own.has_ended.store(true, Ordering::SeqCst);
-            if own.is_late.load(Ordering::SeqCst) {
-                answer_sender.trigger();
-            }
+            ended_openings.add(own, &answer_sender);
             opened
         });
-        let opening = Opening { url: listed.repo.clone(), began: Instant::now(), progress, task };
+        let opening = Opening { url: listed.repo.clone(), began: Instant::now(), task };
         self.opening.insert(name.to_owned(), opening);
     }
 
@@ -99,14 +141,11 @@ impl SourceSet {
         let deadline = opening.deadline(self.options.timeout, start, needs_all);
         // If this future is dropped, the task stays.
         let Ok(ended) = tokio::time::timeout_at(deadline, &mut opening.task).await else {
-            opening.progress.is_late.store(true, Ordering::SeqCst);
-            if opening.progress.has_ended.load(Ordering::SeqCst) {
-                self.answer_sender.trigger();
-            }
             return Err(still_opening());
         };
         let url = std::mem::take(&mut opening.url);
         self.opening.remove(name);
+        self.ended_openings.retain(|ended| ended != name);
         let opened = ended.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
         let opened = opened.map_err(|error| SourceError::of_mirror(&error))?;
         self.repositories.insert(name.to_owned(), Repository::new(opened, url));
@@ -124,60 +163,25 @@ fn still_opening() -> SourceError {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::retry::Backoff;
-    use crate::revision::Ref;
-    use crate::sources::file::OnFailure;
-    use crate::sources::{SetError, SetOptions};
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
-    /// A set of the sources `one` and `two`, neither of which is published.
-    fn set(dir: &std::path::Path) -> SourceSet {
-        let file = dir.join("sources.yaml");
-        let source =
-            |name| format!("  - {{name: {name}, repo: {}/{name}, ref: main, to: {name}}}\n", dir.display());
-        let text = format!("version: 1\nsources:\n{}{}end: true\n", source("one"), source("two"));
-        std::fs::write(&file, text).unwrap();
-        let mirrors = dir.join("mirrors");
-        let second = Duration::from_secs(1);
-        SourceSet::open(SetOptions {
-            file,
-            dir: mirrors.clone(),
-            mirror: mirror::Options::new(&mirrors, Ref::Head, wire::Options::new("")),
-            wire: Arc::new(|source| Ok(wire::Options::new(source.repo.clone()))),
-            period: second,
-            backoff: Backoff { first: second, ceiling: second },
-            timeout: second,
-            one_time: false,
-            rules: true,
-            root: false,
-        })
-        .unwrap()
-    }
+    use super::super::tests::{resolve_until, two_sources};
+    use super::*;
 
     /// By source, why its mirror is not open.
     fn unopened(set: &SourceSet) -> Vec<Option<&str>> {
         set.sources.iter().map(|source| source.unopened.as_ref().map(|why| why.what.as_str())).collect()
     }
 
-    /// Makes attempts until the set is as expected. They fail, because nothing can be fetched.
-    async fn resolve_until(set: &mut SourceSet, is_expected: impl Fn(&SourceSet) -> bool) {
-        let attempts = async {
-            while !is_expected(set) {
-                assert!(set.resolve(None, &[]).await.is_err());
-            }
-        };
-        tokio::time::timeout(Duration::from_secs(60), attempts).await.unwrap();
-    }
-
     fn endless(began: Instant) -> Opening {
         let task = tokio::spawn(std::future::pending());
-        Opening { url: String::new(), began, progress: Arc::default(), task }
+        Opening { url: String::new(), began, task }
     }
 
     #[tokio::test]
     async fn later_attempts_do_not_wait_for_the_same_mirror_again() {
         let dir = tempfile::tempdir().unwrap();
-        let mut set = set(dir.path());
+        let mut set = two_sources(dir.path());
         resolve_until(&mut set, |set| set.repositories.len() == 2).await;
         let hour = Duration::from_secs(3_600);
         set.options.timeout = hour;
@@ -194,7 +198,7 @@ mod tests {
     #[tokio::test]
     async fn the_end_of_an_opening_that_no_attempt_waits_for_requests_one() {
         let dir = tempfile::tempdir().unwrap();
-        let mut set = set(dir.path());
+        let mut set = two_sources(dir.path());
         let requested = Arc::new(tokio::sync::Notify::new());
         let notify = Arc::clone(&requested);
         set.on_answer(move || notify.notify_one());
@@ -207,28 +211,49 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_poll_that_outlasts_the_attempt_is_named() {
+    async fn so_does_one_that_ends_after_the_attempt_was_cut_off() {
         let dir = tempfile::tempdir().unwrap();
-        let mut set = set(dir.path());
-        resolve_until(&mut set, |set| set.repositories.len() == 2).await;
-        set.on_failure = OnFailure::Hold;
-        let start = Instant::now();
-        assert!(set.answers_deadline(start) < start + set.options.timeout);
-        for repository in set.repositories.values_mut() {
-            repository.errors.clear();
-            repository.busy = false;
-        }
-        let last = set.sources[1].mirror.clone();
-        set.repositories.get_mut(&last).unwrap().busy = true;
-        let error = set.choose().unwrap_err();
-        let SetError::Source { name, source } = error else { panic!("{error:?}") };
-        assert_eq!((name.as_str(), source.what), ("two", SourceError::unanswered().what));
+        let mut set = two_sources(dir.path());
+        let requested = Arc::new(tokio::sync::Notify::new());
+        let notify = Arc::clone(&requested);
+        set.on_answer(move || notify.notify_one());
+        let checks = Arc::clone(&set.checks);
+        let slow = checks.acquire_many(CHECKS_MAX as u32).await.unwrap();
+        let attempt = tokio::time::timeout(Duration::from_millis(50), set.resolve(None, &[])).await;
+        assert!(attempt.is_err(), "it is cut off");
+        drop(slow);
+        tokio::time::timeout(Duration::from_secs(60), requested.notified()).await.expect("none is requested");
+    }
+
+    #[tokio::test]
+    async fn an_ended_opening_that_an_attempt_took_requests_no_other() {
+        let dir = tempfile::tempdir().unwrap();
+        let set = two_sources(dir.path());
+        let requested = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&requested);
+        set.on_answer(move || {
+            count.fetch_add(1, Ordering::Relaxed);
+        });
+        let requests = || requested.load(Ordering::Relaxed);
+        let ended = EndedOpenings::default();
+        let taking = ended.begin_taking(&set.answer_sender);
+        ended.add("taken".to_owned(), &set.answer_sender);
+        ended.retain(|name| name != "taken");
+        drop(taking);
+        assert_eq!(requests(), 0);
+        let taking = ended.begin_taking(&set.answer_sender);
+        ended.add("left".to_owned(), &set.answer_sender);
+        assert_eq!(requests(), 0, "the attempt may still take it");
+        drop(taking);
+        assert_eq!(requests(), 1);
+        ended.add("between".to_owned(), &set.answer_sender);
+        assert_eq!(requests(), 2);
     }
 
     #[tokio::test]
     async fn a_mirror_that_opens_slowly_is_opened_once_and_holds_up_no_other() {
         let dir = tempfile::tempdir().unwrap();
-        let mut set = set(dir.path());
+        let mut set = two_sources(dir.path());
         let checks = Arc::clone(&set.checks);
         let slow = checks.acquire_many(CHECKS_MAX as u32).await.unwrap();
         let attempt = tokio::time::timeout(Duration::from_millis(50), set.resolve(None, &[])).await;

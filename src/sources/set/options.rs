@@ -32,6 +32,9 @@ pub struct SetOptions {
     pub timeout: Duration,
     /// Wait for every repository, and ignore pauses if there is a root.
     pub one_time: bool,
+    /// True if the caller ends an attempt after `timeout`, as the sync loop of a root does. If not, a set that is
+    /// resolved only once (`one_time`) may wait longer for answers.
+    pub attempt_is_bounded: bool,
     /// True if ConfigMaps are made of the set.
     pub rules: bool,
     /// True if generations are published; the first one needs every source that is not optional. Without a root,

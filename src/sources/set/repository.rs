@@ -48,7 +48,7 @@ pub(super) struct Repository {
     pub(super) failed_stage: &'static str,
     /// The number of consecutive failures.
     pub(super) failures: u32,
-    /// When the first of the consecutive polls ended after which a ref has no commit, refused ones included.
+    /// When the first poll of the present run of polls with errors ended. A refused commit is an error here, too.
     pub(super) failing_since: Option<Timestamp>,
     /// The pause after a failure.
     pub(super) pause: Option<Pause>,
@@ -58,8 +58,8 @@ pub(super) struct Repository {
     pub(super) busy: bool,
     /// When the last poll began.
     pub(super) polled_at: Option<Instant>,
-    /// When the last poll that was answered began.
-    pub(super) answered: Option<Instant>,
+    /// When the last poll that has ended began, whether or not the remote answered.
+    pub(super) ended_poll_began: Option<Instant>,
     /// The remote's last answer.
     pub(super) last_answer: LastAnswer,
     /// The duration of the last successful poll.
@@ -84,28 +84,28 @@ impl Repository {
             requested: Arc::default(),
             busy: false,
             polled_at: None,
-            answered: None,
+            ended_poll_began: None,
             last_answer: LastAnswer::not_yet(),
             last_duration: None,
             full: None,
         }
     }
 
-    /// Records the answers of a poll, and begins or ends a pause. A refused commit begins none: the remote is healthy,
+    /// Records the result of a poll, and begins or ends a pause. A refused commit begins none: the remote is healthy,
     /// and the commit that replaces it is published as soon as any other.
-    pub(super) fn accept(&mut self, answers: PollResult, backoff: &Backoff) {
+    pub(super) fn accept(&mut self, result: PollResult, backoff: &Backoff) {
         self.busy = false;
-        self.answered = self.polled_at;
+        self.ended_poll_began = self.polled_at;
         self.errors.clear();
-        self.known.retain(|ref_name, _| answers.of_refs.iter().any(|(of, _)| of == ref_name));
+        self.known.retain(|ref_name, _| result.of_refs.iter().any(|(of, _)| of == ref_name));
         let refused = std::mem::take(&mut self.refused);
-        let failed = answers.has_failed();
-        if answers.is_answered {
+        let failed = result.has_failed();
+        if result.is_answered {
             self.last_answer = LastAnswer::now();
         }
-        self.full = answers.full;
-        self.failed_stage = if answers.has_fetched { FETCH } else { RESOLVE };
-        for (ref_name, answer) in answers.of_refs {
+        self.full = result.full;
+        self.failed_stage = if result.has_fetched { FETCH } else { RESOLVE };
+        for (ref_name, answer) in result.of_refs {
             match answer {
                 Answer::Named(object, revision) => _ = self.known.insert(ref_name, (object, revision)),
                 Answer::Refused(object, why) => {
@@ -125,7 +125,7 @@ impl Repository {
         }
         if failed {
             self.failures = self.failures.saturating_add(1);
-            let retry_after = answers.retry_after.unwrap_or_default();
+            let retry_after = result.retry_after.unwrap_or_default();
             let until = Instant::now() + backoff.delay(self.failures).max(retry_after);
             let earliest = until.min(Instant::now() + retry_after.max(MIN_RETRY_DELAY));
             self.pause = Some(Pause { until, earliest });
@@ -136,9 +136,9 @@ impl Repository {
         }
     }
 
-    /// Returns true if the repository answered its last poll.
-    pub(super) fn answers(&self) -> bool {
-        self.answered.is_some() && self.failures == 0
+    /// True if a poll has ended and the last one did not fail.
+    pub(super) fn last_poll_succeeded(&self) -> bool {
+        self.ended_poll_began.is_some() && self.failures == 0
     }
 
     /// When a request for the repository may end the pause; `None` if there is no pause, or by now it may.
@@ -161,7 +161,7 @@ impl Repository {
         let is_new =
             |ref_name: &String| !self.known.contains_key(ref_name) && !self.errors.contains_key(ref_name);
         self.requested.load(Ordering::Relaxed)
-            || self.pause.is_some()
+            || self.pause.is_some() // paused ones were skipped by the caller: a pause that is still set is over
             || refs.keys().any(is_new)
             || self.polled_at.is_none_or(|at| now >= at + period / 2)
     }

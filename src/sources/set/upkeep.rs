@@ -1,20 +1,36 @@
 //! The mirrors of a set on disk: which of them composed revisions are read from, garbage collection, and their size.
 
 use std::collections::BTreeSet;
+use std::io;
+use std::path::PathBuf;
 
 use super::repository::is_mirror_name;
 use super::{Composer, SourceSet};
+use crate::human::one_line;
 use crate::mirror::{self, Part};
 use crate::revision::Revision;
 
 impl SourceSet {
     /// Makes the composed repository read objects from all mirrors on disk. That includes those of sources that are no
-    /// longer listed: older generations were composed of them.
+    /// longer listed: older generations were composed of them. If they cannot be listed, it stays as it was.
     pub(super) fn update_read_dirs(&self) {
-        let found = std::fs::read_dir(&self.options.dir).into_iter().flatten().flatten();
-        let dirs = found.map(|entry| entry.path()).filter(|dir| dir.join("objects").is_dir());
+        match self.mirror_dirs() {
+            Ok(mut dirs) => {
+                dirs.retain(|dir| dir.join("objects").is_dir());
+                self.composer.read_from(&dirs);
+            }
+            Err(error) => {
+                let dir = self.options.dir.display();
+                tracing::warn!(%dir, error = one_line(&error), "cannot list the mirrors of the sources");
+            }
+        }
+    }
+
+    /// What is in the directory of the mirrors, besides the composed repository.
+    fn mirror_dirs(&self) -> io::Result<Vec<PathBuf>> {
+        let found = std::fs::read_dir(&self.options.dir)?.map(|entry| entry.map(|entry| entry.path()));
         let composed = self.composer.dir();
-        self.composer.read_from(&dirs.filter(|dir| dir != composed).collect::<Vec<_>>());
+        found.filter(|dir| !dir.as_ref().is_ok_and(|dir| dir == composed)).collect()
     }
 
     /// Collects garbage in the mirrors, and removes those that neither the file nor a held revision needs. Blocking. A
@@ -22,40 +38,41 @@ impl SourceSet {
     pub fn housekeep(&mut self, held: &[Revision]) -> Result<(), mirror::Error> {
         let objects = self.composer.objects();
         let parts: Vec<Part> = held.iter().flat_map(|revision| objects.parts(*revision)).collect();
-        let mut kept = self.composer.collect_garbage(held);
+        let mut result = self.composer.collect_garbage(held);
         for (name, repository) in &self.repositories {
             if let Some(mut mirror) = repository.idle() {
-                kept = kept.and(mirror.housekeep(&repository.held(name, &parts)));
+                result = result.and(mirror.housekeep(&repository.held(name, &parts)));
             }
         }
         let needed: BTreeSet<&str> = parts.iter().map(|part| part.mirror.as_str()).collect();
         let mut gone = Vec::new();
-        for entry in std::fs::read_dir(&self.options.dir).into_iter().flatten().flatten() {
-            let name = entry.file_name();
-            let name = name.to_string_lossy();
+        // If they cannot be listed, none is removed, and `update_read_dirs` logs why.
+        for dir in self.mirror_dirs().unwrap_or_default() {
+            let name = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
             let is_followed = self.sources.iter().any(|source| source.mirror == name)
-                || self.repositories.contains_key(&*name); // a poll may still be running
-            if kept.is_ok() && is_mirror_name(&name) && !needed.contains(&*name) && !is_followed {
-                gone.push(entry.path());
+                || self.repositories.contains_key(&*name) // a poll may still be running
+                || self.opening.contains_key(&*name);
+            if result.is_ok() && is_mirror_name(&name) && !needed.contains(&*name) && !is_followed {
+                gone.push(dir);
             }
         }
-        kept = kept.and_then(|()| self.composer.remove_mirrors(&gone));
+        result = result.and_then(|()| self.composer.remove_mirrors(&gone));
         self.update_read_dirs();
-        kept
+        result
     }
 
     /// Frees space on a full volume: see `Mirror::make_room`. Returns true if that freed any.
     pub fn make_room(&mut self, keep: &[Revision]) -> Result<bool, mirror::Error> {
         let objects = self.composer.objects();
         let parts: Vec<Part> = keep.iter().flat_map(|revision| objects.parts(*revision)).collect();
-        let mut made = Ok(false);
+        let mut freed = Ok(false);
         for (name, repository) in &self.repositories {
             if let Some(mut mirror) = repository.idle() {
                 let more = mirror.make_room(&repository.held(name, &parts));
-                made = made.and_then(|made| more.map(|more| made || more));
+                freed = freed.and_then(|freed| more.map(|more| freed || more));
             }
         }
-        made
+        freed
     }
 
     /// The size of all mirrors in bytes. Blocking.

@@ -70,7 +70,7 @@ fn a_directory_that_somebody_removed_replaced_or_closed_is_a_reason_to_copy() {
             user: user(),
             cancel: &cancel,
             path: Vec::new(),
-            dirs: Vec::new(),
+            dirs: DirectoryList::default(),
             entries: 0,
             bytes: 0,
         };

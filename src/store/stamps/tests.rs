@@ -59,7 +59,7 @@ fn a_ctime_from_before_the_scan_that_appears_after_it_is_foreign() {
     let place = scene.place();
     let now = || file_system_time(place.as_fd()).unwrap();
     scene.rescan();
-    let linked = scene.stamps.of_linked(now(), &scene.top, Vec::new(), place.as_fd()).unwrap();
+    let linked = scene.stamps.of_linked(now(), &scene.top, DirectoryList::default(), place.as_fd()).unwrap();
     let late = now().earlier_by(LATE_MAX / 2);
     let dir = fsx::stat(&place, c"tree").unwrap().unwrap();
     assert!(!scene.stamps.accepts(&late.as_ctime_in(scene.stat())), "of a file");
@@ -101,8 +101,9 @@ fn files_that_were_found_and_verified_are_linked_for_a_day_and_recycled_never() 
     let scene = Scene::new();
     let place = scene.place();
     let mut found = Stamps::of_found(&scene.top, place.as_fd(), &scene.stamps.journal).unwrap();
-    let linked =
-        |found: &Stamps| found.of_linked(found.since, &scene.top, Vec::new(), place.as_fd()).unwrap();
+    let linked = |found: &Stamps| {
+        found.of_linked(found.since, &scene.top, DirectoryList::default(), place.as_fd()).unwrap()
+    };
     assert!(found.allow_linking() && !found.allow_recycling());
     assert!(linked(&found).allow_linking() && linked(&found).allow_recycling());
     found.made = Instant::now().checked_sub(AGE_MAX + Duration::from_secs(1)).unwrap();

@@ -239,7 +239,7 @@ fn going_back_to_a_retired_commit_leaves_its_readers_their_directory() {
     root.assert_serves(&one);
     assert_eq!(store.generations().len(), 3);
     let name = Name::from_commit(of(&one).revision);
-    assert_eq!(fsx::identity(&reader).unwrap().1, inode(&root.at(name.numbered(1).relative_path())));
+    assert_eq!(fsx::identity(&reader).unwrap().ino, inode(&root.at(name.numbered(1).relative_path())));
     assert_eq!(store.generations().iter().filter(|record| record.retired.is_none()).count(), 1);
 }
 
@@ -265,13 +265,11 @@ fn without_an_exchange_there_is_always_a_complete_generation_behind_the_link() {
     assert!(repair(&mut store).done.is_empty());
 }
 
-/// The volume was full when the store was opened.
 #[test]
-fn whether_names_can_be_exchanged_is_tested_when_needed_if_it_could_not_be_at_the_start() {
+fn whether_names_can_be_exchanged_is_tested_when_it_is_first_needed() {
     let root = Root::new();
     let one = files("a", "1");
     let mut store = root.open();
-    store.probes.exchange = None;
     publish(&mut store, &one);
     assert_eq!(store.probes.exchange, None, "not needed yet");
     publish(&mut store, &one);

@@ -67,12 +67,20 @@ impl Worker {
         self.view.commits.extend(read);
     }
 
-    /// Counts the mirror's bytes after an attempt that fetched and failed. After others housekeeping does it.
+    /// Counts the mirror's bytes if anything was received since they were last counted: in this attempt, or by a poll
+    /// of a source that outlasted an earlier one. After a publication housekeeping counts them.
     pub(super) async fn count_mirror(&mut self, bounds: &Bounds) {
+        let received = self.received.bytes();
+        if received == self.counted_received {
+            return;
+        }
         let Ok(upstream) = self.upstream(bounds, bounds.stage()).await else { return };
         let root = self.root.clone();
         let counted = tokio::task::spawn_blocking(move || bytes_within(&root, &upstream)).await;
-        self.view.mirror_bytes = counted.ok().or(self.view.mirror_bytes);
+        if let Ok(bytes) = counted {
+            self.view.mirror_bytes = Some(bytes);
+            self.counted_received = received;
+        }
     }
 
     /// Updates the view of several sources after an attempt, and returns whether one was answered. If a delivery holds

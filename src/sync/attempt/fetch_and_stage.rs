@@ -26,7 +26,7 @@ use crate::telemetry::GIT_SYNC;
 const INDEX: u64 = 8;
 
 impl Worker {
-    /// Step 5.
+    /// A5.
     pub(super) async fn fetch(
         &mut self,
         bounds: &Bounds,
@@ -54,13 +54,14 @@ impl Worker {
         let oversized = async {
             let mut upstream = self.upstream(bounds, Stage::Fetch).await?;
             let bytes = match self.oversized_fetch {
-                Some((object, bytes)) if object == tip.object => bytes,
+                Some((object, bytes)) if object == tip.object => Some(bytes),
                 _ => bounds.network(Stage::Fetch, upstream.pack_bytes(tip, &held)).await?,
             };
-            Ok::<_, Error>((bytes, upstream.dir()))
+            Ok::<_, Error>(bytes.map(|bytes| (bytes, upstream.dir())))
         };
         let (bytes, dir) = match oversized.await {
-            Ok(oversized) => oversized,
+            Ok(Some(oversized)) => oversized,
+            Ok(None) => return false,
             Err(error) => {
                 debug!(error = one_line(&error), "it is not known how large it is");
                 return false;
@@ -100,7 +101,6 @@ impl Worker {
         wanted: &Selection,
     ) -> Result<Revision, Error> {
         let began = Instant::now();
-        self.has_fetched = true;
         let held = self.held();
         let spare_check = self.store().await.spare_check();
         let inspect_spare = bounds.blocking(Stage::Fetch, move |cancel| {
@@ -120,7 +120,7 @@ impl Worker {
         Ok(revision)
     }
 
-    /// Steps 7 and 8: stages a revision that the mirror holds and publishes it. With a `base`, only what differs from
+    /// A7 and A8: stages a revision that the mirror holds and publishes it. With a `base`, only what differs from
     /// it is written, onto the spare, where possible.
     pub(super) async fn stage_and_publish(
         &mut self,
@@ -176,7 +176,7 @@ impl Worker {
                 }
                 let submodules_off_logged = submodules_off_logged.as_deref();
                 let job = Job { objects: &objects, choice: &choice, may_link, cancel, submodules_off_logged };
-                let mut staged = job.stage(&mut store, revision, base)?; // 7
+                let mut staged = job.stage(&mut store, revision, base)?; // A7
                 let sources = commit.iter().flat_map(|commit| &commit.sources);
                 staged.is_composed_of(sources.map(|source| (source.name.clone(), source.revision)));
                 metrics.took("export", began.elapsed());
@@ -205,7 +205,7 @@ impl Worker {
                     }
                     Ok::<(), Error>(())
                 };
-                let published = store.publish_and(staged, &clock::now(), &mut ready)?; // 8
+                let published = store.publish_and(staged, &clock::now(), &mut ready)?; // A8
                 metrics.took("publish", began.elapsed());
                 Ok((published, store.generations().to_vec(), store.take_evicted()))
             })

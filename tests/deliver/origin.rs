@@ -1,4 +1,4 @@
-//! What an earlier release stored, and a right that is granted while a delivery waits for it.
+//! What an object says of where it came from, and a right that is granted while a delivery waits for it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,44 +15,24 @@ use crate::script::{Everywhere, Script, clusters, data, load, only, options, pla
 const RULES: &str = "config_updater:\n  maps:\n    jobs/*.yaml:\n      name: job-config\n";
 const FILES: [(u8, &[(&str, &str)]); 2] = [(1, &[("jobs/a.yaml", "one")]), (2, &[("jobs/a.yaml", "two")])];
 
-/// As it stands after the release before wrote it, and as an instance of that release leaves it while both run.
 #[test]
-fn rules_that_the_release_before_stored_are_these_rules_and_nothing_is_written_for_them() {
+fn objects_name_their_rules_and_their_repository_without_its_password() {
     let kubernetes = Kubernetes::shared();
-    let namespace = kubernetes.namespace("upgrade");
+    let namespace = kubernetes.namespace("origin");
     clusters(&namespace);
     let writer = load(&[("test", kubernetes.access("writer"))]);
     let plans = plans(RULES, &namespace, &FILES);
-    let rules = plans[&revision(1)].rules.clone();
+    let rules = &plans[&revision(1)].rules;
     let options = options().with_remote(Some("https://git.example.com/acme/config.git?token=s3cret"));
-    let deliver = |number| run(Script::at(&plans, revision(number)), &writer, &options).unwrap();
     let annotation =
         |name: &str, of: &str| text(&kubernetes.configmap(&namespace, name)["metadata"]["annotations"][of]);
-    assert_eq!(only(&deliver(1)).outcome, Outcome::Created);
-    assert_eq!(annotation("job-config", "treeswap.dev/rules"), rules.text());
+    let report = run(Script::at(&plans, revision(1)), &writer, &options).unwrap();
+    assert_eq!(only(&report).outcome, Outcome::Created);
+    assert_eq!(annotation("job-config", "treeswap.dev/rules"), *rules);
     for name in ["job-config", "treeswap-set-team", "treeswap-ledger-team"] {
         let from = annotation(name, "treeswap.dev/repository");
         assert_eq!(from, "https://git.example.com/acme/config.git", "{name}");
     }
-
-    let mut map = kubernetes.configmap(&namespace, "job-config");
-    map["metadata"]["annotations"]["treeswap.dev/rules"] = json!(rules.former());
-    let version = kubernetes.put(&namespace, "job-config", map)["metadata"]["resourceVersion"].clone();
-    let mut marker = kubernetes.configmap(&namespace, "treeswap-set-team");
-    marker["data"]["_rules"] = json!(rules.former());
-    let mut entry: serde_json::Value =
-        serde_json::from_str(marker["data"]["job-config"].as_str().unwrap()).unwrap();
-    entry["resourceVersion"] = version;
-    marker["data"]["job-config"] = json!(entry.to_string());
-    kubernetes.put(&namespace, "treeswap-set-team", marker);
-    let versions = kubernetes.versions(&namespace);
-    assert_eq!(only(&deliver(1)).outcome, Outcome::Right);
-    assert_eq!(kubernetes.versions(&namespace), versions, "nothing is written for a form");
-
-    let report = deliver(2);
-    assert_eq!((only(&report).outcome, only(&report).why.as_str()), (Outcome::Replaced, "it changed"));
-    let marker = data(&kubernetes.configmap(&namespace, "treeswap-set-team"));
-    assert_eq!(marker["_rules"], rules.former(), "who runs the release before has nothing to undo");
 }
 
 #[test]

@@ -1,0 +1,86 @@
+//! What follows a publication and may fail without failing the attempt: the mirror's garbage is collected, and the next
+//! spare is begun.
+
+use tracing::{debug, info};
+
+use super::bookkeeping::bytes_within;
+use super::{Bounds, Stage, Worker};
+use crate::clock;
+use crate::repeats::suppressed;
+use crate::sync::error::Error;
+
+impl Worker {
+    /// Repairs the root, reaps, collects the mirror's garbage, and begins the spare.
+    pub(super) async fn keep_house(&mut self, bounds: &Bounds) {
+        if let Err(error) = self.repair_root(bounds).await {
+            self.log_nonfatal("repair", &error);
+        }
+        self.housekeeping_due = false;
+        self.collect_garbage(bounds).await;
+        if self.options.spare {
+            self.begin_spare(bounds).await;
+        }
+    }
+
+    /// Collects the mirror's garbage, and counts its bytes.
+    async fn collect_garbage(&mut self, bounds: &Bounds) {
+        let held = self.held();
+        let root = self.root.clone();
+        let received = self.received.bytes();
+        let kept = async {
+            let mut upstream = self.upstream(bounds, Stage::Fetch).await?;
+            let keep = move |_: &_| {
+                let kept = upstream.housekeep(&held);
+                Ok((kept, bytes_within(&root, &upstream)))
+            };
+            bounds.blocking(Stage::Fetch, keep).await
+        };
+        match kept.await {
+            Ok((kept, bytes)) => {
+                self.view.mirror_bytes = Some(bytes);
+                self.counted_received = received;
+                if let Err(error) = kept {
+                    self.log_nonfatal("housekeep", &error.into());
+                }
+            }
+            Err(error) => {
+                self.housekeeping_due |= matches!(error, Error::MirrorInUse { .. });
+                self.log_nonfatal("housekeep", &error);
+            }
+        }
+    }
+
+    /// Begins to make the spare in the background, if it is missing and there is room for it.
+    async fn begin_spare(&mut self, bounds: &Bounds) {
+        let (task, lacks) = {
+            let store = self.store().await;
+            if store.awaits_retirement(&clock::now()) {
+                self.housekeeping_due = true; // run again once the retirement is recorded
+                return;
+            }
+            (store.spare_task(), store.spare_shortage())
+        };
+        match lacks.map(|place| format!("there is no room {place} for a spare")) {
+            Some(why) => {
+                if let Some(times) = self.no_spare.should_log(&why) {
+                    let times = suppressed(times);
+                    info!("{why}: the next generation will be written in full{times}");
+                }
+            }
+            None => self.no_spare.forget(),
+        }
+        let Some(task) = task else { return };
+        let revision = self.readable.unwrap_or(task.generation().revision);
+        match self.choice(bounds).await {
+            // The selection changed meanwhile. The next attempt publishes it, and its housekeeping makes the spare.
+            Ok(choice) if choice.digest != task.generation().selection_digest => {
+                debug!("no spare: the selection of files changed meanwhile");
+            }
+            Ok(choice) => {
+                let objects = self.objects.clone();
+                self.spare.start(task, objects, revision, choice.wanted, self.metrics.clone());
+            }
+            Err(error) => self.log_nonfatal("spare", &error),
+        }
+    }
+}
