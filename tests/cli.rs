@@ -270,7 +270,7 @@ fn unknown_variables_are_warned_about_and_service_links_are_not() {
     let world = World::new();
     let variables = [
         ("TREESWAP_PEROID", "5s"),
-        ("GITSYNC_HASH", "x"),
+        ("GITSYNC_BRANCHES", "x"),
         ("GIT_SYNC_REPO", "x"),
         ("TREESWAP_PORT", "tcp://10.0.0.1:9375"),
         ("TREESWAP_SERVICE_HOST", "10.0.0.1"),
@@ -279,7 +279,7 @@ fn unknown_variables_are_warned_about_and_service_links_are_not() {
     let ran = treeswap(&world, &[&["check"], &SYNC[1..]].concat(), &variables).expect_ok("only a warning");
     let warned: Vec<&str> = ran.stderr.lines().filter(|line| line.contains("warning")).collect();
     assert_eq!(warned.len(), 3, "{}", ran.stderr);
-    for name in ["TREESWAP_PEROID", "GITSYNC_HASH", "GITSYNC_REPO"] {
+    for name in ["TREESWAP_PEROID", "GITSYNC_BRANCHES", "GITSYNC_REPO"] {
         assert!(ran.stderr.contains(name), "{}", ran.stderr);
     }
 }

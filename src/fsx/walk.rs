@@ -211,7 +211,7 @@ impl Remover<'_> {
                     if self.is_cancelled() {
                         return Ok(());
                     }
-                    match (self.unlink)(dir, &name) {
+                    match with_write_access(dir, || (self.unlink)(dir, &name)) {
                         Ok(Unlinked::Gone) => self.done.removed += 1,
                         Ok(Unlinked::Directory) => dirs.push(&name),
                         Err(error) => self.keep_entry(levels, &name, error),
@@ -245,7 +245,10 @@ impl Remover<'_> {
             }
             return ControlFlow::Continue(());
         }
-        match with_write_access(parent, || rustix::fs::unlinkat(parent, &level.name, AtFlags::REMOVEDIR)) {
+        let remove = || rustix::fs::unlinkat(parent, &level.name, AtFlags::REMOVEDIR);
+        // The directory that the tree is in stays, and so does its mode.
+        let removed = if levels.is_empty() { remove() } else { with_write_access(parent, remove) };
+        match removed {
             Ok(()) | Err(Errno::NOENT) => self.done.removed += 1,
             Err(Errno::NOTEMPTY | Errno::EXIST) if level.listings < LISTINGS_MAX => {
                 levels.push(level);
@@ -297,7 +300,7 @@ pub enum Unlinked {
 
 /// Unlinks a name unless it is a directory. A missing name is a success.
 pub fn unlink(at: BorrowedFd<'_>, name: &CStr) -> Result<Unlinked, Errno> {
-    match with_write_access(at, || rustix::fs::unlinkat(at, name, AtFlags::empty())) {
+    match rustix::fs::unlinkat(at, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => Ok(Unlinked::Gone),
         // Linux returns EISDIR for a directory; POSIX and some network file systems return EPERM.
         Err(Errno::ISDIR) => Ok(Unlinked::Directory),
@@ -310,9 +313,9 @@ fn is_dir(at: BorrowedFd<'_>, name: &CStr) -> bool {
     matches!(super::stat(at, name), Ok(Some(stat)) if super::file_type(&stat) == FileType::Directory)
 }
 
-/// Runs `act`, which needs write access to `dir`. If the directory's mode forbids that and we own it, widens the mode
-/// and tries once more.
-fn with_write_access<T>(dir: BorrowedFd<'_>, act: impl Fn() -> Result<T, Errno>) -> Result<T, Errno> {
+/// Runs `act`, which needs write access to `dir`, a directory that is to be removed. If its mode forbids that and we own
+/// it, changes the mode and tries once more.
+fn with_write_access<T>(dir: BorrowedFd<'_>, mut act: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
     match act() {
         Err(Errno::ACCESS) if rustix::fs::fchmod(dir, Mode::RWXU).is_ok() => act(),
         done => done,

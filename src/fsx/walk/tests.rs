@@ -121,6 +121,25 @@ fn directories_that_forbid_writing_or_entering_are_removed_by_their_owner() {
 }
 
 #[test]
+fn the_mode_of_a_directory_that_stays_is_not_changed() {
+    let (dir, _) = scratch();
+    set_mode(dir.path(), 0o777);
+    as_somebody(|| {
+        let kept = dir.path().join("kept");
+        fs_err::create_dir_all(kept.join("below")).unwrap();
+        fs_err::write(kept.join("file"), "x").unwrap();
+        set_mode(&kept, 0o555);
+        let top = open_dir_at_path(&kept).unwrap();
+        assert_eq!(unlink(top.as_fd(), c"file"), Err(Errno::ACCESS));
+        for name in ["file", "below"] {
+            assert!(remove(&top, name, &mut on).failed.is_some(), "{name}");
+        }
+        let mode = fs_err::metadata(&kept).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o555);
+    });
+}
+
+#[test]
 fn what_cannot_be_removed_is_named_and_the_rest_goes() {
     let (dir, top) = scratch();
     let tree = dir.path().join("tree");
