@@ -179,6 +179,7 @@ fn every_option_that_is_shown_exists() {
         "--git-sync",
         "--plots",
         "--rounds",
+        "--scale",
         "--lib",
         "--locked",
         "--open",
