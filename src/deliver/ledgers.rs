@@ -36,7 +36,7 @@ pub fn updated_ledgers(ledgers: &LedgerSet, report: &Report, now: Timestamp) -> 
 }
 
 /// Returns true if there was an object that the record is about. Where everything is refused there need not be one, and
-/// whoever renames ConfigMaps would add a record with each commit.
+/// an author who renames ConfigMaps would add a record with each commit.
 fn tells_of_an_object(record: &LastAttempt) -> bool {
     record.error.is_none() || record.attempts > 0
 }

@@ -18,7 +18,7 @@ use crate::sources::{Recorded, Source};
 /// The pause between two requests to a remote whose ref went back.
 const LAG_PAUSE: Duration = Duration::from_millis(500);
 /// How many revisions of annotations the remote is asked about for one cluster. Each costs it several requests, and
-/// whoever may write a ConfigMap can annotate it with any revision. Deliveries that were killed leave few of them.
+/// anybody who may write a ConfigMap can annotate it with any revision. Deliveries that were killed leave few of them.
 const ANNOTATED_MAX: usize = 8;
 
 /// A recorded revision, and whom it concerns.
