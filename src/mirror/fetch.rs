@@ -33,20 +33,9 @@ use local_state::{CompleteTip, Inspection, LocalState, inspect};
 /// Buffer size in bytes between the connection and the child process.
 const CHUNK: usize = 64 << 10;
 
-/// Expected number of objects of one new commit: the commit, the changed files, and the directories above them.
-const OBJECTS_PER_COMMIT: u64 = 100;
-
-/// The shape of the remote's history since the mirror was opened. It selects the kind of request, see [`super::plan`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum HistoryShape {
-    /// No commit was fetched yet.
-    Unknown,
-    /// All fetched commits had at most one parent.
-    Linear,
-    /// A commit was a merge, or a request that assumed linear history failed (for example after a rewind).
-    NonLinear,
-}
-
+/// The most objects that are expected of the commits since the last fetch: the commits, the changed files, and the
+/// directories above them. A commit of 40 files deep in a tree has 200; a merge of an old branch brings all history.
+const NEW_OBJECTS_MAX: u64 = 2000;
 /// Renewing the mirror: one fetch brings everything, after which all older packs are removed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Renewal {
@@ -193,7 +182,7 @@ impl Mirror {
             match self.request(&request, reason, held, max_bytes).await {
                 Ok(revision) => return Ok(revision),
                 Err(error) => {
-                    self.history_shape = HistoryShape::NonLinear;
+                    self.history_shape.note_wrong();
                     if !fresh_request_may_help(&error) {
                         return Err(error);
                     }
@@ -231,7 +220,7 @@ impl Mirror {
             depth: self.options.depth,
             haves: &known.haves,
             shallow: &known.shallow,
-            assume_linear: self.history_shape == HistoryShape::Linear,
+            assume_linear: self.history_shape.is_linear,
         }
     }
 
@@ -268,7 +257,7 @@ impl Mirror {
         let want = request.wants[0];
         let base = request.haves.first().copied();
         let partial = self.options.filter.is_some();
-        let expected = (reason == RequestReason::AssumeParent).then_some(OBJECTS_PER_COMMIT);
+        let expected = (reason == RequestReason::AssumeParent).then_some(NEW_OBJECTS_MAX);
         let task = Task::Index { tip: want, base, expected, partial };
         let request = self.filtered(request);
         let layout = Arc::clone(&self.layout);
@@ -283,10 +272,7 @@ impl Mirror {
         let known = self.inspect(want, held, Some(ends)).await?;
         match known.complete {
             Some(found) => {
-                self.history_shape = match (self.history_shape, found.parents) {
-                    (HistoryShape::NonLinear, _) | (_, 2..) => HistoryShape::NonLinear,
-                    _ => HistoryShape::Linear,
-                };
+                self.history_shape.note_commit(&found.parents, &request.haves);
                 let revision = self.commit_tip(found).await?;
                 if self.renewal_pack.take().is_some() {
                     self.renewal = Renewal::Failed;

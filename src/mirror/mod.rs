@@ -230,7 +230,7 @@ pub struct Mirror {
     shared: Arc<Shared>,
     client: wire::Client,
     /// The shape of the remote's history, as observed so far.
-    history_shape: fetch::HistoryShape,
+    history_shape: plan::HistoryShape,
     /// The last tip that a fetch of this process found complete, with history of the configured depth.
     settled: Option<ObjectId>,
     /// The held revisions at the last garbage collection that left no garbage; `None` if unknown.
@@ -315,7 +315,7 @@ impl Mirror {
             layout,
             shared,
             client,
-            history_shape: fetch::HistoryShape::Unknown,
+            history_shape: plan::HistoryShape::default(),
             settled: None,
             last_held: None,
             renewal: fetch::Renewal::Allowed,

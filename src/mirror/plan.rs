@@ -13,12 +13,43 @@
 //!   rewind, it also sends the history below our boundary: 19,960 objects instead of 4, all counted before it answers.
 //!
 //! So as long as a repository has only shown commits with one parent, requests are of the second kind, with a limit on
-//! the number of objects that the pack may announce. The first time the limit is exceeded, the fetch starts again with
-//! the first kind, which is then used for all later fetches.
+//! the number of objects that the pack may announce. If the limit is exceeded, the fetch starts again with the first
+//! kind. The second kind is used again once a commit follows the one that the mirror holds (a large commit exceeded the
+//! limit), but not after a merge or if the limit is exceeded twice.
 
 use super::Depth;
 use super::wire::{Deepen, Request};
 use crate::revision::ObjectId;
+
+/// After so many requests that were wrong in assuming linear history, none assumes it any more.
+const WRONG_MAX: u32 = 2;
+
+/// What the commits that were fetched since the mirror was opened tell of the remote's history. It selects the kind of
+/// request.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(super) struct HistoryShape {
+    /// The last commit had at most one parent, and after a request that was wrong, one that the mirror held.
+    pub(super) is_linear: bool,
+    /// Number of requests that were wrong in assuming linear history, for example after a rewind. [`WRONG_MAX`] after a
+    /// merge.
+    wrong: u32,
+}
+
+impl HistoryShape {
+    /// Notes that a request that assumed linear history failed.
+    pub(super) fn note_wrong(&mut self) {
+        *self = Self { is_linear: false, wrong: self.wrong.saturating_add(1) };
+    }
+
+    /// Notes a fetched commit by its parents. `haves` are the commits that the mirror held before.
+    pub(super) fn note_commit(&mut self, parents: &[ObjectId], haves: &[ObjectId]) {
+        if parents.len() > 1 {
+            self.wrong = WRONG_MAX;
+        }
+        let is_next = parents.first().is_some_and(|parent| haves.contains(parent));
+        self.is_linear = self.wrong == 0 || self.wrong < WRONG_MAX && (self.is_linear || is_next);
+    }
+}
 
 /// The inputs of the plan.
 #[derive(Clone, Copy, Debug)]
@@ -162,6 +193,29 @@ mod tests {
         assert_eq!(reason, RequestReason::First);
         let (_, reason) = plan(&Situation { depth: Depth::Commits(2), ..now });
         assert_eq!(reason, RequestReason::History);
+    }
+
+    #[test]
+    fn one_large_commit_does_not_make_a_history_nonlinear_but_a_merge_does() {
+        let mut shape = HistoryShape::default();
+        assert!(!shape.is_linear, "nothing is known yet");
+        shape.note_commit(&[OLDER], &[]);
+        assert!(shape.is_linear);
+        shape.note_wrong();
+        assert!(!shape.is_linear);
+        shape.note_commit(&[OLDER], &[OLD]);
+        assert!(!shape.is_linear, "there may be a merge in between");
+        shape.note_commit(&[OLD], &[OLD, OLDER]);
+        assert!(shape.is_linear, "it only changed much");
+        shape.note_commit(&[OLDER], &[OLD]);
+        assert!(shape.is_linear, "and the answer had few objects");
+        let mut merged = shape;
+        merged.note_commit(&[OLD, OLDER], &[OLD]);
+        merged.note_commit(&[OLD], &[OLD]);
+        assert!(!merged.is_linear, "another merge is to be expected");
+        shape.note_wrong();
+        shape.note_commit(&[OLD], &[OLD]);
+        assert!(!shape.is_linear, "wrong twice");
     }
 
     #[test]

@@ -28,6 +28,18 @@ impl DirectoryList {
         self.last.extend_from_slice(rest);
     }
 
+    /// Adds the paths of another list.
+    pub(super) fn append(&mut self, other: Self) {
+        if self.bytes.is_empty() {
+            *self = other;
+            return;
+        }
+        let mut paths = other.paths();
+        while let Some(path) = paths.next() {
+            self.push(path.to_bytes());
+        }
+    }
+
     /// The memory that the paths take, in bytes.
     pub(super) fn size(&self) -> usize {
         self.bytes.len()

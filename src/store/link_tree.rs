@@ -1,6 +1,6 @@
 //! Makes a tree of hard links: a copy of the current generation that shares its files, to be the next spare.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -10,10 +10,10 @@ use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
 use super::Error;
-use super::directory_list::DirectoryList;
 use super::linkable::{Linkable, link_file, user};
 use super::stage::{self, Modes, UNCHECKED_MAX, check_cancelled, io_error};
 use super::stamps::{self, Stamps};
+use super::tree_walk::{self, Directory, Visitor};
 use crate::fsx;
 use crate::payload::join;
 
@@ -43,52 +43,70 @@ pub(super) fn link_tree(
     let from = source.top.try_clone_to_owned().map_err(failed())?;
     let top = fsx::make_dir(parent, name, modes.dir).map_err(failed())?;
     let user = user();
-    let mut walk = TreeLinker {
-        stamps: source.stamps,
-        modes,
-        user,
-        cancel,
-        path: Vec::new(),
-        dirs: DirectoryList::default(),
-        entries: 0,
-        bytes: 0,
-    };
-    if !walk.directory(&from, &top)? {
-        debug!(path = %stage::display_path(&walk.path).display(), "the current generation cannot be linked");
+    let linker = TreeLinker { stamps: source.stamps, modes, user, cancel };
+    let to = top.try_clone().map_err(failed())?;
+    let walked = tree_walk::walk(Pair { from, to }, &linker, tree_walk::threads(), true)?;
+    if let Some(path) = walked.ended_at {
+        debug!(path = %stage::display_path(&path).display(), "the current generation cannot be linked");
         return Ok(None);
     }
-    let stamps = source.stamps.of_linked(since, &top, walk.dirs, parent).map_err(failed())?;
-    Ok(Some(LinkedTree { top, stamps, entries: walk.entries, bytes: walk.bytes }))
+    let stamps = source.stamps.of_linked(since, &top, walked.dirs, parent).map_err(failed())?;
+    let entries = walked.counts.iter().map(|count| count.entries).sum();
+    let bytes = walked.counts.iter().map(|count| count.bytes).sum();
+    Ok(Some(LinkedTree { top, stamps, entries, bytes }))
 }
 
-/// The state of [`link_tree`].
+/// The settings of [`link_tree`].
 struct TreeLinker<'s> {
     stamps: &'s Stamps,
     modes: Modes,
     user: u32,
     cancel: &'s CancellationToken,
-    /// The path of the current directory.
-    path: Vec<u8>,
-    /// The directories so far.
-    dirs: DirectoryList,
+}
+
+/// A directory, and the new one that its entries are linked into.
+struct Pair {
+    from: OwnedFd,
+    to: OwnedFd,
+}
+
+/// What was linked.
+#[derive(Default)]
+struct Count {
     entries: u64,
     bytes: u64,
 }
 
-impl TreeLinker<'_> {
-    /// Links everything in the directory `from` into the new directory `to`. Returns false if something in it cannot be
-    /// linked.
-    fn directory(&mut self, from: &OwnedFd, to: &OwnedFd) -> Result<bool, Error> {
+impl Visitor for TreeLinker<'_> {
+    type Dir = Pair;
+    type Count = Count;
+
+    fn open(&self, parent: &Pair, name: &CStr, path: &[u8]) -> Result<Option<Pair>, Error> {
+        let from = match fsx::open_dir(&parent.from, name) {
+            Err(error) if is_foreign_write(&error) => return Ok(None),
+            opened => opened.map_err(io_error("open the directory", path))?,
+        };
+        let made = fsx::make_dir(&parent.to, name, self.modes.dir);
+        let to = made.map_err(io_error("make the directory", path))?;
+        Ok(Some(Pair { from, to }))
+    }
+
+    /// Links everything in a directory. Ends at what cannot be linked.
+    fn visit(
+        &self,
+        dir: &Directory<Pair>,
+        below: &mut Vec<CString>,
+        count: &mut Count,
+    ) -> Result<Option<Vec<u8>>, Error> {
         check_cancelled(self.cancel)?;
-        let is_top = self.path.is_empty();
-        let depth = self.path.iter().filter(|byte| **byte == b'/').count();
-        let stat = rustix::fs::fstat(from).map_err(io_error("stat", &self.path))?;
-        let is_ours = if is_top { self.stamps.accepts_top(&stat) } else { self.stamps.accepts(&stat) };
-        if !is_ours || depth >= stamps::DEPTH_MAX || self.dirs.size() > stamps::DIRS_MAX {
-            return Ok(false);
+        let Directory { dir: Pair { from, to }, path, level, listed } = dir;
+        let stat = rustix::fs::fstat(from).map_err(io_error("stat", path))?;
+        let is_ours = if *level == 0 { self.stamps.accepts_top(&stat) } else { self.stamps.accepts(&stat) };
+        if !is_ours || *level > stamps::DEPTH_MAX || *listed > stamps::DIRS_MAX {
+            return Ok(Some(path.clone()));
         }
-        let mut below = Vec::new();
-        let mut is_linked = true;
+        count.entries += u64::from(*level > 0);
+        let mut refused = None;
         let mut seen = 0;
         let listed = fsx::each(from, |name, kind| {
             seen += 1;
@@ -97,45 +115,29 @@ impl TreeLinker<'_> {
             }
             if kind == FileType::Directory {
                 below.push(name.to_owned());
-            } else if is_linked {
-                is_linked = self.entry(from.as_fd(), name, to.as_fd())?;
+            } else if refused.is_none() && !self.entry(from.as_fd(), name, to.as_fd(), count)? {
+                refused = Some(join(path, name.to_bytes()));
             }
             Ok(())
         });
         check_cancelled(self.cancel)?;
-        listed.map_err(io_error("link the files in", &self.path))?;
-        for name in below {
-            if !is_linked {
-                break;
-            }
-            is_linked = self.subdirectory(from, &name, to)?;
-        }
-        Ok(is_linked)
+        listed.map_err(io_error("link the files in", path))?;
+        Ok(refused)
     }
+}
 
-    fn subdirectory(&mut self, from: &OwnedFd, name: &CStr, to: &OwnedFd) -> Result<bool, Error> {
-        let length = self.path.len();
-        self.path = join(&self.path, name.to_bytes());
-        self.dirs.push(&self.path);
-        self.entries += 1;
-        let from = match fsx::open_dir(from, name) {
-            Err(error) if is_foreign_write(&error) => return Ok(false),
-            opened => opened.map_err(io_error("open the directory", &self.path))?,
-        };
-        let to =
-            fsx::make_dir(to, name, self.modes.dir).map_err(io_error("make the directory", &self.path))?;
-        let is_linked = self.directory(&from, &to)?;
-        if is_linked {
-            self.path.truncate(length);
-        }
-        Ok(is_linked)
-    }
-
+impl TreeLinker<'_> {
     /// Links a file, or copies a symlink. Returns false if that is not possible.
-    fn entry(&mut self, from: BorrowedFd<'_>, name: &CStr, to: BorrowedFd<'_>) -> io::Result<bool> {
+    fn entry(
+        &self,
+        from: BorrowedFd<'_>,
+        name: &CStr,
+        to: BorrowedFd<'_>,
+        count: &mut Count,
+    ) -> io::Result<bool> {
         let Some((before, mut journal)) = self.stamps.lock_entry(from, name)? else { return Ok(false) };
-        self.entries += 1;
-        self.bytes += before.st_size.unsigned_abs();
+        count.entries += 1;
+        count.bytes += before.st_size.unsigned_abs();
         match fsx::file_type(&before) {
             FileType::RegularFile => {
                 let is_ours = self.modes.are_of_a_file(before.st_mode & 0o7777) && before.st_uid == self.user;

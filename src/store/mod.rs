@@ -12,6 +12,7 @@
 //! | `staged`, `staging_dir` | staged generations and their directories |
 //! | `spare`, `spare_slot` | the spare and its preparation in the background |
 //! | `recycle`, `retired`, `linkable`, `link_tree` | reuse of retired generations, hard links between generations |
+//! | `tree_walk`, `directory_list` | visit a tree on several threads, list its directories |
 //! | `stamps`, `journal`, `scrub` | detect foreign writes by ctimes, check the current generation for them |
 //! | `publish`, `worktrees` | the numbered steps of a publication, in the kubelet's and in git-sync's layout |
 //! | `recover`, `takeover`, `quarantine` | repairs at start and in every cycle, roots made by git-sync, foreign files |
@@ -54,6 +55,7 @@ mod stamps;
 mod state;
 mod takeover;
 mod trash;
+mod tree_walk;
 mod verify;
 mod worktrees;
 

@@ -34,9 +34,9 @@ use crate::payload::{BlobSource, Delta};
 use crate::retention::{self, GenerationDecision};
 use crate::revision::Revision;
 
-/// No copy is made if the grace period of a recyclable generation ends within this time. By default publications are
-/// this far apart, and a copy would take as long.
-const SOON: Duration = Duration::from_secs(5);
+/// How long after the end of its grace period a recyclable generation is awaited. The next attempt retires it, unless
+/// something keeps it.
+const LATE: Duration = Duration::from_secs(5);
 
 impl SpareSlot {
     fn path(&self, name: &str) -> PathBuf {
@@ -244,16 +244,17 @@ impl Store {
         self.spare.state.waiting().map(|tree| tree.revision)
     }
 
-    /// Returns true if a spare is wanted and a recyclable generation's grace period ends so soon that a copy is not
-    /// worth it. False if one waits already.
-    pub fn awaits_retirement(&self, now: &Now) -> bool {
+    /// Returns true if a spare is wanted and the grace period of a recyclable generation ends within `soon`, so that no
+    /// other spare is worth its making. False if such a generation waits already.
+    pub fn awaits_retirement(&self, soon: Duration, now: &Now) -> bool {
         if !self.wants_spare() || self.spare.state.waiting().is_some() {
             return false;
         }
         let grace = self.options.retention.grace;
         self.generations().iter().any(|record| {
             let age = record.retired.as_ref().map(|retired| retention::age(retired, now));
-            age.is_some_and(|age| age < grace && age + SOON >= grace) && self.stamps_of(record, now).is_some()
+            let is_near = age.is_some_and(|age| age + soon >= grace && age < grace + LATE);
+            is_near && self.stamps_of(record, now).is_some()
         })
     }
 

@@ -347,6 +347,11 @@ impl SpareTask {
         })
     }
 
+    /// Returns true if the latest preparation was cancelled, by this task's or by another one's store.
+    pub fn is_cancelled(&self) -> bool {
+        self.slot.preparing().is_cancelled()
+    }
+
     /// Takes the slot's lock. The returned token also ends the work if somebody else cancels the preparation.
     pub(super) fn lock_for_preparation(
         &self,

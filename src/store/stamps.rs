@@ -21,11 +21,12 @@
 //! [`ctimes_are_reliable`].
 
 use std::collections::HashSet;
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::{Arc, MutexGuard};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FileType, Stat, Timespec, Timestamps, UTIME_NOW};
@@ -36,10 +37,12 @@ use tokio_util::sync::CancellationToken;
 use super::directory_list::DirectoryList;
 use super::journal::{Changes, Journal, Stamp};
 use super::stage::check_cancelled;
-use super::{Error, stage};
+use super::tree_walk::{Directory, Visitor};
+use super::{Error, stage, tree_walk};
 use crate::fsx;
 use crate::fsx::walk::Unlinked;
 use crate::payload::join;
+use crate::threads::on_threads;
 
 /// How long files are recycled or linked after they were first written or, if found on disk, verified. A foreign write
 /// that cannot be detected gets into no spare that is made later than this.
@@ -54,6 +57,10 @@ const LATE_MAX: Duration = Duration::from_millis(if cfg!(test) { 10 } else { 30_
 pub(super) const DEPTH_MAX: usize = 64;
 /// The most memory that the list of a tree's directories may take, in bytes: enough for some 400,000.
 pub(super) const DIRS_MAX: usize = 4 << 20;
+/// Number of directories that a thread of [`Stamps::check_directories`] takes at once.
+const CHECK_BLOCK: usize = 256;
+/// A list of directories of fewer bytes is checked by one thread: starting another takes longer.
+const CHECKED_ALONE: usize = 16 << 10;
 
 /// Whether a scan of the whole tree keeps the paths of its directories, for [`Stamps::check_directories`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -224,12 +231,15 @@ impl Stamps {
         if !self.accepts_top(&stat) {
             return Ok(Some(stage::display_path(b".")));
         }
-        let dirs = DirectoryList::default();
-        let mut scan = TreeScan { stamps: self, cancel, path: Vec::new(), level: 0, directories, dirs };
-        if scan.directory(top)? {
-            return Ok(Some(stage::display_path(&scan.path)));
+        let top = top.try_clone().map_err(stage::io_error("open", b"."))?;
+        // A scan that keeps no paths is a scrub, which nobody waits for.
+        let threads = if directories == Paths::Keep { tree_walk::threads() } else { 1 };
+        let scan = TreeScan { stamps: self, cancel, directories };
+        let walked = tree_walk::walk(top, &scan, threads, directories == Paths::Keep)?;
+        if let Some(path) = walked.ended_at {
+            return Ok(Some(stage::display_path(&path)));
         }
-        self.dirs = scan.dirs;
+        self.dirs = walked.dirs;
         let since = since.earlier_by(LATE_MAX);
         self.since = self.since.max(since);
         self.unshared_since = self.unshared_since.max(since);
@@ -262,8 +272,8 @@ impl Stamps {
         self.dirs = DirectoryList::default();
     }
 
-    /// Checks the directories from the last scan for names that were added, removed or replaced by others. Returns
-    /// the first directory with a foreign write.
+    /// Checks the directories from the last scan for names that were added, removed or replaced by others, on several
+    /// threads if there are many. Returns a directory with a foreign write.
     pub(super) fn check_directories(
         &self,
         top: &OwnedFd,
@@ -273,45 +283,85 @@ impl Stamps {
         if !self.accepts_top(&stat) {
             return Ok(Some(stage::display_path(b".")));
         }
-        let mut paths = self.dirs.paths();
-        while let Some(path) = paths.next() {
-            check_cancelled(cancel)?;
-            // Following a symlink on the way is harmless: replacing a component by one changes its parent directory,
-            // which is checked as well.
-            let stat = fsx::stat(top, path).map_err(stage::io_error("stat", path.to_bytes()))?;
-            if !stat.is_some_and(|stat| self.accepts(&stat)) {
-                return Ok(Some(stage::display_path(path.to_bytes())));
+        let threads = match self.dirs.size() {
+            ..CHECKED_ALONE => 1,
+            _ => tree_walk::threads(),
+        };
+        let next = AtomicUsize::new(0);
+        let found = Mutex::new(Ok(None));
+        on_threads(threads, || {
+            let result = self.check_blocks(top, &next, cancel);
+            if !matches!(result, Ok(None)) {
+                next.store(usize::MAX / 2, Ordering::Relaxed); // the others end, too
+                *found.lock().unwrap_or_else(PoisonError::into_inner) = result;
             }
+        });
+        found.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Checks blocks of the list of directories until none is left. `next` is the number of the first directory that no
+    /// thread has taken yet.
+    fn check_blocks(
+        &self,
+        top: &OwnedFd,
+        next: &AtomicUsize,
+        cancel: &CancellationToken,
+    ) -> Result<Option<PathBuf>, Error> {
+        let mut paths = self.dirs.paths();
+        let mut passed = 0;
+        loop {
+            let first = next.fetch_add(CHECK_BLOCK, Ordering::Relaxed);
+            for _ in passed..first {
+                if paths.next().is_none() {
+                    return Ok(None);
+                }
+            }
+            for _ in 0..CHECK_BLOCK {
+                check_cancelled(cancel)?;
+                let Some(path) = paths.next() else { return Ok(None) };
+                // Following a symlink on the way is harmless: replacing a component by one changes its parent directory,
+                // which is checked as well.
+                let stat = fsx::stat(top, path).map_err(stage::io_error("stat", path.to_bytes()))?;
+                if !stat.is_some_and(|stat| self.accepts(&stat)) {
+                    return Ok(Some(stage::display_path(path.to_bytes())));
+                }
+            }
+            passed = first + CHECK_BLOCK;
         }
-        Ok(None)
     }
 }
 
-/// A recursive scan of a tree for foreign writes.
+/// A scan of a tree for foreign writes, which ends at the first path that has one.
 struct TreeScan<'a> {
     stamps: &'a Stamps,
     cancel: &'a CancellationToken,
-    /// The path of the current directory; after a foreign write was found, the path that has it.
-    path: Vec<u8>,
-    level: usize,
     directories: Paths,
-    /// The collected paths.
-    dirs: DirectoryList,
 }
 
-impl TreeScan<'_> {
-    /// Scans a directory. Returns true if a foreign write was found, at `path`.
-    fn directory(&mut self, dir: &OwnedFd) -> Result<bool, Error> {
+impl Visitor for TreeScan<'_> {
+    type Dir = OwnedFd;
+    type Count = ();
+
+    fn open(&self, parent: &OwnedFd, name: &CStr, path: &[u8]) -> Result<Option<OwnedFd>, Error> {
+        fsx::open_dir(parent, name).map(Some).map_err(stage::io_error("stat", path))
+    }
+
+    fn visit(
+        &self,
+        dir: &Directory<OwnedFd>,
+        below: &mut Vec<CString>,
+        (): &mut (),
+    ) -> Result<Option<Vec<u8>>, Error> {
         check_cancelled(self.cancel)?;
-        let stat = rustix::fs::fstat(dir).map_err(stage::io_error("stat", &self.path))?;
-        if self.directories == Paths::Keep && (self.level > DEPTH_MAX || self.dirs.size() > DIRS_MAX) {
+        let Directory { dir, path, level, listed } = dir;
+        let stat = rustix::fs::fstat(dir).map_err(stage::io_error("stat", path))?;
+        if self.directories == Paths::Keep && (*level > DEPTH_MAX || *listed > DIRS_MAX) {
             let why = io::Error::other("it has more directories than can be tracked");
-            return Err(stage::io_error("reuse", &self.path)(why));
+            return Err(stage::io_error("reuse", path)(why));
         }
-        if self.level > 0 && !self.stamps.accepts(&stat) {
-            return Ok(true);
+        if *level > 0 && !self.stamps.accepts(&stat) {
+            return Ok(Some(path.clone()));
         }
-        let mut below = Vec::new();
         let mut changed = None;
         fsx::each(dir, |name, kind| {
             if kind == FileType::Directory {
@@ -322,31 +372,13 @@ impl TreeScan<'_> {
                         below.push(name.to_owned());
                     }
                     Some(_) => {}
-                    None => changed = Some(name.to_owned()),
+                    None => changed = Some(join(path, name.to_bytes())),
                 }
             }
             Ok(())
         })
-        .map_err(stage::io_error("stat", &self.path))?;
-        if let Some(name) = changed {
-            self.path = join(&self.path, name.to_bytes());
-            return Ok(true);
-        }
-        for name in below {
-            let length = self.path.len();
-            self.path = join(&self.path, name.to_bytes());
-            if self.directories == Paths::Keep {
-                self.dirs.push(&self.path);
-            }
-            let dir = fsx::open_dir(dir, name.as_c_str()).map_err(stage::io_error("stat", &self.path))?;
-            self.level += 1;
-            if self.directory(&dir)? {
-                return Ok(true);
-            }
-            self.level -= 1;
-            self.path.truncate(length);
-        }
-        Ok(false)
+        .map_err(stage::io_error("stat", path))?;
+        Ok(changed)
     }
 }
 

@@ -15,6 +15,7 @@ use tracing::{debug, warn};
 use super::bounds::Bounds;
 use super::error::Error;
 use super::staging::is_small;
+use crate::generation::Name;
 use crate::human::one_line;
 use crate::mirror::{self, Objects, Selection};
 use crate::payload::{BlobSource, Payload};
@@ -97,6 +98,8 @@ pub(super) struct SpareWork {
 #[derive(Debug)]
 struct Preparation {
     cancel: CancellationToken,
+    /// The generation that the spare will be like.
+    generation: Name,
     /// True if it makes hard links.
     links: bool,
     /// Yields a value once links are ready, and an error once there is nothing to wait for.
@@ -130,7 +133,7 @@ impl SpareWork {
         self.stop();
         let cancel = CancellationToken::new();
         let until = cancel.clone();
-        let links = task.links();
+        let (generation, links) = (task.generation().name.clone(), task.links());
         let (ready, awaited) = oneshot::channel();
         let work = move || {
             let began = Instant::now();
@@ -151,7 +154,14 @@ impl SpareWork {
                 Err(_) => metrics.error("spare", "permanent"),
             }
         });
-        self.running = Some(Preparation { cancel, links, awaited, ended });
+        self.running = Some(Preparation { cancel, generation, links, awaited, ended });
+    }
+
+    /// Returns true if a spare of the task's generation is being prepared already.
+    pub(super) fn is_preparing(&self, task: &SpareTask) -> bool {
+        let of_task = |running: &&Preparation| running.generation == task.generation().name;
+        let running = self.running.as_ref().filter(of_task);
+        running.is_some_and(|running| !running.ended.is_finished() && !task.is_cancelled())
     }
 
     /// Cancels a running preparation.
@@ -219,7 +229,8 @@ mod tests {
         let cancel = CancellationToken::new();
         let until = cancel.clone();
         let ended = tokio::spawn(async move { until.cancelled().await });
-        spare.running = Some(Preparation { cancel: cancel.clone(), links, awaited, ended });
+        let generation = Name::parse("..2026_01_01_00_00_00.000000001").unwrap();
+        spare.running = Some(Preparation { cancel: cancel.clone(), generation, links, awaited, ended });
         (ready, cancel)
     }
 
@@ -385,6 +396,32 @@ mod tests {
         let delta = delta(&first, &second, Rules::default()).unwrap();
         let blobs = Blobs::of(&[&second]);
         store.stage_delta(&delta, "all", &blobs, &CancellationToken::new()).unwrap().is_some()
+    }
+
+    #[tokio::test]
+    async fn a_preparation_is_known_by_its_generation_until_it_is_cancelled() {
+        let (first, second) = (tree(&[("a", Kind::File, "1")]), tree(&[("a", Kind::File, "2")]));
+        let dir = tempfile::tempdir().unwrap();
+        let mut store = published(&dir, Spare::Link, &first);
+        let mut spare = SpareWork::default();
+        let task = store.spare_task().unwrap();
+        assert!(!spare.is_preparing(&task), "nothing is");
+        let (release, held) = mpsc::channel::<()>();
+        let revision = task.generation().revision;
+        spare.spawn(task, revision, Metrics::default(), move |_, _, _| {
+            let _ = held.recv(); // returns when the sender is dropped
+            Ok(None)
+        });
+        assert!(spare.is_preparing(&store.spare_task().unwrap()), "housekeeping need not begin again");
+        let all = payload(&second, Rules::default()).unwrap();
+        let blobs = Blobs::of(&[&second]);
+        let staged = store.stage(&all, "all", &blobs, &CancellationToken::new()).unwrap();
+        let before = store.spare_task().unwrap();
+        store.publish(staged, &clock::now()).unwrap();
+        assert!(!spare.is_preparing(&store.spare_task().unwrap()), "it is for the last generation");
+        store.drop_spare(&CancellationToken::new()).unwrap();
+        assert!(!spare.is_preparing(&before), "it was cancelled");
+        drop(release);
     }
 
     #[tokio::test(start_paused = true)] // the clock stands still while the preparation is at work

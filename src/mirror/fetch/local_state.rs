@@ -32,8 +32,7 @@ pub(super) struct LocalState {
 #[derive(Debug)]
 pub(super) struct CompleteTip {
     pub(super) commit: ObjectId,
-    /// The number of its parents.
-    pub(super) parents: usize,
+    pub(super) parents: Vec<ObjectId>,
     /// The content of the `shallow` file once this is the tip.
     pub(super) boundary: Vec<ObjectId>,
 }
@@ -111,7 +110,7 @@ pub(super) fn inspect(
         Err(Some(_)) => return Ok(known),
     };
     if whole && history.complete {
-        let parents = reader.commit(&commit).map_or(0, |commit| commit.parents.len());
+        let parents = reader.commit(&commit).map_or_else(|_| Vec::new(), |commit| commit.parents);
         let mut boundary: BTreeSet<_> = history.boundary.into_iter().collect();
         if !is_whole {
             // Those of the revisions that must stay readable.

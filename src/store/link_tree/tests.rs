@@ -64,16 +64,8 @@ fn a_directory_that_somebody_removed_replaced_or_closed_is_a_reason_to_copy() {
         let to = fsx::make_dir(&place, "to", 0o755).unwrap();
         act(&dir.path().join("from/below"));
         let cancel = CancellationToken::new();
-        let mut walk = TreeLinker {
-            stamps: &stamps,
-            modes: modes(),
-            user: user(),
-            cancel: &cancel,
-            path: Vec::new(),
-            dirs: DirectoryList::default(),
-            entries: 0,
-            bytes: 0,
-        };
+        let linker = TreeLinker { stamps: &stamps, modes: modes(), user: user(), cancel: &cancel };
+        let top = Pair { from, to };
         let linked = std::thread::scope(|scope| {
             let somebody = scope.spawn(|| {
                 // Modes do not restrict uid 0.
@@ -81,7 +73,7 @@ fn a_directory_that_somebody_removed_replaced_or_closed_is_a_reason_to_copy() {
                     let uid = rustix::fs::Uid::from_raw(65_534);
                     rustix::thread::set_thread_res_uid(uid, uid, uid).unwrap();
                 }
-                walk.subdirectory(&from, c"below", &to)
+                linker.open(&top, c"below", b"below").map(|below| below.is_some())
             });
             somebody.join().unwrap()
         });

@@ -1,6 +1,8 @@
 //! What follows a publication and may fail without failing the attempt: the mirror's garbage is collected, and the next
 //! spare is begun.
 
+use std::time::Duration;
+
 use tracing::{debug, info};
 
 use super::bookkeeping::bytes_within;
@@ -8,6 +10,11 @@ use super::{Bounds, Stage, Worker};
 use crate::clock;
 use crate::repeats::suppressed;
 use crate::sync::error::Error;
+
+/// Bounds of the time for which the end of a generation's grace period is awaited, in order to carry that generation forward
+/// instead of making links.
+const SOON_MIN: Duration = Duration::from_secs(1);
+const SOON_MAX: Duration = Duration::from_secs(5);
 
 impl Worker {
     /// Repairs the root, reaps, collects the mirror's garbage, and begins the spare.
@@ -54,7 +61,9 @@ impl Worker {
     async fn begin_spare(&mut self, bounds: &Bounds) {
         let (task, lacks) = {
             let store = self.store().await;
-            if store.awaits_retirement(&clock::now()) {
+            // No commit is published sooner. Without an interval, one may come before links would be made.
+            let soon = self.options.pace.min_interval.clamp(SOON_MIN, SOON_MAX);
+            if store.awaits_retirement(soon, &clock::now()) {
                 self.housekeeping_due = true; // run again once the retirement is recorded
                 return;
             }
@@ -69,7 +78,7 @@ impl Worker {
             }
             None => self.no_spare.forget(),
         }
-        let Some(task) = task else { return };
+        let Some(task) = task.filter(|task| !self.spare.is_preparing(task)) else { return };
         let revision = self.readable.unwrap_or(task.generation().revision);
         match self.choice(bounds).await {
             // The selection changed meanwhile. The next attempt publishes it, and its housekeeping makes the spare.
