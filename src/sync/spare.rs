@@ -402,26 +402,38 @@ mod tests {
     async fn a_preparation_is_known_by_its_generation_until_it_is_cancelled() {
         let (first, second) = (tree(&[("a", Kind::File, "1")]), tree(&[("a", Kind::File, "2")]));
         let dir = tempfile::tempdir().unwrap();
-        let mut store = published(&dir, Spare::Link, &first);
+        let mut store = published(&dir, Spare::Copy, &first);
         let mut spare = SpareWork::default();
         let task = store.spare_task().unwrap();
         assert!(!spare.is_preparing(&task), "nothing is");
-        let (release, held) = mpsc::channel::<()>();
+        let (release, held) = mpsc::channel();
+        let requested = Arc::new(Notify::new());
+        let blobs = Held {
+            blobs: Blobs::of(&[&first]),
+            requested: Arc::clone(&requested),
+            release: Mutex::new(held),
+        };
         let revision = task.generation().revision;
-        spare.spawn(task, revision, Metrics::default(), move |_, _, _| {
-            let _ = held.recv(); // returns when the sender is dropped
-            Ok(None)
+        let all = payload(&first, Rules::default()).unwrap();
+        spare.spawn(task, revision, Metrics::default(), move |task, awaited, cancel| {
+            make_new(task, || Ok(all), &blobs, awaited, cancel)
         });
-        assert!(spare.is_preparing(&store.spare_task().unwrap()), "housekeeping need not begin again");
+        requested.notified().await; // the preparation is running
+        let of_first = store.spare_task().unwrap();
+        assert!(spare.is_preparing(&of_first), "housekeeping need not begin again");
         let all = payload(&second, Rules::default()).unwrap();
-        let blobs = Blobs::of(&[&second]);
-        let staged = store.stage(&all, "all", &blobs, &CancellationToken::new()).unwrap();
-        let before = store.spare_task().unwrap();
+        let staged = store.stage(&all, "all", &Blobs::of(&[&second]), &CancellationToken::new()).unwrap();
         store.publish(staged, &clock::now()).unwrap();
         assert!(!spare.is_preparing(&store.spare_task().unwrap()), "it is for the last generation");
-        store.drop_spare(&CancellationToken::new()).unwrap();
-        assert!(!spare.is_preparing(&before), "it was cancelled");
+
+        let dropping = std::thread::spawn(move || store.drop_spare(&CancellationToken::new()));
+        let end = Instant::now() + Duration::from_secs(20);
+        while spare.is_preparing(&of_first) {
+            assert!(Instant::now() < end, "it was not cancelled");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
         drop(release);
+        dropping.join().unwrap().unwrap();
     }
 
     #[tokio::test(start_paused = true)] // the clock stands still while the preparation is at work
