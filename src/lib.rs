@@ -16,7 +16,8 @@
 //! 2 rules     phase (sync's states)   retention (keep or reap, and why)   configmap (rules and trees to ConfigMaps)
 //! 1 terms     revision   generation   payload   marker (the inventory of a namespace, and complete sets)
 //! 0 ground    secret   tls
-//!             descendants   detached_io   fsx   clock   human   repeats   retry   sandbox   shutdown   threads   user
+//!             descendants   detached_io   fsx   clock   human   repeats   retry   sandbox
+//!             sha256   shutdown   threads   user
 //! ```
 //!
 //! # Features
@@ -77,6 +78,8 @@ pub mod revision;
 pub mod sandbox;
 #[cfg(feature = "program")]
 pub mod secret;
+#[cfg(feature = "program")]
+mod sha256;
 #[cfg(feature = "program")]
 pub mod shutdown;
 #[cfg(feature = "program")]

@@ -300,8 +300,8 @@ pub struct Applied {
     pub revision: Revision,
     /// When the delivery ended.
     pub at: Timestamp,
-    /// Number of targets by outcome: right, created, replaced, repaired (another writer had changed it), failed, and
-    /// so on.
+    /// Number of targets by outcome: unchanged, created, replaced, repaired (another writer had changed it), failed,
+    /// and so on.
     pub targets: std::collections::BTreeMap<String, u64>,
     /// The same counts, summed since the process started.
     pub totals: std::collections::BTreeMap<String, u64>,
@@ -323,7 +323,7 @@ pub struct TargetStatus {
     pub name: String,
     /// The desired revision.
     pub revision: String,
-    /// The digest of the desired payload; empty for a deletion.
+    /// The digest of the desired data; empty for a deletion.
     pub digest: String,
     /// When the attempt ended.
     pub at: Timestamp,

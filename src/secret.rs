@@ -29,6 +29,7 @@ use crate::detached_io;
 pub use json::redacted_json;
 #[cfg(any(test, fuzzing))]
 pub(crate) use registry::fuzz;
+pub(crate) use registry::percent_decoded;
 pub use registry::{REDACTED, Redacting, is_public, quoted, quoted_bytes, redacted, redacted_bytes};
 pub use remote::{
     redact, redact_path, register_arguments_and_environment, register_proxy, register_remote, register_url,

@@ -121,7 +121,7 @@ fn write_current(page: &mut String, status: &Status, now: Timestamp) -> fmt::Res
         row(page, "Applied", &format!("{}, {}", applied.revision.0, when(applied.at, now)))?;
         row(page, "Targets", &Text(counts.join(", ")).to_string())?;
         for line in &applied.open {
-            row(page, "Not right", &Text(line).to_string())?;
+            row(page, "Not as desired", &Text(line).to_string())?;
         }
     }
     if let Some(delivery) = &status.last_delivery {

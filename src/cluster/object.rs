@@ -8,7 +8,7 @@ use k8s_openapi::api::coordination::v1::{Lease as KubeLease, LeaseSpec};
 use k8s_openapi::api::core::v1::ConfigMap as KubeConfigMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, OwnerReference};
 
-use crate::configmap::Current;
+use crate::configmap::ConfigMapData;
 
 /// An object's metadata. A write takes the metadata that was read as its precondition.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -55,19 +55,19 @@ pub struct ConfigMap {
     /// Its metadata.
     pub meta: Meta,
     /// Its keys and values.
-    pub content: Current,
+    pub content: ConfigMapData,
     /// True if the server refuses every change of its content.
     pub immutable: bool,
 }
 
 impl ConfigMap {
     pub(super) fn from_kube(object: KubeConfigMap) -> Option<Self> {
-        let binary = object.binary_data.unwrap_or_default();
+        let binary_data = object.binary_data.unwrap_or_default();
         Some(Self {
             meta: Meta::from_kube(object.metadata)?,
-            content: Current {
+            content: ConfigMapData {
                 data: object.data.unwrap_or_default(),
-                binary: binary.into_iter().map(|(key, bytes)| (key, bytes.0)).collect(),
+                binary_data: binary_data.into_iter().map(|(key, bytes)| (key, bytes.0)).collect(),
             },
             immutable: object.immutable.unwrap_or(false),
         })
@@ -86,18 +86,18 @@ pub struct Draft {
     /// Every annotation it will have.
     pub annotations: BTreeMap<String, String>,
     /// Every key it will have.
-    pub content: Current,
+    pub content: ConfigMapData,
 }
 
 impl Draft {
     /// Converts to the object to send. With `replaces`, the write succeeds only if that version is still the live one.
     pub(super) fn into_kube(self, replaces: Option<&Meta>) -> KubeConfigMap {
         let Self { namespace, name, labels, annotations, content } = self;
-        let binary = content.binary.into_iter().map(|(key, bytes)| (key, ByteString(bytes)));
+        let binary_data = content.binary_data.into_iter().map(|(key, bytes)| (key, ByteString(bytes)));
         KubeConfigMap {
             metadata: metadata(namespace, name, labels, annotations, replaces),
             data: Some(content.data),
-            binary_data: Some(binary.collect()),
+            binary_data: Some(binary_data.collect()),
             immutable: None,
         }
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::payload::{InvalidKey, sized};
+use super::data::{InvalidKey, sized};
 use super::rule_problem::{SHOWN, others};
 use super::tree::BadLink;
 use crate::human;

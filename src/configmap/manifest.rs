@@ -8,11 +8,11 @@ use std::fmt::Write as _;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-use super::payload::Payload;
+use super::data::DesiredData;
 use super::rules::ClusterNamespace;
 
 /// Returns the document, from `---` to the final newline.
-pub fn manifest(name: &str, place: &ClusterNamespace, payload: &Payload) -> String {
+pub fn manifest(name: &str, place: &ClusterNamespace, data: &DesiredData) -> String {
     let mut out = format!(
         "---\napiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {}\n  namespace: {}\n  labels:\n    \
          app.kubernetes.io/managed-by: treeswap\n",
@@ -20,7 +20,7 @@ pub fn manifest(name: &str, place: &ClusterNamespace, payload: &Payload) -> Stri
         quoted(&place.namespace)
     );
     let (text, binary): (Vec<_>, Vec<_>) =
-        payload.values().iter().partition(|(_, value)| value.text().is_some());
+        data.values().iter().partition(|(_, value)| value.text().is_some());
     for (field, values) in [("data", text), ("binaryData", binary)] {
         if values.is_empty() {
             continue;

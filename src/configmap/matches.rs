@@ -13,8 +13,8 @@ mod tests;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
+use super::data::{Value, check_key, partition};
 use super::finding::{FINDINGS_MAX, Finding};
-use super::payload::{Value, check_key, partition};
 use super::plan::{Contents, Findings, Options, Plan, ReadFailed, Source, ValueError};
 use super::policies::{IllegalKeys, Links, Overlaps};
 use super::rule_problem::SHOWN;

@@ -9,18 +9,18 @@
 //!   YAML into rules; `rule_problem` lists what can be wrong with them; `policies` has the operator's choices.
 //! - Patterns: `glob` has the dialects and the pattern set; `zglob` implements Prow's dialect.
 //! - Planning: `tree` has files and links; `matches` maps files to ConfigMaps and is updated incrementally from one
-//!   tree to the next; `plan` has the result; `finding` lists problems with actual files; `payload` has the keys and
-//!   bytes of one ConfigMap; `split` divides a payload that is too large.
-//! - Output: `compare` diffs an existing ConfigMap against a payload; `manifest` writes YAML for kubectl; `apply`
+//!   tree to the next; `plan` has the result; `finding` lists problems with actual files; `data` has the keys and bytes
+//!   of one ConfigMap; `split` divides them if they are too large.
+//! - Output: `compare` diffs an existing ConfigMap against desired data; `manifest` writes YAML for kubectl; `apply`
 //!   decides what to do in a cluster.
 
 pub mod apply;
 mod compare;
+mod data;
 mod finding;
 mod glob;
 mod manifest;
 mod matches;
-mod payload;
 mod plan;
 mod policies;
 mod read;
@@ -34,12 +34,12 @@ mod zglob;
 #[cfg(test)]
 mod tests;
 
-pub use compare::{Current, Difference};
+pub use compare::{ConfigMapData, Difference};
+pub use data::{DesiredData, InvalidKey, Value, ValueEncoding, check_key, partition};
 pub use finding::{Finding, Refused, StampProblem};
 pub use glob::{BadPattern, Dialect, Pattern, Patterns};
 pub use manifest::manifest;
 pub use matches::{Change, Matches, plan};
-pub use payload::{InvalidKey, Payload, Value, ValueEncoding, check_key, partition};
 pub use plan::{Contents, Options, Plan, Planned, ReadFailed, Source, ValueError};
 pub use policies::{Collisions, IllegalKeys, Links, Overlaps, Oversize, Policies};
 pub use rule_problem::{Problem, ProblemKind, RulesError};

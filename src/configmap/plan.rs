@@ -6,8 +6,8 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
+use super::data::{DesiredData, LimitExceeded, Value, ValueEncoding};
 use super::finding::{FINDINGS_MAX, Finding, Refused};
-use super::payload::{LimitExceeded, Payload, Value, ValueEncoding};
 use super::policies::Policies;
 use super::rules::ClusterNamespace;
 use super::tree::FileRef;
@@ -81,8 +81,8 @@ pub struct Planned {
     pub name: String,
     /// The clusters and namespaces it goes to; sorted.
     pub places: Vec<ClusterNamespace>,
-    /// Its content without the key `VERSION`.
-    pub payload: Payload,
+    /// Its data without the key `VERSION`.
+    pub data: DesiredData,
     /// The path of the file that each key is from.
     pub files: BTreeMap<String, Arc<[u8]>>,
     /// Whether any rule of it has a file with a valid key. If not, its rules have lost their last file, and whether the
@@ -98,11 +98,11 @@ pub struct Planned {
 }
 
 impl Planned {
-    /// Its content, stamp included.
-    pub fn content(&self) -> Payload {
+    /// Its data, stamp included.
+    pub fn content(&self) -> DesiredData {
         match &self.stamp {
-            Some(stamp) => self.payload.with_text(VERSION, stamp.clone()),
-            None => self.payload.clone(),
+            Some(stamp) => self.data.with_text(VERSION, stamp.clone()),
+            None => self.data.clone(),
         }
     }
 
@@ -110,15 +110,15 @@ impl Planned {
     /// of the value.
     pub(super) fn over(&self, other: Option<(&str, usize)>) -> Option<LimitExceeded> {
         let stamps: Vec<_> = self.version_stamp().into_iter().chain(other).collect();
-        self.payload.over(&stamps)
+        self.data.over(&stamps)
     }
 
     /// The finding that it exceeds a limit: names the key that is too large by itself, or else the largest keys.
     pub(super) fn oversize(&self, over: LimitExceeded) -> Finding {
         // With the key `VERSION`, which each part of a split has: a key that does not fit beside it cannot be helped.
         let version = self.version_stamp();
-        let alone = self.payload.values().iter().find_map(|(key, value)| {
-            let one = Payload::new([(key.clone(), value.clone())].into());
+        let alone = self.data.values().iter().find_map(|(key, value)| {
+            let one = DesiredData::new([(key.clone(), value.clone())].into());
             one.over(version.as_slice()).map(|over| (key.clone(), value.form() == ValueEncoding::Gzip, over))
         });
         let name = self.name.clone();

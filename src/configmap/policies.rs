@@ -42,7 +42,7 @@ pub enum Links {
     Skip,
 }
 
-/// What to do with a payload that exceeds a limit of the API server.
+/// What to do with a ConfigMap whose data exceeds a limit of the API server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Oversize {
     /// Refuse the plan.
@@ -65,7 +65,7 @@ pub struct Policies {
     pub illegal_keys: IllegalKeys,
     /// For links that do not resolve to a file.
     pub links: Links,
-    /// For payloads over a limit.
+    /// For data over a limit.
     pub oversize: Oversize,
 }
 

@@ -8,8 +8,8 @@ mod shapes;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
+use super::data::{check_key, check_name, check_namespace, partition};
 use super::glob::{Dialect, Pattern, Patterns};
-use super::payload::{check_key, check_name, check_namespace, partition};
 use super::rule_problem::{PROBLEMS_MAX, Problem, ProblemKind, RulesError};
 use super::rules::{ClusterNamespace, Names, Rule, RuleSet, Setting};
 use super::yaml::{Node, Top};

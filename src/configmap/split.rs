@@ -1,12 +1,12 @@
-//! Splits a payload that is too large for one ConfigMap (`--oversize=grow`).
+//! Splits data that is too large for one ConfigMap (`--oversize=grow`).
 //!
-//! A payload over the limit is divided by the next bit of its keys' hashes, recursively until each part fits. The part
+//! Data over the limit is divided by the next bit of its keys' hashes, recursively until each part fits. The part
 //! with the zero bit keeps the name, so a key moves only when its own ConfigMap is split, and about half of the keys
 //! stay even then. The result depends only on the content: the same tree always gives the same parts.
 
 use std::collections::BTreeMap;
 
-use super::payload::{Payload, key_hash};
+use super::data::{DesiredData, key_hash};
 
 /// Maximum recursion depth, more than any real tree needs. A part that is still too large at this depth has keys with
 /// equal hashes, or a single key that is too large.
@@ -15,31 +15,36 @@ const DEPTH_MAX: usize = 16;
 /// The first hash byte to take bits from. Prow's partitioning rule uses byte 0.
 const FIRST_BYTE: usize = 1;
 
-/// Splits a payload. The map's keys are the hash bits that a part's keys share, as text with trailing zeros removed;
+/// Splits the data. The map's keys are the hash bits that a part's keys share, as text with trailing zeros removed;
 /// the empty text is the part that keeps the name. Each part leaves room for `stamps` (key and length of the value). A
 /// part that cannot be divided further may still be over the limit.
-pub(super) fn split(payload: &Payload, stamps: &[(&str, usize)]) -> BTreeMap<String, Payload> {
+pub(super) fn split(data: &DesiredData, stamps: &[(&str, usize)]) -> BTreeMap<String, DesiredData> {
     let mut parts = BTreeMap::new();
-    halve(payload.clone(), stamps, String::new(), &mut parts);
+    halve(data.clone(), stamps, String::new(), &mut parts);
     parts
 }
 
-fn halve(payload: Payload, stamps: &[(&str, usize)], bits: String, into: &mut BTreeMap<String, Payload>) {
-    if payload.over(stamps).is_none() || payload.values().len() < 2 || bits.len() == DEPTH_MAX {
-        into.insert(bits.trim_end_matches('0').to_owned(), payload);
+fn halve(
+    data: DesiredData,
+    stamps: &[(&str, usize)],
+    bits: String,
+    into: &mut BTreeMap<String, DesiredData>,
+) {
+    if data.over(stamps).is_none() || data.values().len() < 2 || bits.len() == DEPTH_MAX {
+        into.insert(bits.trim_end_matches('0').to_owned(), data);
         return;
     }
     let mut zeros = BTreeMap::new();
     let mut ones = BTreeMap::new();
-    for (key, value) in payload.values() {
+    for (key, value) in data.values() {
         let bit = bits.len();
         let byte = key_hash(key)[FIRST_BYTE + bit / 8];
         let half = if byte >> (7 - bit % 8) & 1 == 0 { &mut zeros } else { &mut ones };
         half.insert(key.clone(), value.clone());
     }
-    drop(payload);
-    halve(Payload::new(zeros), stamps, format!("{bits}0"), into);
+    drop(data);
+    halve(DesiredData::new(zeros), stamps, format!("{bits}0"), into);
     if !ones.is_empty() {
-        halve(Payload::new(ones), stamps, format!("{bits}1"), into);
+        halve(DesiredData::new(ones), stamps, format!("{bits}1"), into);
     }
 }

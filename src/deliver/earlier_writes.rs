@@ -1,5 +1,5 @@
-//! Remembers what was written in earlier passes over a cluster. The last pass finds it right, but the report, the
-//! metrics and the ledger have to say that it was written.
+//! Remembers what was written in earlier passes over a cluster. The last pass finds it unchanged, but the report,
+//! the metrics and the ledger have to say that it was written.
 
 use std::collections::BTreeMap;
 
@@ -17,14 +17,15 @@ impl EarlierWrites {
         self.0.extend(targets.iter().filter(is_written).map(|target| (key(target), target.clone())));
     }
 
-    /// Puts the earlier results into those of a later pass, for targets that it found right or, after a deletion, not
-    /// at all.
+    /// Puts the earlier results into those of a later pass, for targets that it found unchanged or, after a deletion,
+    /// not at all.
     pub(super) fn restore(&self, targets: &mut Vec<Target>) {
         let mut absent = self.0.clone();
         for target in targets.iter_mut() {
             let key = (target.namespace.clone(), target.name.clone());
             let Some(earlier) = absent.remove(&key) else { continue };
-            if target.outcome == Outcome::Right && target.attempts == 0 && target.digest == earlier.digest {
+            if target.outcome == Outcome::Unchanged && target.attempts == 0 && target.digest == earlier.digest
+            {
                 *target = earlier;
             }
         }

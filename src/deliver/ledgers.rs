@@ -9,8 +9,8 @@ use super::set;
 use crate::configmap::apply::{LastAttempt, LedgerSet};
 
 /// Returns the ledgers as they are after a delivery: as the clusters record them, and with a record for every target,
-/// also for one that was already right. Records of targets that the delivery does not report are dropped, as no rule
-/// names them any more; but not in a namespace of which the report may lack some.
+/// also for an unchanged one. Records of targets that the delivery does not report are dropped, as no rule names them
+/// any more; but not in a namespace of which the report may lack some.
 pub fn updated_ledgers(ledgers: &LedgerSet, report: &Report, now: Timestamp) -> LedgerSet {
     let mut ledgers = ledgers.clone();
     let revision = report.revision.to_string();
@@ -142,7 +142,7 @@ mod tests {
     fn a_cluster_with_a_failure_besides_its_targets_is_not_in_sync() {
         let targets = [["one", "ci", "a"], ["two", "ci", "a"], ["two", "ci", "b"], ["three", "ci", "a"]];
         let mut report = report(&targets, &[("one", Unread::default())]);
-        report.targets.iter_mut().for_each(|target| target.outcome = Outcome::Right);
+        report.targets.iter_mut().for_each(|target| target.outcome = Outcome::Unchanged);
         report.targets[2].outcome = Outcome::Failed;
         let in_sync = report.clusters_in_sync();
         assert_eq!(in_sync, [("one", false), ("two", false), ("three", true)].into());

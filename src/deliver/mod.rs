@@ -3,7 +3,7 @@
 //! Each cluster is handled independently, so a slow or unreachable cluster does not delay the others:
 //!
 //! 1. compute the desired state from the revision;
-//! 2. read the live state; a namespace that is already right costs one metadata-only list;
+//! 2. read the live state; a namespace that is as desired costs one metadata-only list;
 //! 3. ask the remote which revision its ref names *now*, and start over if it is another one;
 //! 4. write each object under the resourceVersion that was read; a ConfigMap that gains a key is written before the one
 //!    that loses it;
@@ -13,12 +13,12 @@
 //! Why an older revision never overwrites a newer one, without clocks or locks: the older writer read the objects and
 //! asked the remote before the newer revision was pushed, and every write of the newer revision came after the push, so
 //! the older writer's write meets a changed resourceVersion and conflicts. One case remains: a newer writer finds an
-//! object already right, skips it, and an older write then lands. Step 5 of the older writer, or the next run, repairs
+//! object as desired, skips it, and an older write then lands. Step 5 of the older writer, or the next run, repairs
 //! that.
 //!
 //! Before the first write of step 4 the inventory lists every object that is about to be created. So a crash in steps 1
 //! to 3 leaves nothing behind; a crash in step 4 leaves some targets written, each whole, which the next run finds
-//! right or, if no rule names them any more, finds in the inventory and prunes; a crash after step 4 leaves an
+//! as desired or, if no rule names them any more, finds in the inventory and prunes; a crash after step 4 leaves an
 //! inventory that names the old set, so its readers keep the old set until the next run.
 //!
 //! Where step 2 finds something to do, several instances may take turns before step 3 (`turns`). Correctness does not

@@ -18,7 +18,7 @@ const HELD: &str =
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
     /// It equals the desired state already; nothing was written.
-    Right,
+    Unchanged,
     /// It was created.
     Created,
     /// It was replaced.
@@ -44,7 +44,7 @@ pub enum Outcome {
 impl Outcome {
     /// All outcomes, for metrics.
     pub const ALL: [Self; 11] = [
-        Self::Right,
+        Self::Unchanged,
         Self::Created,
         Self::Replaced,
         Self::Repaired,
@@ -60,7 +60,7 @@ impl Outcome {
     /// Returns the outcome in one word, as in the JSON report and in metric labels.
     pub fn label(self) -> &'static str {
         match self {
-            Self::Right => "right",
+            Self::Unchanged => "unchanged",
             Self::Created => "created",
             Self::Replaced => "replaced",
             Self::Repaired => "repaired",
@@ -95,7 +95,7 @@ impl Outcome {
             {
                 Self::Left
             }
-            Action::Nothing => Self::Right,
+            Action::Nothing => Self::Unchanged,
             Action::Refuse(_) => Self::Refused,
             Action::Hold(_) => Self::Held,
             Action::Create | Action::Replace if decision.repairs() => Self::Repaired,

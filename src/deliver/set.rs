@@ -62,7 +62,7 @@ fn entry(item: &Item, digest: &str, old: Option<&Entry>, written: Option<&Writte
         Some(written) if written.target.outcome.is_success() => {
             written.meta.as_ref().map(|meta| (meta, written.revision.as_str()))
         }
-        None if decision.why == DecisionReason::Right => {
+        None if decision.why == DecisionReason::Unchanged => {
             item.meta.as_ref().map(|meta| (meta, decision.revision.as_str()))
         }
         None if decision.action == Action::Nothing => return None, // not ours
@@ -166,9 +166,9 @@ pub(super) fn ledger<'t>(
 ) -> Ledger {
     let mut ledger = before.clone();
     for target in targets {
-        let quiet = matches!(target.outcome, Outcome::Right | Outcome::Left) && target.attempts == 0;
+        let quiet = matches!(target.outcome, Outcome::Unchanged | Outcome::Left) && target.attempts == 0;
         let failing = before.records.get(&target.name).is_some_and(|record| record.error.is_some());
-        // A target that is right needs no new record, unless the last record is a failure.
+        // An unchanged target needs no new record, unless the last record is a failure.
         if quiet && !failing {
             continue;
         }

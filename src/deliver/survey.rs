@@ -165,7 +165,7 @@ impl SurveyContext<'_> {
         }
     }
 
-    /// Decides on one ConfigMap. Its content is read only if the inventory does not prove that it is right.
+    /// Decides on one ConfigMap. Its content is read only if the inventory does not prove that it is as desired.
     #[expect(clippy::too_many_arguments, reason = "what was read for the namespace, and one name in it")]
     async fn item(
         &self,
@@ -247,6 +247,6 @@ fn seen(object: &ConfigMap) -> LiveConfigMap {
         annotations: object.meta.annotations.clone(),
         immutable: object.immutable,
         deleting: object.meta.deleting,
-        current: object.content.clone(),
+        content: object.content.clone(),
     }
 }

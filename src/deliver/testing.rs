@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::Options;
 use super::survey::{Item, NamespaceSurvey};
 use crate::cluster::{self, Cluster, Clusters, Meta};
-use crate::configmap::Payload;
+use crate::configmap::DesiredData;
 use crate::configmap::apply::{
     Decision, Desired, DesiredConfigMap, Entry, ExtraKeys, Ledger, Marker, Owner, Placement,
 };
@@ -71,7 +71,7 @@ pub(super) fn survey(namespace: &str, decision: Decision) -> NamespaceSurvey {
     let mut meta = Meta::default();
     meta.uid = entry().uid;
     let wanted = DesiredConfigMap {
-        payload: Payload::default(),
+        data: DesiredData::default(),
         digest: "after".to_owned(),
         fed: true,
         left_out: false,

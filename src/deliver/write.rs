@@ -296,7 +296,7 @@ impl<'a, S: Source> Writer<'a, S> {
             name: if role == "set" { owner.marker() } else { owner.ledger() },
             labels,
             annotations,
-            content: crate::configmap::Current { data: data(), ..Default::default() },
+            content: crate::configmap::ConfigMapData { data: data(), ..Default::default() },
         };
         match meta {
             Some(meta) => cluster.replace(meta, draft, Mode::Write).await,
@@ -310,7 +310,7 @@ fn error_line(error: &Error, item: &Item) -> String {
     let line = human::one_line(error);
     match (&error.why, &item.wanted) {
         (Failure::TooLarge { .. }, Some(wanted)) => {
-            format!("{line}; the largest keys: {}", wanted.payload.largest_keys())
+            format!("{line}; the largest keys: {}", wanted.data.largest_keys())
         }
         _ => line,
     }

@@ -13,11 +13,11 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use aws_lc_rs::digest::{Context, SHA256};
 use rustix::fs::OFlags;
 
 use crate::configmap::{Value, ValueEncoding};
 use crate::revision::ObjectId;
+use crate::sha256::sha256;
 
 /// What a value is made from: a blob, and whether the value is compressed.
 pub(super) type Key = (ObjectId, bool);
@@ -37,7 +37,7 @@ const STALE_PART: u64 = 64;
 /// Length of an entry's header: object id, whether compressed, encoding, length, digest.
 const HEAD: usize = 20 + 1 + 1 + 4 + 32;
 
-/// Length of an entry's checksum, which follows its bytes.
+/// Length of an entry's checksum, which follows its bytes: SHA-256 of header and bytes.
 const SUM: usize = 32;
 
 /// The cache. It does not keep values alive in memory: a value stays known while a plan holds it.
@@ -152,7 +152,7 @@ fn read(
         file.read_exact(&mut bytes)?;
         let mut sum = [0; SUM];
         file.read_exact(&mut sum)?;
-        if sum != checksum(&head, &bytes) {
+        if sum != sha256(&[&head, &bytes]) {
             return Err(damaged());
         }
         take(entry.key, Value::restored(bytes, entry.encoding, entry.digest).ok_or_else(damaged)?);
@@ -177,7 +177,7 @@ fn write<'v>(path: &Path, all: impl Iterator<Item = (Key, &'v Value)>) -> io::Re
             let head = Entry { key, encoding: value.form(), length, digest: *value.digest() }.head();
             file.write_all(&head)?;
             file.write_all(value.bytes())?;
-            file.write_all(&checksum(&head, value.bytes()))?;
+            file.write_all(&sha256(&[&head, value.bytes()]))?;
         }
         file.flush()?;
         std::fs::rename(&temporary, path)
@@ -218,15 +218,6 @@ impl Entry {
             digest,
         })
     }
-}
-
-fn checksum(head: &[u8], bytes: &[u8]) -> [u8; SUM] {
-    let mut context = Context::new(&SHA256);
-    context.update(head);
-    context.update(bytes);
-    let mut sum = [0; SUM];
-    sum.copy_from_slice(context.finish().as_ref());
-    sum
 }
 
 #[cfg(test)]

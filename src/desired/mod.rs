@@ -46,7 +46,7 @@ pub struct Options {
     pub policies: Policies,
     /// Limit on the memory that a plan's keys and values take together, in bytes; `None` for no limit.
     pub memory_limit: Option<u64>,
-    /// The keys that are written besides payloads.
+    /// The keys that are written besides the data.
     pub shape: ExtraKeys,
     /// Prints a warning: to the log of a daemon, or to standard error.
     pub warn: fn(&dyn std::fmt::Display),

@@ -94,7 +94,7 @@ fn a_plan_that_seems_to_need_too_much_memory_is_made_of_the_whole_tree() {
         let tree = Counted { commit: Commit::new(&objects, revision, &known), listed: Cell::new(0) };
         let (desired, next) = planner.desired(&tree, revision, &Placement::default(), last).unwrap();
         assert_eq!(tree.listed.get(), lists, "{path}");
-        assert!(desired.of("east", "ci").unwrap()["one"].payload.values().contains_key(&path[2..]));
+        assert!(desired.of("east", "ci").unwrap()["one"].data.values().contains_key(&path[2..]));
         last = Some(next);
     }
 }

@@ -20,16 +20,16 @@ const BYTES_MAX: usize = 1_000_000;
 /// The entry of one ConfigMap.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Entry {
-    /// The digest of the payload that it was verified to hold.
+    /// The digest of the data that it was verified to hold.
     pub digest: String,
     /// The uid of the verified object; empty if none was verified yet.
     pub uid: String,
     /// The resourceVersion that was verified.
     #[serde(rename = "resourceVersion")]
     pub version: String,
-    /// The revision that last changed its payload.
+    /// The revision that last changed its data.
     pub revision: String,
-    /// The digest of a desired payload that could not be written yet. While any entry has one, the set is not complete.
+    /// The digest of desired data that could not be written yet. While any entry has one, the set is not complete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wanted: Option<String>,
 }

@@ -36,6 +36,7 @@ const CHUNK: usize = 64 << 10;
 /// The most objects that are expected of the commits since the last fetch: the commits, the changed files, and the
 /// directories above them. A commit of 40 files deep in a tree has 200; a merge of an old branch brings all history.
 const NEW_OBJECTS_MAX: u64 = 2000;
+
 /// Renewing the mirror: one fetch brings everything, after which all older packs are removed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Renewal {
@@ -179,13 +180,14 @@ impl Mirror {
         }
         let (mut request, mut reason) = plan(&now);
         if reason == RequestReason::AssumeParent {
+            self.history_shape.note_assumed();
             match self.request(&request, reason, held, max_bytes).await {
                 Ok(revision) => return Ok(revision),
                 Err(error) => {
-                    self.history_shape.note_wrong();
                     if !fresh_request_may_help(&error) {
                         return Err(error);
                     }
+                    self.history_shape.note_wrong();
                     tracing::debug!(%error, "the history is not linear");
                     (request, reason) = plan(&Situation { assume_linear: false, ..now });
                 }
@@ -272,7 +274,8 @@ impl Mirror {
         let known = self.inspect(want, held, Some(ends)).await?;
         match known.complete {
             Some(found) => {
-                self.history_shape.note_commit(&found.parents, &request.haves);
+                let assumed = reason == RequestReason::AssumeParent;
+                self.history_shape.note_commit(&found.parents, &request.haves, assumed);
                 let revision = self.commit_tip(found).await?;
                 if self.renewal_pack.take().is_some() {
                     self.renewal = Renewal::Failed;

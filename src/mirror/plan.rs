@@ -36,18 +36,25 @@ pub(super) struct HistoryShape {
 }
 
 impl HistoryShape {
-    /// Notes that a request that assumed linear history failed.
-    pub(super) fn note_wrong(&mut self) {
-        *self = Self { is_linear: false, wrong: self.wrong.saturating_add(1) };
+    /// Notes that a request is sent that assumes linear history. Until it succeeds, none does again, also if the request
+    /// is dropped: the server may need longer than an attempt to find out that the history is not linear.
+    pub(super) fn note_assumed(&mut self) {
+        self.is_linear = false;
     }
 
-    /// Notes a fetched commit by its parents. `haves` are the commits that the mirror held before.
-    pub(super) fn note_commit(&mut self, parents: &[ObjectId], haves: &[ObjectId]) {
+    /// Notes that such a request was wrong.
+    pub(super) fn note_wrong(&mut self) {
+        self.wrong = self.wrong.saturating_add(1);
+    }
+
+    /// Notes a fetched commit by its parents. `haves` are the commits that the mirror held before; `assumed` is set if the
+    /// request assumed linear history.
+    pub(super) fn note_commit(&mut self, parents: &[ObjectId], haves: &[ObjectId], assumed: bool) {
         if parents.len() > 1 {
             self.wrong = WRONG_MAX;
         }
         let is_next = parents.first().is_some_and(|parent| haves.contains(parent));
-        self.is_linear = self.wrong == 0 || self.wrong < WRONG_MAX && (self.is_linear || is_next);
+        self.is_linear = self.wrong == 0 || self.wrong < WRONG_MAX && (assumed || is_next);
     }
 }
 
@@ -199,23 +206,36 @@ mod tests {
     fn one_large_commit_does_not_make_a_history_nonlinear_but_a_merge_does() {
         let mut shape = HistoryShape::default();
         assert!(!shape.is_linear, "nothing is known yet");
-        shape.note_commit(&[OLDER], &[]);
+        shape.note_commit(&[OLDER], &[], false);
         assert!(shape.is_linear);
+        shape.note_assumed();
         shape.note_wrong();
         assert!(!shape.is_linear);
-        shape.note_commit(&[OLDER], &[OLD]);
+        shape.note_commit(&[OLDER], &[OLD], false);
         assert!(!shape.is_linear, "there may be a merge in between");
-        shape.note_commit(&[OLD], &[OLD, OLDER]);
+        shape.note_commit(&[OLD], &[OLD, OLDER], false);
         assert!(shape.is_linear, "it only changed much");
-        shape.note_commit(&[OLDER], &[OLD]);
-        assert!(shape.is_linear, "and the answer had few objects");
+        shape.note_assumed();
+        shape.note_commit(&[OLDER], &[OLD], true);
+        assert!(shape.is_linear, "the answer had few objects");
         let mut merged = shape;
-        merged.note_commit(&[OLD, OLDER], &[OLD]);
-        merged.note_commit(&[OLD], &[OLD]);
+        merged.note_commit(&[OLD, OLDER], &[OLD], true);
+        merged.note_commit(&[OLD], &[OLD], false);
         assert!(!merged.is_linear, "another merge is to be expected");
+        shape.note_assumed();
         shape.note_wrong();
-        shape.note_commit(&[OLD], &[OLD]);
+        shape.note_commit(&[OLD], &[OLD], false);
         assert!(!shape.is_linear, "wrong twice");
+    }
+
+    #[test]
+    fn after_a_request_that_was_dropped_the_next_one_does_not_make_the_server_count_history() {
+        let mut shape = HistoryShape::default();
+        shape.note_commit(&[OLD], &[], false);
+        shape.note_assumed();
+        assert!(!shape.is_linear, "the attempt was out of time");
+        shape.note_commit(&[OLDER], &[OLD], false);
+        assert!(shape.is_linear, "the remote was slow, or not reachable");
     }
 
     #[test]

@@ -419,7 +419,7 @@ fn pieces(text: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Decodes `%41` and the like. Invalid escapes stay unchanged.
-pub(super) fn percent_decoded(text: &[u8]) -> Vec<u8> {
+pub(crate) fn percent_decoded(text: &[u8]) -> Vec<u8> {
     let mut plain = Vec::with_capacity(text.len());
     let mut rest = text;
     while let Some((&first, tail)) = rest.split_first() {

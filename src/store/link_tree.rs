@@ -13,7 +13,7 @@ use super::Error;
 use super::linkable::{Linkable, link_file, user};
 use super::stage::{self, Modes, UNCHECKED_MAX, check_cancelled, io_error};
 use super::stamps::{self, Stamps};
-use super::tree_walk::{self, Directory, Visitor};
+use super::tree_walk::{self, Directory, End, Visitor};
 use crate::fsx;
 use crate::payload::join;
 
@@ -45,10 +45,14 @@ pub(super) fn link_tree(
     let user = user();
     let linker = TreeLinker { stamps: source.stamps, modes, user, cancel };
     let to = top.try_clone().map_err(failed())?;
-    let walked = tree_walk::walk(Pair { from, to }, &linker, tree_walk::threads(), true)?;
-    if let Some(path) = walked.ended_at {
-        debug!(path = %stage::display_path(&path).display(), "the current generation cannot be linked");
-        return Ok(None);
+    let walked = tree_walk::walk(Pair { from, to }, &linker, tree_walk::threads(), Some(stamps::DIRS_MAX))?;
+    match walked.end {
+        None => {}
+        Some(End::At(path)) => {
+            debug!(path = %stage::display_path(&path).display(), "the current generation cannot be linked");
+            return Ok(None);
+        }
+        Some(End::TooMany) => return Ok(None),
     }
     let stamps = source.stamps.of_linked(since, &top, walked.dirs, parent).map_err(failed())?;
     let entries = walked.counts.iter().map(|count| count.entries).sum();
@@ -99,10 +103,10 @@ impl Visitor for TreeLinker<'_> {
         count: &mut Count,
     ) -> Result<Option<Vec<u8>>, Error> {
         check_cancelled(self.cancel)?;
-        let Directory { dir: Pair { from, to }, path, level, listed } = dir;
+        let Directory { dir: Pair { from, to }, path, level } = dir;
         let stat = rustix::fs::fstat(from).map_err(io_error("stat", path))?;
         let is_ours = if *level == 0 { self.stamps.accepts_top(&stat) } else { self.stamps.accepts(&stat) };
-        if !is_ours || *level > stamps::DEPTH_MAX || *listed > stamps::DIRS_MAX {
+        if !is_ours || *level > stamps::DEPTH_MAX {
             return Ok(Some(path.clone()));
         }
         count.entries += u64::from(*level > 0);

@@ -93,7 +93,9 @@ impl Store {
         self.last_pinned.extend(pinned.map(|decision| (decision.name.clone(), now.boottime)));
         for decision in plan.reaped() {
             match self.reap_one(decision, recycle.then_some(&now)) {
-                Ok(Outcome::Stays) => {}
+                Ok(Outcome::Stays) => {
+                    self.last_pinned.insert(decision.name.clone(), now.boottime); // since the plan was made
+                }
                 Ok(outcome) => {
                     gone.push(decision.name.clone());
                     if outcome == Outcome::Evicted {

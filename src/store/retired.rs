@@ -163,7 +163,7 @@ impl StampedSpare {
             Some(at) if at.elapsed() < CHECK_VALID_FOR => Ok(None),
             _ => stamps.check_directories(&top, cancel),
         };
-        stamps.forget_directories(); // the next scan of the whole tree collects them again
+        stamps.forget_directories(); // so that carrying forward need not update them
         let carried = changed.and_then(|changed| match changed {
             Some(path) => Err(stamps::foreign_write_error(path)),
             None if is_new => {
@@ -179,7 +179,10 @@ impl StampedSpare {
             }
         });
         match carried {
-            Ok((top, unsynced)) => Ok(Some((top, unsynced, stamps))),
+            Ok((top, unsynced)) => {
+                stamps.forget_directories(); // the next scan of the whole tree collects all of them
+                Ok(Some((top, unsynced, stamps)))
+            }
             Err(Error::Cancelled) => Err(Error::Cancelled),
             Err(error) => {
                 log_not_recycled(&error);

@@ -347,9 +347,9 @@ impl SpareTask {
         })
     }
 
-    /// Returns true if the latest preparation was cancelled, by this task's or by another one's store.
-    pub fn is_cancelled(&self) -> bool {
-        self.slot.preparing().is_cancelled()
+    /// Begins a preparation, which ends with `cancel` or if the store cancels it.
+    pub fn begin(&self, cancel: &CancellationToken) {
+        *self.slot.preparing() = cancel.child_token();
     }
 
     /// Takes the slot's lock. The returned token also ends the work if somebody else cancels the preparation.
@@ -487,6 +487,11 @@ impl Store {
             return Some(CEILING);
         }
         (!matches!(self.shortage(need), Ok(None))).then_some("on the volume")
+    }
+
+    /// Returns true if the latest preparation of a spare was cancelled.
+    pub fn preparation_is_cancelled(&self) -> bool {
+        self.spare.preparing().is_cancelled()
     }
 
     /// Estimated bytes on disk of the spare, or of the retired generation that waits to become one.

@@ -37,7 +37,7 @@ use tokio_util::sync::CancellationToken;
 use super::directory_list::DirectoryList;
 use super::journal::{Changes, Journal, Stamp};
 use super::stage::check_cancelled;
-use super::tree_walk::{Directory, Visitor};
+use super::tree_walk::{Directory, End, Visitor};
 use super::{Error, stage, tree_walk};
 use crate::fsx;
 use crate::fsx::walk::Unlinked;
@@ -51,7 +51,7 @@ const AGE_MAX: Duration = Duration::from_secs(24 * 3600);
 /// kernel takes the time of a chmod first and may then wait, for example for the file system's journal. Without such a
 /// margin a change in the very tick in which a scan starts would go unseen as well. Tests do not wait for it to pass.
 const LATE_MAX: Duration = Duration::from_millis(if cfg!(test) { 10 } else { 30_000 });
-/// The greatest depth of directories in a tree that is recycled or linked; each level is an open descriptor. A scan
+/// The greatest depth of directories in a tree that is recycled or linked; each level is an open descriptor or two. A scan
 /// that keeps no paths has no limit: a tree is no deeper than payloads may be, and what others added is seen in its
 /// parent.
 pub(super) const DEPTH_MAX: usize = 64;
@@ -233,11 +233,16 @@ impl Stamps {
         }
         let top = top.try_clone().map_err(stage::io_error("open", b"."))?;
         // A scan that keeps no paths is a scrub, which nobody waits for.
-        let threads = if directories == Paths::Keep { tree_walk::threads() } else { 1 };
-        let scan = TreeScan { stamps: self, cancel, directories };
-        let walked = tree_walk::walk(top, &scan, threads, directories == Paths::Keep)?;
-        if let Some(path) = walked.ended_at {
-            return Ok(Some(stage::display_path(&path)));
+        let (threads, paths_max) = match directories {
+            Paths::Keep => (tree_walk::threads(), Some(DIRS_MAX)),
+            Paths::Forget => (1, None),
+        };
+        let walked =
+            tree_walk::walk(top, &TreeScan { stamps: self, cancel, directories }, threads, paths_max)?;
+        match walked.end {
+            None => {}
+            Some(End::At(path)) => return Ok(Some(stage::display_path(&path))),
+            Some(End::TooMany) => return Err(too_many_directories(b".")),
         }
         self.dirs = walked.dirs;
         let since = since.earlier_by(LATE_MAX);
@@ -316,8 +321,8 @@ impl Stamps {
                     return Ok(None);
                 }
             }
+            check_cancelled(cancel)?;
             for _ in 0..CHECK_BLOCK {
-                check_cancelled(cancel)?;
                 let Some(path) = paths.next() else { return Ok(None) };
                 // Following a symlink on the way is harmless: replacing a component by one changes its parent directory,
                 // which is checked as well.
@@ -353,11 +358,10 @@ impl Visitor for TreeScan<'_> {
         (): &mut (),
     ) -> Result<Option<Vec<u8>>, Error> {
         check_cancelled(self.cancel)?;
-        let Directory { dir, path, level, listed } = dir;
+        let Directory { dir, path, level } = dir;
         let stat = rustix::fs::fstat(dir).map_err(stage::io_error("stat", path))?;
-        if self.directories == Paths::Keep && (*level > DEPTH_MAX || *listed > DIRS_MAX) {
-            let why = io::Error::other("it has more directories than can be tracked");
-            return Err(stage::io_error("reuse", path)(why));
+        if self.directories == Paths::Keep && *level > DEPTH_MAX {
+            return Err(too_many_directories(path));
         }
         if *level > 0 && !self.stamps.accepts(&stat) {
             return Ok(Some(path.clone()));
@@ -380,6 +384,10 @@ impl Visitor for TreeScan<'_> {
         .map_err(stage::io_error("stat", path))?;
         Ok(changed)
     }
+}
+
+fn too_many_directories(path: &[u8]) -> Error {
+    stage::io_error("reuse", path)(io::Error::other("it has more directories than can be tracked"))
 }
 
 /// The error of a tree that cannot be recycled or linked because of a foreign write at this path.

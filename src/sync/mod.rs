@@ -56,6 +56,7 @@ use crate::mirror::{Selection, Subdirectory, Submodules};
 use crate::payload::{Limits, Rules, Symlinks};
 use crate::phase::machine::{FailureLimits, Machine, Timing};
 use crate::phase::{Status, Trigger};
+use crate::sha256::{hex, sha256};
 use crate::sources::{AttemptReporter, RevisionComparer, RevisionQuery, Upstream};
 use crate::store::{OperatorFile, Store};
 use crate::telemetry::metrics::{Metrics, SourceLabel};
@@ -129,7 +130,8 @@ impl Options {
             Symlinks::Safe => "safe",
             Symlinks::Keep => "keep",
         };
-        let patterns = sparse.as_ref().map_or_else(|| "all".to_owned(), |text| digest(text));
+        let patterns =
+            sparse.as_ref().map_or_else(|| "all".to_owned(), |text| hex(&sha256(&[text.as_bytes()])[..16]));
         let group = if self.group_write { "group" } else { "own" };
         let rules = Rules {
             limits: self.limits,
@@ -146,11 +148,6 @@ impl Options {
         };
         Ok((format!("symlinks={symlinks} patterns={patterns} write={group}{modules}{path}"), wanted))
     }
-}
-
-fn digest(text: &str) -> String {
-    let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, text.as_bytes());
-    digest.as_ref().iter().take(16).map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Requests attempts. Clones share the same queue.

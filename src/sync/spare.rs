@@ -20,7 +20,7 @@ use crate::human::one_line;
 use crate::mirror::{self, Objects, Selection};
 use crate::payload::{BlobSource, Payload};
 use crate::revision::Revision;
-use crate::store::SpareTask;
+use crate::store::{SpareTask, Store};
 use crate::telemetry::metrics::Metrics;
 
 /// How long a publication waits for a preparation to finish, and for a cancelled one to end. Cancellation is checked
@@ -132,6 +132,7 @@ impl SpareWork {
     {
         self.stop();
         let cancel = CancellationToken::new();
+        task.begin(&cancel);
         let until = cancel.clone();
         let (generation, links) = (task.generation().name.clone(), task.links());
         let (ready, awaited) = oneshot::channel();
@@ -157,11 +158,12 @@ impl SpareWork {
         self.running = Some(Preparation { cancel, generation, links, awaited, ended });
     }
 
-    /// Returns true if a spare of the task's generation is being prepared already.
-    pub(super) fn is_preparing(&self, task: &SpareTask) -> bool {
-        let of_task = |running: &&Preparation| running.generation == task.generation().name;
-        let running = self.running.as_ref().filter(of_task);
-        running.is_some_and(|running| !running.ended.is_finished() && !task.is_cancelled())
+    /// Returns true if a spare of the store's current generation is being prepared.
+    pub(super) fn is_preparing(&self, store: &Store) -> bool {
+        let Some((running, current)) = self.running.as_ref().zip(store.current()) else { return false };
+        running.generation == current.name
+            && !running.ended.is_finished()
+            && !store.preparation_is_cancelled()
     }
 
     /// Cancels a running preparation.
@@ -221,7 +223,7 @@ mod tests {
     use crate::payload::testing::{Blobs, Tree, delta, payload, tree};
     use crate::payload::{BlobError, BlobReader, Kind, Rules};
     use crate::retention;
-    use crate::store::{self, Durability, Spare, Store, Style};
+    use crate::store::{self, Durability, Spare, Style};
 
     /// Starts a preparation that ends only when it is cancelled.
     fn begin(spare: &mut SpareWork, links: bool) -> (oneshot::Sender<()>, CancellationToken) {
@@ -405,7 +407,7 @@ mod tests {
         let mut store = published(&dir, Spare::Copy, &first);
         let mut spare = SpareWork::default();
         let task = store.spare_task().unwrap();
-        assert!(!spare.is_preparing(&task), "nothing is");
+        assert!(!spare.is_preparing(&store), "nothing is");
         let (release, held) = mpsc::channel();
         let requested = Arc::new(Notify::new());
         let blobs = Held {
@@ -419,21 +421,31 @@ mod tests {
             make_new(task, || Ok(all), &blobs, awaited, cancel)
         });
         requested.notified().await; // the preparation is running
-        let of_first = store.spare_task().unwrap();
-        assert!(spare.is_preparing(&of_first), "housekeeping need not begin again");
+        assert!(spare.is_preparing(&store), "housekeeping need not begin again");
         let all = payload(&second, Rules::default()).unwrap();
         let staged = store.stage(&all, "all", &Blobs::of(&[&second]), &CancellationToken::new()).unwrap();
+        let of_first = spare.running.as_ref().unwrap().generation.clone();
+        std::thread::scope(|scope| {
+            let dropping = scope.spawn(|| store.drop_spare(&CancellationToken::new()));
+            let end = Instant::now() + Duration::from_secs(20);
+            while spare.is_preparing(&store) {
+                assert!(Instant::now() < end, "it was not cancelled");
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            drop(release);
+            dropping.join().unwrap().unwrap();
+        });
         store.publish(staged, &clock::now()).unwrap();
-        assert!(!spare.is_preparing(&store.spare_task().unwrap()), "it is for the last generation");
-
-        let dropping = std::thread::spawn(move || store.drop_spare(&CancellationToken::new()));
-        let end = Instant::now() + Duration::from_secs(20);
-        while spare.is_preparing(&of_first) {
-            assert!(Instant::now() < end, "it was not cancelled");
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-        drop(release);
-        dropping.join().unwrap().unwrap();
+        spare.spawn(store.spare_task().unwrap(), revision, Metrics::default(), |_, _, cancel| {
+            while !cancel.is_cancelled() {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            Ok(None)
+        });
+        assert!(spare.is_preparing(&store), "before it has the slot");
+        spare.running.as_mut().unwrap().generation = of_first;
+        assert!(!spare.is_preparing(&store), "it is for the last generation");
+        spare.stop();
     }
 
     #[tokio::test(start_paused = true)] // the clock stands still while the preparation is at work

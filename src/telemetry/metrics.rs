@@ -106,7 +106,7 @@ pub struct HookName {
 pub struct TargetLabel {
     /// Its name, or `unknown` for all that are not configured: the rules may name any.
     pub cluster: String,
-    /// right, created, replaced, repaired, recreated, deleted, left, refused, held, failed, skipped.
+    /// unchanged, created, replaced, repaired, recreated, deleted, left, refused, held, failed, skipped.
     pub outcome: &'static str,
 }
 

@@ -25,7 +25,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use treeswap::cluster::{Cluster, Clusters, Draft, Error, Options};
-use treeswap::configmap::Current;
+use treeswap::configmap::ConfigMapData;
 
 use kubernetes::{Access, Kubernetes, kubeconfig};
 
@@ -49,7 +49,7 @@ fn admin() -> Cluster {
 /// A ConfigMap with these keys.
 fn draft(namespace: &str, name: &str, data: &[(&str, &str)]) -> Draft {
     let data = data.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-    let content = Current { data, binary: BTreeMap::new() };
+    let content = ConfigMapData { data, binary_data: BTreeMap::new() };
     Draft { namespace: namespace.to_owned(), name: name.to_owned(), content, ..Draft::default() }
 }
 

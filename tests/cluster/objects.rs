@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::json;
 use treeswap::cluster::{Draft, Failure, LeaseDraft, Mode};
-use treeswap::configmap::Current;
+use treeswap::configmap::ConfigMapData;
 
 use crate::kubernetes::{Kubernetes, text};
 use crate::{admin, draft};
@@ -15,9 +15,9 @@ async fn create_stores_all_fields_and_get_returns_them() {
     let namespace = kubernetes.namespace("objects");
     let labels = BTreeMap::from([("app".to_owned(), "x".to_owned())]);
     let annotations = BTreeMap::from([("treeswap/revision".to_owned(), "abc".to_owned())]);
-    let binary = BTreeMap::from([("b".to_owned(), vec![0, 159, 255])]);
+    let binary_data = BTreeMap::from([("b".to_owned(), vec![0, 159, 255])]);
     let data = BTreeMap::from([("a".to_owned(), "ä\n".to_owned())]);
-    let content = Current { data, binary };
+    let content = ConfigMapData { data, binary_data };
     let wanted = Draft {
         namespace: namespace.clone(),
         name: "one".to_owned(),

@@ -123,28 +123,28 @@ fn a_namespace_that_no_rule_names_any_more_is_pruned_from_its_inventory() {
     let looks = json!({ "metadata": { "labels": labels }, "data": { "mine": "1" } });
     Kubernetes::shared().put(b, "stray", looks);
     let before = Kubernetes::shared().versions(b);
-    ends(&installation.apply(only_a, &[]), 0, &["1 right"]);
+    ends(&installation.apply(only_a, &[]), 0, &["1 unchanged"]);
     // Without the right to find inventories it says so, and does the rest.
     let missing = format!("cannot list the ConfigMaps treeswap-set-{} of all namespaces", installation.owner);
-    ends(&installation.apply(only_a, &["--prune"]), 0, &["1 right", "not pruned", &missing]);
+    ends(&installation.apply(only_a, &["--prune"]), 0, &["1 unchanged", "not pruned", &missing]);
     installation.may_find_inventories();
-    ends(&installation.apply(both, &["--prune"]), 0, &["2 right"]);
+    ends(&installation.apply(both, &["--prune"]), 0, &["2 unchanged"]);
     let deleted = format!("east/{b}/map: to be deleted: no rule names it any more -value");
-    ends(&installation.apply(only_a, &["--prune", "--dry-run"]), 4, &[&deleted, "1 right"]);
+    ends(&installation.apply(only_a, &["--prune", "--dry-run"]), 4, &[&deleted, "1 unchanged"]);
     ends(
         &installation.apply(only_a, &["--prune", "--max-prune=49"]),
         3,
         &["map: refused", "1 of 2", "--max-prune=100"],
     );
     assert_eq!(Kubernetes::shared().versions(b), before, "nothing was written");
-    ends(&installation.apply(only_a, &["--prune"]), 0, &["1 deleted", "1 right"]);
+    ends(&installation.apply(only_a, &["--prune"]), 0, &["1 deleted", "1 unchanged"]);
     assert_eq!(installation.names(b), ["stray"]);
     assert_eq!(installation.names(a), installation.all_names());
     let before = Kubernetes::shared().versions(a);
-    ends(&installation.apply(only_a, &["--prune"]), 0, &["1 right"]);
+    ends(&installation.apply(only_a, &["--prune"]), 0, &["1 unchanged"]);
     assert_eq!(Kubernetes::shared().versions(a), before);
     // It comes back as if it had never been there.
-    ends(&installation.apply(both, &["--prune"]), 0, &["1 created", "1 right"]);
+    ends(&installation.apply(both, &["--prune"]), 0, &["1 created", "1 unchanged"]);
 }
 
 #[test]
@@ -157,16 +157,20 @@ fn a_cluster_that_no_rule_names_any_more_is_pruned_and_two_names_of_one_server_d
         0,
         &["2 created"],
     );
-    ends(&installation.apply(&[("east", a), ("west", b)], &["--prune", "--max-prune=100"]), 0, &["2 right"]);
+    ends(
+        &installation.apply(&[("east", a), ("west", b)], &["--prune", "--max-prune=100"]),
+        0,
+        &["2 unchanged"],
+    );
     // It would lose all that it has.
     let only_a: Places<'_> = &[("east", a)];
     ends(
         &installation.apply(only_a, &["--prune"]),
         3,
-        &[&format!("west/{b}/map: refused"), "1 of 1", "1 right"],
+        &[&format!("west/{b}/map: refused"), "1 of 1", "1 unchanged"],
     );
     assert_eq!(installation.names(b), installation.all_names());
-    ends(&installation.apply(only_a, &["--prune", "--max-prune=100"]), 0, &["1 deleted", "1 right"]);
+    ends(&installation.apply(only_a, &["--prune", "--max-prune=100"]), 0, &["1 deleted", "1 unchanged"]);
     assert!(installation.names(b).is_empty());
     assert_eq!(installation.names(a), installation.all_names());
     // An unreachable cluster that no rule names is no failure.
@@ -178,7 +182,7 @@ fn a_cluster_that_no_rule_names_any_more_is_pruned_and_two_names_of_one_server_d
         &ran,
         0,
         &[
-            "1 right",
+            "1 unchanged",
             "cluster gone: no rule names it, and it is not known whether it has ConfigMaps of this owner",
         ],
     );
@@ -199,7 +203,7 @@ fn what_another_repository_wrote_under_the_same_owner_is_left() {
     ends(
         &installation.apply(&[("east", a)], &["--prune"]),
         3,
-        &[&refused, "does not exist at the remote", "--owner", "1 right"],
+        &[&refused, "does not exist at the remote", "--owner", "1 unchanged"],
     );
     assert_eq!(Kubernetes::shared().versions(b), before);
 }
@@ -222,15 +226,15 @@ fn two_rule_sets_of_one_repository_under_one_owner_do_not_prune_each_other() {
     );
     let first: Places<'_> = &[("east", a), ("east", c)];
     let refused = format!("east/{b}/map: {said}");
-    ends(&installation.apply(first, &["--prune", "--dry-run"]), 3, &[&refused, hint, "2 right"]);
-    ends(&installation.apply(first, &["--prune"]), 3, &[&refused, hint, "2 right"]);
+    ends(&installation.apply(first, &["--prune", "--dry-run"]), 3, &[&refused, hint, "2 unchanged"]);
+    ends(&installation.apply(first, &["--prune"]), 3, &[&refused, hint, "2 unchanged"]);
     assert_eq!([a, c].map(|namespace| Kubernetes::shared().versions(namespace)), before);
     assert_eq!(installation.names(b), installation.all_names());
     // Changed rules recognize their predecessors: c may be pruned.
     let deleted = format!("east/{c}/map: to be deleted: no rule names it any more");
     ends(&installation.apply(&[("east", a)], &["--prune", "--dry-run"]), 3, &[&deleted, &refused]);
     // --max-prune=100 overrides the refusal.
-    ends(&installation.apply(first, &["--prune", "--max-prune=100"]), 0, &["1 deleted", "2 right"]);
+    ends(&installation.apply(first, &["--prune", "--max-prune=100"]), 0, &["1 deleted", "2 unchanged"]);
 }
 
 /// The rules change before whoever was killed is run again: nothing of what it made is left behind.

@@ -136,7 +136,7 @@ fn two_contexts_of_one_server_prune_nothing_from_each_other_in_a_namespace_that_
         let report = deliver(2, &both);
         let outcomes: Vec<_> =
             report.targets.iter().map(|target| (target.name.as_str(), target.outcome)).collect();
-        assert_eq!(outcomes, [("map", Outcome::Right), ("other", Outcome::Refused)], "{report:?}");
+        assert_eq!(outcomes, [("map", Outcome::Unchanged), ("other", Outcome::Refused)], "{report:?}");
         let refused = &report.targets[1];
         assert!(refused.why.contains("written through one") && !refused.hints.is_empty(), "{refused:?}");
         assert_eq!(stage.values()[0].as_deref(), Some("1"), "{report:?}");
@@ -145,7 +145,7 @@ fn two_contexts_of_one_server_prune_nothing_from_each_other_in_a_namespace_that_
     let report = deliver(3, &load(&[("two", admin())]));
     assert!(report.is_success(), "{report:?}");
     let outcomes: Vec<_> = report.targets.iter().map(|target| target.outcome).collect();
-    assert_eq!(outcomes, [Outcome::Right, Outcome::Created], "{report:?}");
+    assert_eq!(outcomes, [Outcome::Unchanged, Outcome::Created], "{report:?}");
 }
 
 #[test]

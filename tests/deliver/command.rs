@@ -69,7 +69,7 @@ pub fn ends(ran: &Ran, code: i32, words: &[&str]) {
 }
 
 #[test]
-fn a_repository_is_planned_applied_and_then_right() {
+fn a_repository_is_planned_applied_and_then_unchanged() {
     let place = Place::new();
     let (remote, rules) = (place.remote(), flag("rules", &place.file("plugins.yaml", RULES)));
     let files = Files::new().file("jobs/x/a.yaml", "s3cr3t: 1\n").file("docs/b.md", "b");
@@ -83,8 +83,8 @@ fn a_repository_is_planned_applied_and_then_right() {
     ends(&place.apply(&args), 0, &["2 created"]);
     assert_eq!(place.content("jobs")["VERSION"], first);
     let versions = Kubernetes::shared().versions(&place.namespace);
-    ends(&place.apply(&args), 0, &["2 right"]);
-    ends(&place.apply(&dry), 0, &["2 right"]);
+    ends(&place.apply(&args), 0, &["2 unchanged"]);
+    ends(&place.apply(&dry), 0, &["2 unchanged"]);
     assert_eq!(Kubernetes::shared().versions(&place.namespace), versions);
 
     let second = place.world.remote.commit(&files.file("docs/c.md", "c"));
@@ -94,7 +94,7 @@ fn a_repository_is_planned_applied_and_then_right() {
     assert_eq!(report["revision"], second.as_str());
     let outcomes: Vec<&Value> =
         report["targets"].as_array().unwrap().iter().map(|one| &one["outcome"]).collect();
-    assert_eq!(outcomes, ["replaced", "right"]);
+    assert_eq!(outcomes, ["replaced", "unchanged"]);
     assert_eq!(place.content("jobs")["VERSION"], first, "what did not change keeps its revision");
     assert_eq!(place.content("docs")["VERSION"], second);
 }
@@ -113,7 +113,7 @@ fn a_revision_is_read_by_its_own_rules() {
         .world
         .remote
         .commit(&Files::new().file("docs/b.md", "b").file("plugins.yaml", more).file("new/x", "1"));
-    ends(&place.apply(&args), 0, &["1 created", "1 right"]);
+    ends(&place.apply(&args), 0, &["1 created", "1 unchanged"]);
     assert_eq!(place.content("new")["x"], "1");
 }
 
@@ -218,7 +218,7 @@ fn a_mirror_that_never_saw_the_recorded_commit_follows_the_ref_wherever_it_went(
     assert!(knows(&mirror, &first) && !knows(&mirror, &third), "its depth is 1");
     assert_eq!(place.content("docs")["b.md"], "one");
     let versions = Kubernetes::shared().versions(&place.namespace);
-    ends(&apply("fourth").0, 0, &["1 right"]);
+    ends(&apply("fourth").0, 0, &["1 unchanged"]);
     assert_eq!(Kubernetes::shared().versions(&place.namespace), versions);
 }
 
@@ -261,7 +261,7 @@ fn rules_cannot_have_the_configmaps_that_hold_our_records() {
         ends(&apply(name), 3, &["refused", &format!("the ConfigMap {name} is where we record"), "hint: "]);
     }
     assert_eq!(Kubernetes::shared().versions(&place.namespace), versions, "nothing was written");
-    ends(&apply("docs"), 0, &["2 right"]);
+    ends(&apply("docs"), 0, &["2 unchanged"]);
 }
 
 #[test]

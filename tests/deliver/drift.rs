@@ -38,7 +38,7 @@ fn an_unchanged_revision_costs_no_write_and_what_somebody_else_wrote_is_put_righ
     let requests = kubernetes.requests(&namespace).len();
     for number in [1, 2, 1] {
         let report = deliver(number);
-        assert_eq!((only(&report).outcome, only(&report).attempts), (Outcome::Right, 0));
+        assert_eq!((only(&report).outcome, only(&report).attempts), (Outcome::Unchanged, 0));
     }
     assert_eq!(
         kubernetes.versions(&namespace),
@@ -50,7 +50,7 @@ fn an_unchanged_revision_costs_no_write_and_what_somebody_else_wrote_is_put_righ
         kubernetes.requests(&namespace).into_iter().skip(requests).map(|one| (one.verb, one.name)).collect();
     let kind = |verb: &str, name: &str| (verb.to_owned(), name.to_owned());
     let expected = [kind("list", ""), kind("get", "treeswap-set-team"), kind("get", "treeswap-ledger-team")];
-    assert_eq!(kinds, expected.into(), "what is right is known by its metadata");
+    assert_eq!(kinds, expected.into(), "what is unchanged is known by its metadata");
 
     let right = data(&kubernetes.configmap(&namespace, "job-config"));
     let older = |data: &mut Value| data["a.yaml"] = json!("older");

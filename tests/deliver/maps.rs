@@ -206,7 +206,7 @@ fn shows(file: &str) {
     assert!(compared >= sole.len(), "{compared}");
 
     let before = maps.versions();
-    assert_eq!(apply(&world, &access, false), BTreeMap::from([("right".to_owned(), targets)]));
+    assert_eq!(apply(&world, &access, false), BTreeMap::from([("unchanged".to_owned(), targets)]));
     assert_eq!(maps.versions(), before, "a second run writes nothing");
 
     commit(&touched);

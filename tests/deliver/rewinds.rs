@@ -161,7 +161,7 @@ fn a_ref_that_lags_for_ten_seconds_never_brings_old_content_back() {
         eventually(300, "it is asked again", || (stage.questions() >= now + 4).then_some(()));
         stage.world.remote.reset(&third);
     });
-    assert_eq!((report.revision.to_string(), only(&report).outcome), (third, Outcome::Right));
+    assert_eq!((report.revision.to_string(), only(&report).outcome), (third, Outcome::Unchanged));
     assert_eq!(stage.versions(), before, "nothing was written");
 
     // It comes back with something new.
@@ -195,7 +195,7 @@ fn a_replica_that_does_not_have_the_recorded_commit_is_asked_again_too() {
     let before = stage.versions();
     serve("replica");
     let report = lagging(&stage, "forge", 12, || serve("remote"));
-    assert_eq!(only(&report).outcome, Outcome::Right);
+    assert_eq!(only(&report).outcome, Outcome::Unchanged);
     assert_eq!(stage.versions(), before, "nothing was written");
     // One that stays so has lost what was recorded.
     serve("replica");

@@ -75,10 +75,10 @@ fn what_two_repositories_hold_is_applied_and_each_commit_is_recorded() {
     let recorded: Value = serde_json::from_str(&recorded).unwrap();
     assert_eq!(recorded["jobs"].as_str(), two.jobs.tip("main").as_deref());
     let versions = Kubernetes::shared().versions(&two.place.namespace);
-    ends(&two.apply(&[]), 0, &["2 right"]);
+    ends(&two.apply(&[]), 0, &["2 unchanged"]);
     assert_eq!(Kubernetes::shared().versions(&two.place.namespace), versions);
     two.steps.commit(&Files::new().file("b", "two"));
-    ends(&two.apply(&[]), 0, &["steps: replaced", "1 right"]);
+    ends(&two.apply(&[]), 0, &["steps: replaced", "1 unchanged"]);
     assert_eq!(two.content("steps", "b"), "two");
 }
 
@@ -108,7 +108,7 @@ fn a_repository_that_is_away_holds_what_is_made_of_it_and_nothing_else() {
     // A rule that is gone: of which source its files were is not known, and nothing of it is deleted.
     two.place.file("plugins.yaml", "config_updater:\n  maps:\n    steps/*: {name: steps}\n");
     let pruned = ["--prune", "--max-prune=100"];
-    ends(&while_away(&two.jobs, || two.apply(&pruned)), 3, &["jobs: held", "1 right"]);
+    ends(&while_away(&two.jobs, || two.apply(&pruned)), 3, &["jobs: held", "1 unchanged"]);
     ends(&two.apply(&pruned), 0, &["jobs: deleted"]);
 }
 
@@ -234,9 +234,9 @@ fn a_source_that_moves_while_it_is_away_holds_what_its_new_place_feeds() {
     moved("sources.yaml");
     moved("plugins.yaml");
     let prunes = [mirror.as_str(), "--prune", "--max-prune=100"];
-    ends(&while_away(&two.jobs, || two.apply(&prunes)), 3, &["jobs: held", "1 right"]);
+    ends(&while_away(&two.jobs, || two.apply(&prunes)), 3, &["jobs: held", "1 unchanged"]);
     assert_eq!(two.content("jobs", "a.yaml"), "one");
-    ends(&two.apply(&prunes), 0, &["2 right"]);
+    ends(&two.apply(&prunes), 0, &["2 unchanged"]);
 }
 
 #[test]

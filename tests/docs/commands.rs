@@ -50,7 +50,7 @@ const COMMANDS: &[(&str, Kept)] = &[
     ),
     (
         "treeswap apply --owner=acme --rules=",
-        Cluster("tests/deliver/command.rs", "a_repository_is_planned_applied_and_then_right"),
+        Cluster("tests/deliver/command.rs", "a_repository_is_planned_applied_and_then_unchanged"),
     ),
     (
         "treeswap apply --sources=",

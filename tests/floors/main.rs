@@ -41,6 +41,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("retry", 0),
     ("sandbox", 0),
     ("secret", 1),
+    ("sha256", 0),
     ("shutdown", 0),
     ("tls", 2),
     ("user", 0),

@@ -17,7 +17,7 @@ fn planned(yaml: &str, paths: &[&str], options: &Options) -> Plan {
 
 fn keys(plan: &Plan, name: &str) -> Vec<String> {
     let found = plan.configmaps.iter().find(|planned| planned.name == name).unwrap();
-    found.payload.values().keys().cloned().collect()
+    found.data.values().keys().cloned().collect()
 }
 
 fn problem(yaml: &str) -> (String, ProblemKind) {
@@ -219,7 +219,7 @@ fn links_give_a_files_content_or_are_named() {
     let plan = plan(&rules, &tree, &mut contents, &Options::default()).unwrap();
     assert_eq!(plan.refused.len(), 3);
     let [planned] = &plan.configmaps[..] else { panic!() };
-    assert_eq!(planned.payload.values()["good"].bytes(), b"content");
+    assert_eq!(planned.data.values()["good"].bytes(), b"content");
 }
 
 #[test]
@@ -228,7 +228,7 @@ fn the_stamp_is_in_every_configmap_once_and_a_file_of_its_name_beats_it() {
     let options = Options { stamp: Some("r1".into()), ..Options::default() };
     let plan = planned(yaml, &["a/x", "b/VERSION"], &options);
     assert_eq!(plan.configmaps[0].content().values()["VERSION"].text(), Some("r1"));
-    let file = &plan.configmaps[1].payload.values()["VERSION"];
+    let file = &plan.configmaps[1].data.values()["VERSION"];
     assert_eq!((file.text(), gunzip(file.bytes())), (None, b"b/VERSION".to_vec()));
 }
 
@@ -309,13 +309,13 @@ fn what_cannot_grow_is_noted_and_refused() {
 fn partitions_grow_by_halves_so_that_most_keys_stay() {
     let place = |plan: &Plan| -> std::collections::BTreeMap<String, String> {
         let each = plan.configmaps.iter();
-        each.flat_map(|one| one.payload.values().keys().map(|key| (key.clone(), one.name.clone()))).collect()
+        each.flat_map(|one| one.data.values().keys().map(|key| (key.clone(), one.name.clone()))).collect()
     };
     let plans: Vec<_> = [10, 24, 40].into_iter().map(|count| grown(count, Oversize::Grow)).collect();
     assert_eq!(plans[0].configmaps.len(), 1);
     for (before, after) in plans.iter().zip(&plans[1..]) {
         assert_eq!(after.refused, []);
-        assert!(after.configmaps.iter().all(|one| one.payload.size() <= 1 << 20));
+        assert!(after.configmaps.iter().all(|one| one.data.size() <= 1 << 20));
         let (old, new) = (place(before), place(after));
         let moved: Vec<_> = old.iter().filter(|(key, name)| new[*key] != **name).collect();
         assert!(moved.len() * 4 <= old.len() * 3, "{} of {} moved", moved.len(), old.len());

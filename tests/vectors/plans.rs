@@ -9,8 +9,8 @@ use std::io::{Read as _, Write as _};
 
 use serde_json::Value;
 use treeswap::configmap::{
-    Collisions, Contents, Current, Entry, FileRef, Finding, IllegalKeys, Links, Options, Overlaps, Plan,
-    Planned, Policies, RuleSet, Tree, ValueEncoding, plan,
+    Collisions, ConfigMapData, Contents, Entry, FileRef, Finding, IllegalKeys, Links, Options, Overlaps,
+    Plan, Planned, Policies, RuleSet, Tree, ValueEncoding, plan,
 };
 
 use super::maps::{Defect, Held, Ledger, defect_of, read};
@@ -163,7 +163,7 @@ fn outcome_of(plan: &Plan) -> Outcome {
     let mut outcome = Outcome::new();
     for (target, planned) in targets(plan) {
         let keys = outcome.entry(target).or_default();
-        for (key, value) in planned.payload.values() {
+        for (key, value) in planned.data.values() {
             let path = String::from_utf8(planned.files[key].to_vec()).unwrap();
             keys.insert(key.clone(), Some((path, value.form() == ValueEncoding::Gzip)));
         }
@@ -338,15 +338,15 @@ fn updated(case: &Value) -> Result<Held, String> {
         return Err(format!("{} bytes are not {size}", planned.content().size()));
     }
     let field = |field: &str| old[field].as_object().into_iter().flatten();
-    let current = Current {
+    let live = ConfigMapData {
         data: field("data").map(|(key, value)| (key.clone(), value.as_str().unwrap().to_owned())).collect(),
-        binary: field("binaryData").map(|(key, value)| (key.clone(), bytes(value))).collect(),
+        binary_data: field("binaryData").map(|(key, value)| (key.clone(), bytes(value))).collect(),
     };
     let same = |field: &str| match (&old[field], &expected[field]) {
         (Value::Null, new) => new.as_object().is_none_or(serde_json::Map::is_empty),
         (old, new) => old == new,
     };
-    let difference = current.difference(&planned.content());
+    let difference = live.difference(&planned.content());
     if difference.is_empty() != (same("data") && same("binaryData")) {
         return Err(format!("{difference:?}"));
     }

@@ -27,7 +27,7 @@ fn the_headline_names_the_state() {
         open: open.iter().map(ToString::to_string).collect(),
         clusters: BTreeMap::new(),
     };
-    let good = Status { ready: true, applied: Some(applied("right", &[])), ..alive.clone() };
+    let good = Status { ready: true, applied: Some(applied("unchanged", &[])), ..alive.clone() };
     assert_eq!(headline(&good).word, "up to date");
     let stale = Status { stale: Some("source a has not answered".into()), ..good.clone() };
     assert_eq!(headline(&stale).word, "stale", "readyz says 503");

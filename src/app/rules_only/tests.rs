@@ -2,7 +2,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::configmap::apply::{Desired, DesiredConfigMap, ExtraKeys, Owner, VersionKey};
-use crate::configmap::{ClusterNamespace, Payload};
+use crate::configmap::{ClusterNamespace, DesiredData};
 use crate::deliver::{Options, Relation};
 use crate::retry::{Backoff, ErrorClass};
 use crate::revision::{ObjectId, Revision};
@@ -20,7 +20,7 @@ impl Source for Elsewhere {
     async fn desired(&self, named: Named) -> Result<Arc<Desired>, SourceError> {
         let Named { revision, sources } = named;
         let wanted = DesiredConfigMap {
-            payload: Payload::new(BTreeMap::new()),
+            data: DesiredData::new(BTreeMap::new()),
             digest: String::new(),
             fed: true,
             left_out: false,

@@ -141,7 +141,7 @@ pub(super) struct Rights {
     #[arg(long, value_name = "WHEN", default_value = "off", value_parser = PossibleValuesParser::new(["off", "changed", "every"]))]
     version_key: String,
 
-    /// Add a key with the payload's digest, for `treeswap watch --set`
+    /// Add a key with the digest of the data, for `treeswap watch --set`
     ///
     /// `{name}` is replaced by the ConfigMap's name, so that several ConfigMaps can share one projected volume.
     /// `treeswap watch --set` expects .{name}.stamp.
@@ -221,7 +221,7 @@ pub(super) fn run(args: &Args, given: &FlagOrigins) -> anyhow::Result<ExitCode> 
     let planner = args.input.rules.planner(extra_keys, false)?;
     let clusters = args.clusters.load()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2) // so that comparing the payloads of one cluster does not delay another cluster
+        .worker_threads(2) // so that comparing the data of one cluster does not delay another cluster
         .enable_all()
         .build()
         .context("cannot start the runtime")?;
@@ -400,7 +400,7 @@ impl Rights {
         })
     }
 
-    /// The keys that each ConfigMap has besides its payload.
+    /// The keys that each ConfigMap has besides its data.
     pub(super) fn extra_keys(&self) -> Result<ExtraKeys, config::Error> {
         let extra_keys = ExtraKeys {
             version_key: match self.version_key.as_str() {

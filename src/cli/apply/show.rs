@@ -64,7 +64,7 @@ fn failures_by_cause(report: &Report) -> Vec<(String, &[String])> {
 
 /// Writes the results into the log. The summary comes last: Kubernetes keeps the end of a log.
 pub(super) fn log(report: &Report, dry_run: bool) {
-    for target in report.targets.iter().filter(|target| target.outcome != Outcome::Right) {
+    for target in report.targets.iter().filter(|target| target.outcome != Outcome::Unchanged) {
         let outcome = target.outcome.label();
         let line = line(target, dry_run);
         let Target { cluster, namespace, name: configmap, .. } = target;
@@ -110,10 +110,10 @@ fn keys(target: &Target) -> String {
     text
 }
 
-/// The reason for the outcome; empty for a target that is already right.
+/// The reason for the outcome; empty for an unchanged target.
 fn why(target: &Target) -> String {
     match target.outcome {
-        Outcome::Right => String::new(),
+        Outcome::Unchanged => String::new(),
         _ => format!("{}{}", target.why, if target.attempts > 1 { " (several tries)" } else { "" }),
     }
 }
@@ -155,7 +155,7 @@ fn table(report: &Report, dry_run: bool) -> String {
 
 fn lines(report: &Report, dry_run: bool) -> String {
     let mut text = String::new();
-    for target in report.targets.iter().filter(|target| target.outcome != Outcome::Right) {
+    for target in report.targets.iter().filter(|target| target.outcome != Outcome::Unchanged) {
         text += &(line(target, dry_run) + "\n");
     }
     text + &summary(report, dry_run) + "\n"

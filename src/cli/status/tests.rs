@@ -1,7 +1,7 @@
 mod schema;
 
 use super::*;
-use crate::phase::Trigger;
+use crate::phase::{Attempt, HookStatus, Outcome, Trigger};
 
 fn inspection() -> Inspection {
     Inspection {

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::super::compare::Current;
-use super::super::payload::{LimitExceeded, Payload};
+use super::super::compare::ConfigMapData;
+use super::super::data::{DesiredData, LimitExceeded};
 use super::super::plan::VERSION;
 use super::super::{ClusterNamespace, Finding, Plan, Planned, StampProblem, check_key};
 use super::names;
@@ -18,18 +18,18 @@ pub enum VersionKey {
     /// There is no such key.
     #[default]
     Off,
-    /// The revision that last changed the payload.
+    /// The revision that last changed the data.
     Changed,
     /// The current revision, as with Prow. Costs a write of every ConfigMap for every revision.
     Every,
 }
 
-/// The keys that are written besides the payload.
+/// The keys that are written besides the data.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ExtraKeys {
     /// The key `VERSION`.
     pub version_key: VersionKey,
-    /// The key that holds the payload's digest (the stamp), which consumers compare with the marker's; `{name}` in it
+    /// The key that holds the digest of the data (the stamp), which consumers compare with the marker's; `{name}` in it
     /// stands for the ConfigMap's name.
     pub stamp_key: Option<String>,
 }
@@ -43,7 +43,7 @@ pub struct Desired {
     pub sources: Placement,
     /// The digest of the rules and extra keys. What was verified under another digest has to be verified again.
     pub rules: String,
-    /// The keys that are written besides the payloads.
+    /// The keys that are written besides the data.
     pub shape: ExtraKeys,
     /// The ConfigMaps, by place and name.
     pub config_maps: BTreeMap<ClusterNamespace, BTreeMap<String, DesiredConfigMap>>,
@@ -53,8 +53,8 @@ pub struct Desired {
 #[derive(Clone, Debug)]
 pub struct DesiredConfigMap {
     /// Its keys and values without the extra keys.
-    pub payload: Payload,
-    /// The payload's digest.
+    pub data: DesiredData,
+    /// The digest of the data.
     pub digest: String,
     /// Whether any rule that feeds it has a file.
     pub fed: bool,
@@ -126,8 +126,8 @@ impl DesiredConfigMap {
             check_stamp(planned, key)?;
         }
         Ok(Self {
-            payload: planned.payload.clone(),
-            digest: planned.payload.digest().to_owned(),
+            data: planned.data.clone(),
+            digest: planned.data.digest().to_owned(),
             fed: planned.fed,
             left_out: planned.left_out,
             versioned: planned.stamp.is_some(),
@@ -145,12 +145,12 @@ impl DesiredConfigMap {
     }
 
     /// The whole content to write, stamped with `revision`.
-    pub fn content(&self, shape: &ExtraKeys, revision: &str) -> Current {
-        let mut content = Current { data: self.stamps(shape, revision), ..Current::default() };
-        for (key, value) in self.payload.values() {
+    pub fn content(&self, shape: &ExtraKeys, revision: &str) -> ConfigMapData {
+        let mut content = ConfigMapData { data: self.stamps(shape, revision), ..ConfigMapData::default() };
+        for (key, value) in self.data.values() {
             match value.text() {
                 Some(text) => drop(content.data.insert(key.clone(), text.to_owned())),
-                None => drop(content.binary.insert(key.clone(), value.bytes().to_vec())),
+                None => drop(content.binary_data.insert(key.clone(), value.bytes().to_vec())),
             }
         }
         content
@@ -180,8 +180,8 @@ fn check_stamp(planned: &Planned, key: &str) -> Result<(), Finding> {
     // The stamp counts against the limits, and the oversize policy did not leave room for it.
     let digest = "0".repeat(64);
     if let Some(LimitExceeded { what, bytes, limit }) = planned.over(Some((key, digest.len()))) {
-        let payload = planned.payload.with_text(key, digest);
-        let largest = Planned { payload, ..planned.clone() }.largest();
+        let data = planned.data.with_text(key, digest);
+        let largest = Planned { data, ..planned.clone() }.largest();
         return Err(refused(StampProblem::Oversize { what, bytes, limit, largest }));
     }
     Ok(())

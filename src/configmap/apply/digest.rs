@@ -2,19 +2,19 @@
 //! releases compare with it, so it is computed over a canonical, versioned form that is independent of Rust types.
 //! docs/reference/digests.md defines the form, and `testdata/vectors/digests.json` has examples.
 
-use aws_lc_rs::digest;
 use serde::Serialize;
 
 use super::super::{Names, Options, RuleSet};
 use super::desired_state::{ExtraKeys, VersionKey};
+use crate::sha256::{hex, sha256};
 
 /// The version of the canonical form; it prefixes the digest.
 const VERSION: u32 = 2;
 
 /// The digest of what determines, besides the tree, what is written to clusters: the rules, the options that they are
-/// applied with and the keys besides payloads. The stamp of `options` is left out: it only names the revision.
+/// applied with and the keys besides the data. The stamp of `options` is left out: it only names the revision.
 pub fn rules_digest(rules: &RuleSet, options: &Options, shape: &ExtraKeys) -> String {
-    format!("v{VERSION}-{}", sha256(&text(rules, options, shape)))
+    format!("v{VERSION}-{}", hex(&sha256(&[text(rules, options, shape).as_bytes()])))
 }
 
 /// The canonical form: JSON as in RFC 8785, with fields sorted by name.
@@ -96,17 +96,12 @@ fn rule(rule: &super::super::Rule) -> Rule<'_> {
     }
 }
 
-fn sha256(text: &str) -> String {
-    let digest = digest::digest(&digest::SHA256, text.as_bytes());
-    digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::Value;
 
     use super::super::super::{
-        Collisions, IllegalKeys, Links, Options, Overlaps, Oversize, Payload, Policies, RuleSet, Setting,
+        Collisions, DesiredData, IllegalKeys, Links, Options, Overlaps, Oversize, Policies, RuleSet, Setting,
         Value as Content,
     };
     use super::super::{ExtraKeys, Owner};
@@ -190,8 +185,8 @@ mod tests {
     }
 
     #[test]
-    fn payloads_and_owners_have_the_digests_of_the_vectors() {
-        for case in cases("payloads") {
+    fn data_and_owners_have_the_digests_of_the_vectors() {
+        for case in cases("data") {
             let value = |(key, value): (&String, &Value)| {
                 let content = match value["hex"].as_str() {
                     Some(hex) => (0..hex.len() / 2)
@@ -202,7 +197,7 @@ mod tests {
                 (key.clone(), std::sync::Arc::new(Content::new(content, value["gzip"] == true)))
             };
             let values = case["values"].as_object().unwrap().iter().map(value).collect();
-            assert_eq!(Payload::new(values).digest(), case["digest"], "{case}");
+            assert_eq!(DesiredData::new(values).digest(), case["digest"], "{case}");
         }
         for case in cases("owners") {
             assert_eq!(Owner::new(case["name"].as_str().unwrap()).unwrap().label(), case["label"], "{case}");

@@ -22,7 +22,7 @@ const BYTES_MAX: usize = 900_000;
 pub struct LastAttempt {
     /// The revision that was to be written.
     pub revision: String,
-    /// The payload digest that was to be written; empty for a deletion.
+    /// The digest of the data that was to be written; empty for a deletion.
     pub digest: String,
     /// The time by the local clock, for people to read.
     pub at: Timestamp,

@@ -3,14 +3,15 @@
 //!
 //! - `desired_state`: what every namespace should hold; `placement`: the sources of a composed tree, and what is held
 //!   while one of them does not answer.
-//! - `owner`: which installation a ConfigMap belongs to; `decision`: the action for one ConfigMap, and why; `order`:
-//!   the order of writes; `prune_limit`: how much one run may delete or empty.
+//! - `owner`: which installation a ConfigMap belongs to; `decide`: decides on one ConfigMap; `decision`: the result, an
+//!   action and why; `order`: the order of writes; `prune_limit`: how much one run may delete or empty.
 //! - `ledger`: what was last attempted, and the outcome; `ledger_set`: the ledgers of many namespaces; `lease`: which
 //!   instance writes a namespace.
 //! - `digest`: the rules digest, which identifies the rules that a ConfigMap was written by.
 //!
 //! The inventory of what was written is [`crate::marker`], because consumers read it, too.
 
+mod decide;
 mod decision;
 mod desired_state;
 mod digest;
@@ -25,7 +26,8 @@ mod prune_limit;
 mod tests;
 
 pub use crate::marker::{Entry, Marker, TooLong};
-pub use decision::{Action, Decision, DecisionReason, LiveConfigMap, Policy, Refusal, is_proven_by_record};
+pub use decide::{LiveConfigMap, Policy, is_proven_by_record};
+pub use decision::{Action, Decision, DecisionReason, Refusal};
 pub use desired_state::{Desired, DesiredConfigMap, ExtraKeys, VersionKey};
 pub use digest::rules_digest;
 pub use lease::{Holding, LeaseAvailability, SlotChoice, Watch, choose};
@@ -42,10 +44,9 @@ pub mod names {
     pub const OWNER: &str = "treeswap.dev/owner";
     /// Annotation: the owner's full name. Labels and annotations are separate maps, so it can have the label's key.
     pub const OWNER_NAME: &str = OWNER;
-    /// Annotation: the revision that last changed the payload.
+    /// Annotation: the revision that last changed the data.
     pub const REVISION: &str = "treeswap.dev/revision";
-    /// Annotation: the digest of the payload that was written. It does not prove that the object still holds that
-    /// payload.
+    /// Annotation: the digest of the data that was written. It does not prove that the object still holds that data.
     pub const DIGEST: &str = "treeswap.dev/digest";
     /// Annotation: the repository's URL without userinfo, query or anything else that may be secret.
     pub const REPOSITORY: &str = "treeswap.dev/repository";

@@ -3,8 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::super::compare::{Current, Difference};
-use super::super::payload::Payload;
+use super::super::compare::{ConfigMapData, Difference};
+use super::super::data::DesiredData;
 
 /// What a write adds to a ConfigMap and what it removes. Tracks keys and contents, because a content may move to
 /// another key.
@@ -44,19 +44,23 @@ pub struct Order {
 }
 
 impl Moves {
-    /// The moves of a write from `current` to `desired` with this difference. Empty contents are ignored: they are too
+    /// The moves of a write from `live` to `desired` with this difference. Empty contents are ignored: they are too
     /// common to tell a move.
-    pub(super) fn new(difference: &Difference, desired: Option<&Payload>, current: Option<&Current>) -> Self {
+    pub(super) fn new(
+        difference: &Difference,
+        desired: Option<&DesiredData>,
+        live: Option<&ConfigMapData>,
+    ) -> Self {
         let mut moves = Self::default();
         for key in &difference.added {
             moves.gains.insert(MovedItem::Key(key.clone()));
-            let value = desired.and_then(|payload| payload.values().get(key));
+            let value = desired.and_then(|data| data.values().get(key));
             let value = value.filter(|value| !value.bytes().is_empty());
             moves.gains.extend(value.map(|value| MovedItem::Content(*value.digest())));
         }
         for key in &difference.removed {
             moves.loses.insert(MovedItem::Key(key.clone()));
-            moves.loses.extend(current.and_then(|current| current.content_of(key)).map(MovedItem::Content));
+            moves.loses.extend(live.and_then(|live| live.content_of(key)).map(MovedItem::Content));
         }
         moves
     }

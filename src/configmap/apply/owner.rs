@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use aws_lc_rs::digest;
-
 use super::names;
+use crate::sha256::{hex, sha256};
 
 /// Longest label value that Kubernetes accepts, in bytes.
 const LABEL_MAX: usize = 63;
@@ -142,8 +141,7 @@ fn is_label(name: &str) -> bool {
 
 /// A label for a name that is not one: up to 32 of its letters and digits, and a hash of the whole name.
 fn hashed(name: &str) -> String {
-    let hash = digest::digest(&digest::SHA256, name.as_bytes());
-    let hash: String = hash.as_ref().iter().take(10).map(|byte| format!("{byte:02x}")).collect();
+    let hash = hex(&sha256(&[name.as_bytes()])[..10]);
     let lower = name.to_ascii_lowercase();
     let readable: String = lower.chars().filter(char::is_ascii_alphanumeric).take(32).collect();
     if readable.is_empty() { format!("x-{hash}") } else { format!("{readable}-{hash}") }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::super::compare::Current;
-use super::super::payload::{Payload, Value};
+use super::super::compare::ConfigMapData;
+use super::super::data::{DesiredData, Value};
 use super::super::{ClusterNamespace, Finding, Plan, Planned};
 use super::*;
 use crate::revision::{ObjectId, Revision};
@@ -14,17 +14,17 @@ use crate::revision::{ObjectId, Revision};
 const R1: &str = "1111111111111111111111111111111111111111";
 const R2: &str = "2222222222222222222222222222222222222222";
 
-fn payload(keys: &[(&str, &str)]) -> Payload {
+fn data(keys: &[(&str, &str)]) -> DesiredData {
     let value = |text: &str| Arc::new(Value::new(text.as_bytes().to_vec(), false));
-    Payload::new(keys.iter().map(|(key, text)| ((*key).to_owned(), value(text))).collect())
+    DesiredData::new(keys.iter().map(|(key, text)| ((*key).to_owned(), value(text))).collect())
 }
 
 fn wanted(keys: &[(&str, &str)]) -> DesiredConfigMap {
-    let payload = payload(keys);
+    let data = data(keys);
     DesiredConfigMap {
         held: None,
-        digest: payload.digest().to_owned(),
-        payload,
+        digest: data.digest().to_owned(),
+        data,
         fed: !keys.is_empty(),
         left_out: false,
         versioned: true,
@@ -74,18 +74,18 @@ fn ours(wanted: &DesiredConfigMap, revision: &str) -> LiveConfigMap {
         version: "7".into(),
         labels: policy.owner.labels().map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
         annotations: wanted.annotations(&policy.owner, "rules", revision),
-        current: wanted.content(&policy.shape, revision),
+        content: wanted.content(&policy.shape, revision),
         ..LiveConfigMap::default()
     }
 }
 
 fn prows(keys: &[(&str, &str)]) -> LiveConfigMap {
-    let current = Current {
+    let content = ConfigMapData {
         data: keys.iter().map(|(key, text)| ((*key).to_owned(), (*text).to_owned())).collect(),
-        ..Current::default()
+        ..ConfigMapData::default()
     };
     let labels = names::PROW_LABELS.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
-    LiveConfigMap { uid: "u9".into(), version: "3".into(), labels, current, ..LiveConfigMap::default() }
+    LiveConfigMap { uid: "u9".into(), version: "3".into(), labels, content, ..LiveConfigMap::default() }
 }
 
 fn entry(wanted: &DesiredConfigMap, seen: &LiveConfigMap, revision: &str) -> Entry {
@@ -109,7 +109,7 @@ fn what_is_right_is_left_alone_whatever_the_revision() {
     let decision = policy().decide(Some(&wanted), Some(&seen), None, None);
     assert_eq!(
         (decision.action, decision.why, decision.revision.as_str()),
-        (Action::Nothing, DecisionReason::Right, R1)
+        (Action::Nothing, DecisionReason::Unchanged, R1)
     );
     let every = Policy { shape: ExtraKeys { version_key: VersionKey::Every, stamp_key: None }, ..policy() };
     let decision = every.decide(Some(&wanted), Some(&seen), None, None);
@@ -211,11 +211,11 @@ fn foreign_writes_are_drift_and_put_right_with_the_revision_on_record() {
     let entry = entry(&wanted, &ours(&wanted, R1), R1);
     let there = LiveConfigMap { version: "8".into(), ..ours(&wanted, R1) };
     let mut older = there.clone();
-    older.current.data.insert("a".into(), "0".into());
+    older.content.data.insert("a".into(), "0".into());
     let mut unstamped = there.clone();
-    unstamped.current.data.remove("VERSION");
+    unstamped.content.data.remove("VERSION");
     let mut more = there.clone();
-    more.current.data.insert("c".into(), "1".into());
+    more.content.data.insert("c".into(), "1".into());
     for (seen, changed) in [(&older, ["a"]), (&unstamped, ["VERSION"]), (&more, ["c"])] {
         for entry in [None, Some(&entry)] {
             let decision = policy().decide(Some(&wanted), Some(seen), entry, None);
@@ -251,7 +251,7 @@ fn an_annotated_revision_that_is_none_is_put_right_and_recorded_nowhere() {
         for version_key in [VersionKey::Off, VersionKey::Changed] {
             let mut seen = seen.clone();
             if version_key == VersionKey::Off {
-                seen.current.data.remove("VERSION");
+                seen.content.data.remove("VERSION");
             }
             let policy = Policy { shape: ExtraKeys { version_key, stamp_key: None }, ..policy() };
             let decision = policy.decide(Some(&wanted), Some(&seen), Some(&known), None);
@@ -277,7 +277,7 @@ fn a_newer_writer_of_ours_is_no_drift() {
     assert_eq!(decision.why, DecisionReason::Changed);
     let others = Policy { rules: "others".into(), ..policy() };
     let decision = others.decide(Some(&old), Some(&ours(&new, R2)), Some(&entry), None);
-    assert_eq!(decision.why, DecisionReason::OtherRules, "one revision, two payloads");
+    assert_eq!(decision.why, DecisionReason::OtherRules, "one revision, and other data");
 }
 
 #[test]
@@ -395,15 +395,15 @@ fn an_immutable_one_is_refused_or_made_again() {
     assert!(decision.difference.is_empty());
     assert_eq!(decision.action, Action::Refuse(Refusal::Immutable));
     assert_eq!(adopting(true).decide(Some(&new), Some(&same), None, None).action, Action::Recreate);
-    let right = LiveConfigMap { immutable: true, ..ours(&new, R1) };
-    assert_eq!(policy().decide(Some(&new), Some(&right), None, None).action, Action::Nothing);
+    let unchanged = LiveConfigMap { immutable: true, ..ours(&new, R1) };
+    assert_eq!(policy().decide(Some(&new), Some(&unchanged), None, None).action, Action::Nothing);
 }
 
 #[test]
 fn a_contested_target_waits_and_an_ordinary_change_does_not() {
     let wanted = wanted(&[("a", "1")]);
     let mut drifted = ours(&wanted, R1);
-    drifted.current.data.clear();
+    drifted.content.data.clear();
     let now = policy().now;
     let repairs = vec![now; 3];
     let record = LastAttempt {
@@ -430,7 +430,7 @@ fn a_stamp_holds_the_digest_and_is_outside_of_it() {
         rules: vec![0],
         name: "m".into(),
         places: vec![place.clone()],
-        payload: payload(&[("a", "1")]),
+        data: data(&[("a", "1")]),
         files: [("a".to_owned(), b"dir/a"[..].into())].into(),
         fed: true,
         left_out: false,
@@ -439,7 +439,7 @@ fn a_stamp_holds_the_digest_and_is_outside_of_it() {
     let plan = Plan { configmaps: vec![planned.into()], ..Plan::default() };
     let desired = desired_of(&plan, shape.clone()).unwrap();
     let wanted = &desired.of("c", "n").unwrap()["m"];
-    assert_eq!(wanted.digest, payload(&[("a", "1")]).digest());
+    assert_eq!(wanted.digest, data(&[("a", "1")]).digest());
     let content = wanted.content(&shape, R2);
     assert_eq!(content.data["stamp"], wanted.digest);
     assert_eq!((content.data["VERSION"].as_str(), content.data["a"].as_str()), (R2, "1"));
@@ -450,7 +450,7 @@ fn a_stamp_holds_the_digest_and_is_outside_of_it() {
     let named = ExtraKeys { stamp_key: Some(".{name}.stamp".into()), ..shape.clone() };
     assert_eq!(named.check(), Ok(()));
     let named = desired_of(&plan, named.clone()).unwrap().of("c", "n").unwrap()["m"].content(&named, R2);
-    assert_eq!(named.data[".m.stamp"], content.data["stamp"], "the same payload");
+    assert_eq!(named.data[".m.stamp"], content.data["stamp"], "the same data");
     let long = ExtraKeys { stamp_key: Some(format!("{}{{name}}{{name}}", "x".repeat(252))), ..shape.clone() };
     let too_long = "(--stamp-key): it is longer than 253 bytes";
     assert_blames_stamp(desired_of(&plan, long).unwrap_err(), too_long);
@@ -459,12 +459,12 @@ fn a_stamp_holds_the_digest_and_is_outside_of_it() {
 }
 
 #[test]
-fn a_stamp_that_makes_a_payload_too_large_is_known_before_it_is_written() {
+fn a_stamp_that_makes_the_data_too_large_is_known_before_it_is_written() {
     let planned = Planned {
         rules: vec![0],
         name: "m".into(),
         places: vec![ClusterNamespace { cluster: "c".into(), namespace: "n".into() }],
-        payload: payload(&[("a", &"x".repeat((1 << 20) - 63))]),
+        data: data(&[("a", &"x".repeat((1 << 20) - 63))]),
         files: BTreeMap::new(),
         fed: true,
         left_out: false,
@@ -568,8 +568,8 @@ fn what_depends_on_a_source_that_is_away_is_not_written_whatever_there_is_to_do(
     let why = Action::Hold(away().unwrap());
     assert_eq!(policy().decide(Some(&held), None, None, None).action, why);
     assert_eq!(policy().decide(Some(&held), Some(&there), None, None).action, why);
-    let right = DesiredConfigMap { held: away(), ..wanted(&[("a", "1")]) };
-    assert_eq!(policy().decide(Some(&right), Some(&there), None, None).action, Action::Nothing);
+    let unchanged = DesiredConfigMap { held: away(), ..wanted(&[("a", "1")]) };
+    assert_eq!(policy().decide(Some(&unchanged), Some(&there), None, None).action, Action::Nothing);
     // Nor is what no rule names any more deleted: of which source it was is not known.
     let entry = entry(&wanted(&[("a", "1")]), &there, R1);
     let prunes = Policy { prune: true, ..policy() };

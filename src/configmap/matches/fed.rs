@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
+use super::super::data::{DesiredData, Value};
 use super::super::finding::{FINDINGS_MAX, Finding};
-use super::super::payload::{Payload, Value};
 use super::super::plan::{Options, Planned, Source, VERSION};
 use super::super::policies::{Collisions, Oversize};
 use super::super::rules::{ClusterNamespace, Names, RuleSet};
@@ -60,20 +60,20 @@ impl FedConfigMap {
             name: self.name.clone(),
             places: self.places.clone(),
             stamp: options.stamp.clone().filter(|_| !content.contains_key(VERSION)),
-            payload: Payload::new(content),
+            data: DesiredData::new(content),
             files: paths,
             fed,
             left_out: false,
             rules: self.rules.clone(),
         };
-        let bytes = planned.payload.size() as u64;
+        let bytes = planned.data.size() as u64;
         let planned = apply_oversize_policy(planned, options, &mut findings);
         Built { planned: planned.into_iter().map(Arc::new).collect(), findings, bytes }
     }
 
     /// The values in a built result, each with the source that it was made from.
     pub(super) fn values<'m>(&'m self, built: &'m Built) -> impl Iterator<Item = (Source, &'m Value)> {
-        built.planned.iter().flat_map(|planned| planned.payload.values()).filter_map(|(key, value)| {
+        built.planned.iter().flat_map(|planned| planned.data.values()).filter_map(|(key, value)| {
             let file = self.keys.get(key)?.last()?;
             Some((file.source, &**value))
         })
@@ -91,18 +91,18 @@ fn apply_oversize_policy(
         Oversize::Grow => {
             findings.push((planned.oversize(over), false));
             let stamp: Vec<_> = planned.stamp.iter().map(|text| (VERSION, text.len())).collect();
-            let part = |(bits, payload): (String, Payload)| {
+            let part = |(bits, data): (String, DesiredData)| {
                 let name = match bits.as_str() {
                     "" => planned.name.clone(),
                     bits => format!("{}-{bits}", planned.name),
                 };
                 let here = |key: &String| Some((key.clone(), Arc::clone(planned.files.get(key)?)));
-                let files = payload.values().keys().filter_map(here).collect();
-                let part = Planned { name, payload, files, ..planned.clone() };
+                let files = data.values().keys().filter_map(here).collect();
+                let part = Planned { name, data, files, ..planned.clone() };
                 findings.extend(part.over(None).map(|over| (part.oversize(over), true)));
                 part
             };
-            split::split(&planned.payload, &stamp).into_iter().map(part).collect()
+            split::split(&planned.data, &stamp).into_iter().map(part).collect()
         }
         Oversize::Refuse => {
             findings.push((planned.oversize(over), true));
@@ -111,8 +111,8 @@ fn apply_oversize_policy(
         Oversize::Skip => {
             findings.push((planned.oversize(over), false));
             // It stays in the plan, so that it does not look as if no rule named it any more.
-            let (payload, files) = (Payload::default(), BTreeMap::new());
-            vec![Planned { payload, files, fed: false, left_out: true, ..planned }]
+            let (data, files) = (DesiredData::default(), BTreeMap::new());
+            vec![Planned { data, files, fed: false, left_out: true, ..planned }]
         }
     }
 }

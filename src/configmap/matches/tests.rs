@@ -220,7 +220,7 @@ fn a_configmap_that_is_left_out_stays_in_the_plan_and_a_file_that_is_left_out_co
             assert!(matches.follow(changes));
             let plan = matches.plan(&mut Texts).unwrap().accepted().unwrap();
             let planned = plan.configmaps.iter().find(|planned| planned.name == name).unwrap();
-            (planned.fed, planned.left_out, planned.payload.values().len())
+            (planned.fed, planned.left_out, planned.data.values().len())
         };
         assert_eq!(planned(&[]), (false, is_left_out, 0), "{name}");
         let gone = |(path, _): &(&str, Entry)| Change { path: (*path).into(), before: true, now: None };

@@ -1,3 +1,4 @@
+use super::hints::FLAGS_AS_KEYS;
 use super::*;
 use crate::human::assert_message_style;
 

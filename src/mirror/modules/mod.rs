@@ -36,6 +36,7 @@ use super::object_error::ObjectError;
 use super::{Mirror, Options, Tip};
 use crate::payload::{Limits, Refusal, Rule, escaped};
 use crate::revision::{ObjectId, Ref, Revision};
+use crate::sha256::{hex, sha256};
 
 pub use address::Hosts;
 use allowance::Allowance;
@@ -446,8 +447,7 @@ fn dir_name(name: &str) -> String {
         }
     }
     if key.len() > DIR_NAME_MAX {
-        let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, name.as_bytes());
-        key = digest.as_ref().iter().fold("%%".to_owned(), |text, byte| text + &format!("{byte:02x}"));
+        key = format!("%%{}", hex(&sha256(&[name.as_bytes()])));
     }
     key
 }

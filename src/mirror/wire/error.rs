@@ -1,5 +1,7 @@
 //! The error type of the wire client. Every variant names the remote with its secrets redacted, and knows whether a
-//! retry can help and what an operator can do.
+//! retry can help and, in `hints`, what an operator can do.
+
+mod hints;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -99,20 +101,6 @@ impl Unfollowed {
             Self::NoRepository => "that is not a repository, but possibly a log-in page",
             Self::TooMany => "that is too many redirects",
             Self::AfterQuestion => "a question is not sent after a redirect",
-        }
-    }
-
-    fn hint(self) -> &'static str {
-        match self {
-            Self::LeavesTls | Self::OtherOrigin => {
-                "no credential was sent there; if it is right, give that URL as --repo"
-            }
-            Self::NoRepository => {
-                "check the URL and the credential; a log-in page or a proxy may be answering"
-            }
-            Self::TooMany => "check the server, and proxies in front of it: the redirects may go in a circle",
-            Self::NotAUrl => "check the server, and proxies in front of it",
-            Self::AfterQuestion => "if it is right, give that URL as --repo",
         }
     }
 }
@@ -414,110 +402,7 @@ impl Error {
             _ => None,
         }
     }
-
-    /// Hints for the operator, one line each.
-    pub fn hints(&self) -> Vec<String> {
-        let hint = |text: &str| vec![text.to_owned()];
-        match self {
-            Self::NoSuchRef { name, has_others: true, .. } if name == "HEAD" => hint(
-                "its HEAD names a branch that does not exist; `git ls-remote` lists those that do: name the one to follow with --ref",
-            ),
-            Self::NoSuchRef { name, .. } if name == "HEAD" => hint(
-                "the repository is empty, or its HEAD names a branch that does not exist (`git ls-remote` lists those that do): push a commit, or name the ref to follow with --ref",
-            ),
-            Self::NoSuchRef { name, .. } if name.len() < 40 && is_hex(name) => {
-                hint("check --ref; a commit id is followed only if it is complete (40 digits)")
-            }
-            Self::Start { .. } => {
-                hint("--git names a program that this user can run; without --git none is needed")
-            }
-            Self::NoSuchRef { .. } => hint("check --ref; `git ls-remote` lists what the remote has"),
-            Self::Timeout { wait, .. } => vec![format!("raise {} if the remote is merely slow", wait.flag())],
-            Self::Connect { .. } => match PROXIES.iter().find(|name| std::env::var_os(name).is_some()) {
-                Some(name) => vec![format!(
-                    "${name} names a proxy, which may be unreachable; $NO_PROXY lists hosts that are reached without it"
-                )],
-                None => hint(
-                    "check the URL's host and port, and that name resolution and network policies let this machine reach \
-                     it",
-                ),
-            },
-            Self::Proxy { .. } => hint(
-                "check http.proxy in --git-config, and that the proxy may connect to the repository's host",
-            ),
-            Self::TooMuch { budget, .. } => {
-                vec![format!("raise {} if the repository is really that large", budget.flag())]
-            }
-            Self::Tls { problem, .. } => hint(problem.hint),
-            Self::Status { status: 404 | 410, .. } => {
-                hint("the repository does not exist, or the credential has no permission to see it")
-            }
-            Self::Status { status: 407, .. } => hint("the proxy named by the environment wants a credential"),
-            Self::Status { status: 408 | 425 | 429, .. } => {
-                hint("the server limits the request rate: raise --period")
-            }
-            Self::Status { status: 500.., .. } => hint("check the server, and proxies in front of it"),
-            Self::Status { .. } => {
-                hint("check the URL: it is what `git clone` takes, not a page's or a file's")
-            }
-            Self::Auth { username: None, with, .. } if !with.is_empty() => vec![format!(
-                "check that {} is valid and may read, or give a credential with --username and --password-file",
-                with.join(" or ")
-            )],
-            Self::Auth { username: None, .. } => hint(
-                "give a credential with --username and --password-file, or with --credential for this URL",
-            ),
-            Self::Auth { .. } => {
-                hint("check the user name, and that the password or token is valid and may read")
-            }
-            Self::Credential { .. } => hint(
-                "the file must exist, and the user treeswap runs as must be able to read it; it is read at every attempt",
-            ),
-            Self::Remote { said, .. } if said.contains("not our ref") => hint(
-                "the remote has no such commit, or does not hand out commits that no branch or tag leads to",
-            ),
-            Self::Remote { .. } => hint("this is the server's own message; its log may have more"),
-            Self::Broken { .. } | Self::Cut { .. } => hint(
-                "if it persists, check the server's log, and proxies in between that cut off long responses",
-            ),
-            Self::BadRemote { .. } => hint(
-                "write https://HOST/PATH, ssh://USER@HOST/PATH, USER@HOST:PATH, git://HOST/PATH or a local path",
-            ),
-            Self::Program { .. } => {
-                hint("run the same command by hand as this user; without --git no program is needed")
-            }
-            Self::Unsupported { feature, .. } => hint(match *feature {
-                FILTER => {
-                    "set uploadpack.allowFilter=true on the server (with --git no filter can be relied on)"
-                }
-                ANY_WANT => {
-                    "set uploadpack.allowAnySHA1InWant=true on the server, or let it speak protocol version 2"
-                }
-                _ => "the server needs git 2.26 or newer, with protocol version 2 allowed",
-            }),
-            Self::Sink { .. } => {
-                hint("the process that indexes the pack ended: check memory and the mirror's volume")
-            }
-            Self::Redirect { why, .. } => hint(why.hint()),
-            Self::NotGit { .. } => hint("check the URL; a log-in page or a proxy may be answering"),
-            Self::ObjectFormat { .. } => hint("the server must offer a sha1 repository"),
-            Self::Local { .. } | Self::LocalDenied { .. } => {
-                hint("check the path, and that the user treeswap runs as may read it")
-            }
-            Self::Ssh { source, .. } => source.hints(),
-            Self::Issuer { source, .. } => source.hints(),
-        }
-    }
 }
-
-/// Returns true if the name may be an abbreviated commit id: four or more hex digits.
-fn is_hex(name: &str) -> bool {
-    name.len() >= 4 && name.bytes().all(|byte| byte.is_ascii_hexdigit())
-}
-
-/// The environment variables that name a proxy.
-const PROXIES: [&str; 6] =
-    ["https_proxy", "HTTPS_PROXY", "http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"];
 
 #[cfg(test)]
 mod tests;

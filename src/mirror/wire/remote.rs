@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use url::Url;
 
-use crate::secret::{Secret, redact};
+use crate::secret::{Secret, percent_decoded, redact};
 
 use super::Error;
 use super::ssh::{DEFAULT_USER, Target};
@@ -182,23 +182,7 @@ fn authority(rest: &str) -> Result<Authority, &'static str> {
 
 /// Percent-decodes a string. Invalid escapes are kept; if the result is not UTF-8, the text is returned unchanged.
 fn decode(text: &str) -> String {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&first, tail)) = rest.split_first() {
-        let pair = tail.get(..2).filter(|pair| first == b'%' && pair.iter().all(u8::is_ascii_hexdigit));
-        let pair = pair.and_then(|pair| std::str::from_utf8(pair).ok());
-        match pair.and_then(|pair| u8::from_str_radix(pair, 16).ok()) {
-            Some(byte) => {
-                bytes.push(byte);
-                rest = &tail[2..];
-            }
-            None => {
-                bytes.push(first);
-                rest = tail;
-            }
-        }
-    }
-    String::from_utf8(bytes).unwrap_or_else(|_| text.to_owned())
+    String::from_utf8(percent_decoded(text.as_bytes())).unwrap_or_else(|_| text.to_owned())
 }
 
 fn absolute(path: &str) -> Result<PathBuf, &'static str> {

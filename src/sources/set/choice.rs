@@ -13,6 +13,7 @@ use crate::payload::{Parts, Refusal, escaped};
 use crate::retry::ErrorClass;
 use crate::revision::{ObjectId, Revision};
 use crate::secret::REDACTED;
+use crate::sha256::sha256;
 use crate::sources::file::SourceSpec;
 
 impl SourceSet {
@@ -106,9 +107,8 @@ impl SourceSet {
             let again = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
             text.extend_from_slice(&again.as_nanos().to_be_bytes()); // a fetch failed on a full volume: never settled
         }
-        let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &text);
         let mut object = [0; 20];
-        object.copy_from_slice(&digest.as_ref()[..20]);
+        object.copy_from_slice(&sha256(&[&text])[..20]);
         Tip { name: None, object: ObjectId(object), peeled: None }
     }
 

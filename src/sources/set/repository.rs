@@ -14,6 +14,7 @@ use crate::phase::LastAnswer;
 use crate::phase::machine::MIN_RETRY_DELAY;
 use crate::retry::Backoff;
 use crate::revision::{ObjectId, Ref, Revision};
+use crate::sha256::{hex, sha256};
 use crate::sources::SourceError;
 use crate::sources::file::SourceSpec;
 use crate::sources::poll::{Answer, PollResult};
@@ -187,8 +188,7 @@ pub(super) fn mirror_name(repo: &str, source: &SourceSpec) -> String {
     let files = [&credentials.password_file, &credentials.ssh_key_file, &credentials.ssh_known_hosts_file];
     let files = files.map(|file| file.as_os_str().as_encoded_bytes());
     let text = [&[repo.as_bytes(), credentials.username.as_bytes()], &files[..]].concat().join(&0);
-    let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &text);
-    digest.as_ref().iter().take(10).map(|byte| format!("{byte:02x}")).collect()
+    hex(&sha256(&[&text])[..10])
 }
 
 /// Returns true if the name has the form of those that [`mirror_name`] makes.

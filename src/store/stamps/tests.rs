@@ -113,3 +113,36 @@ fn files_that_were_found_and_verified_are_linked_for_a_day_and_recycled_never() 
         "nor do links start a new day"
     );
 }
+
+/// A tree with enough directories to be checked, scanned and linked by several threads.
+#[test]
+fn a_foreign_write_in_any_of_many_directories_is_found() {
+    const DIRS: u32 = 3000;
+    let name = |number: u32| format!("{:08x}", number.wrapping_mul(0x9e37_79b9)); // most begin differently
+    let cancel = CancellationToken::new();
+    for number in [None, Some(0), Some(DIRS / 2), Some(DIRS - 1)] {
+        let dir = tempfile::tempdir().unwrap();
+        for number in 0..DIRS {
+            fs_err::create_dir_all(dir.path().join("tree").join(name(number))).unwrap();
+        }
+        fs_err::write(dir.path().join("tree").join(name(7)).join("file"), "x").unwrap();
+        let place = fsx::open_dir_at_path(dir.path()).unwrap();
+        let top = fsx::open_dir(&place, "tree").unwrap();
+        let journal = Arc::new(Journal::start().unwrap());
+        let mut stamps = Stamps::of_new(&top, place.as_fd(), &journal).unwrap();
+        assert_eq!(stamps.rescan(&top, place.as_fd(), Paths::Keep, &cancel).unwrap(), None);
+        assert!(stamps.dirs.size() > 2 * CHECKED_ALONE);
+        later();
+        let changed = number.map(name);
+        if let Some(changed) = &changed {
+            fs_err::write(dir.path().join("tree").join(changed).join("__pycache__"), "").unwrap();
+        }
+        let changed = changed.map(PathBuf::from);
+        assert_eq!(stamps.check_directories(&top, &cancel).unwrap(), changed);
+        let source = crate::store::linkable::Linkable { top: top.as_fd(), stamps: &stamps };
+        let modes = stage::Modes::of(&stage::WriteOptions { threads: 1, group_write: false });
+        let linked = crate::store::link_tree::link_tree(place.as_fd(), "to", source, modes, &cancel).unwrap();
+        assert_eq!(linked.map(|linked| linked.entries), changed.is_none().then_some(u64::from(DIRS) + 1));
+        assert_eq!(stamps.rescan(&top, place.as_fd(), Paths::Keep, &cancel).unwrap(), changed);
+    }
+}

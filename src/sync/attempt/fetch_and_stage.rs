@@ -129,12 +129,12 @@ impl Worker {
         choice: &Choice,
         base: Option<mirror::Base>,
     ) -> Result<Published, Error> {
-        let published = self.try_to_stage_and_publish(bounds, revision, choice, base).await;
+        let mut published = self.try_to_stage_and_publish(bounds, revision, choice, base).await;
         if self.made_room_after(published.as_ref().err(), bounds, Stage::Export, Some(revision)).await {
-            self.try_to_stage_and_publish(bounds, revision, choice, base).await
-        } else {
-            published
+            published = self.try_to_stage_and_publish(bounds, revision, choice, base).await;
         }
+        self.housekeeping_due |= published.is_err(); // it may have used up the spare
+        published
     }
 
     async fn try_to_stage_and_publish(

@@ -61,6 +61,10 @@ impl Worker {
     async fn begin_spare(&mut self, bounds: &Bounds) {
         let (task, lacks) = {
             let store = self.store().await;
+            if self.spare.is_preparing(&store) {
+                self.housekeeping_due = true; // look again: it may fail
+                return;
+            }
             // No commit is published sooner. Without an interval, one may come before links would be made.
             let soon = self.options.pace.min_interval.clamp(SOON_MIN, SOON_MAX);
             if store.awaits_retirement(soon, &clock::now()) {
@@ -78,7 +82,7 @@ impl Worker {
             }
             None => self.no_spare.forget(),
         }
-        let Some(task) = task.filter(|task| !self.spare.is_preparing(task)) else { return };
+        let Some(task) = task else { return };
         let revision = self.readable.unwrap_or(task.generation().revision);
         match self.choice(bounds).await {
             // The selection changed meanwhile. The next attempt publishes it, and its housekeeping makes the spare.

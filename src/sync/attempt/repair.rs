@@ -150,6 +150,7 @@ impl Worker {
             .await
             // Too large to be compared within one attempt. If it is served already, it is served unverified.
             .inspect_err(|error| {
+                self.housekeeping_due = true; // if a scrub had doubts, it discarded the spare
                 self.unverified &= !(self.view.ready && matches!(error, Error::Timeout { .. }));
             })?;
         if differences.is_empty() {

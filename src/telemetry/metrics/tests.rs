@@ -12,7 +12,7 @@ fn counters_start_at_zero_and_gauges_without_a_value_have_no_sample() {
     let mut registry = Registry::with_prefix("treeswap");
     metrics.register(&mut registry);
     metrics.expect_hooks(["exechook"].into_iter());
-    metrics.expect_targets(["build01"].into_iter(), &["right", "failed"]);
+    metrics.expect_targets(["build01"].into_iter(), &["unchanged", "failed"]);
     metrics.succeeded(None);
     let text = encoded(&registry);
     for line in [
@@ -49,8 +49,8 @@ fn names_are_stable() {
     metrics.hook("webhook", false, Duration::from_millis(30));
     metrics.triggers.get_or_create(&SourceLabel { source: "timer" }).inc();
     metrics.generations.get_or_create(&StateLabel { state: "retired" }).set(2);
-    metrics.delivered([("a", "failed"), ("b", "right")].into_iter());
-    metrics.delivered([("a", "right"), ("a", "right")].into_iter());
+    metrics.delivered([("a", "failed"), ("b", "unchanged")].into_iter());
+    metrics.delivered([("a", "unchanged"), ("a", "unchanged")].into_iter());
     metrics.name_current("aa".into(), "..one".into());
     metrics.name_current("bb".into(), "..two".into());
     metrics.last_attempt.set(5.0);
@@ -99,10 +99,10 @@ fn names_are_stable() {
         "treeswap_errors_total{stage=\"fetch\",class=\"transient\"} 1",
         "treeswap_sandbox{part=\"landlock\"} 1",
         "treeswap_sandbox{part=\"seccomp\"} 0",
-        "treeswap_apply_targets{cluster=\"a\",outcome=\"right\"} 2",
+        "treeswap_apply_targets{cluster=\"a\",outcome=\"unchanged\"} 2",
         "treeswap_delivery_consecutive_failures 0",
         "treeswap_applied_total{cluster=\"a\",outcome=\"failed\"} 1",
-        "treeswap_applied_total{cluster=\"b\",outcome=\"right\"} 1",
+        "treeswap_applied_total{cluster=\"b\",outcome=\"unchanged\"} 1",
     ] {
         let is_line = |found: &str| found == line || (line.ends_with('=') && found.starts_with(line));
         assert!(text.lines().any(is_line), "{line} is not in\n{text}");

@@ -1,17 +1,18 @@
 //! The keys and bytes of one ConfigMap, and the API server's limits on them.
 //!
 //! The same input and the same build of treeswap give the same compressed bytes; another build may compress
-//! differently. To find out whether a payload changed, compare digests: they are computed over the uncompressed
+//! differently. To find out whether the data changed, compare digests: they are computed over the uncompressed
 //! content.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::sync::{Arc, OnceLock};
 
-use aws_lc_rs::digest;
+use aws_lc_rs::digest::{Context, SHA256};
 use flate2::{Compression, GzBuilder};
 
 use crate::human;
+use crate::sha256::{hex, sha256};
 
 /// Limit on the sum of a ConfigMap's values, in bytes; key names do not count. Kubernetes' `MaxSecretSize`, which the
 /// validation of ConfigMaps uses.
@@ -94,17 +95,6 @@ pub fn partition(key: &str, partitions: usize) -> usize {
 /// The hash that assigns keys to partitions: SHA-256 of the key.
 pub(super) fn key_hash(key: &str) -> [u8; 32] {
     sha256(&[key.as_bytes()])
-}
-
-/// SHA-256 of the concatenated parts.
-pub(super) fn sha256(parts: &[&[u8]]) -> [u8; 32] {
-    let mut context = digest::Context::new(&digest::SHA256);
-    for part in parts {
-        context.update(part);
-    }
-    let mut bytes = [0; 32];
-    bytes.copy_from_slice(context.finish().as_ref());
-    bytes
 }
 
 /// The field of the ConfigMap that a value is stored in, and its form. The numbers are part of the digests that
@@ -194,9 +184,9 @@ fn gzip(content: &[u8]) -> Vec<u8> {
     writer.write_all(content).and_then(|()| writer.finish()).expect("writing to memory does not fail")
 }
 
-/// The keys and values of one ConfigMap. A clone shares them.
+/// The keys and values that one ConfigMap should have. A clone shares them.
 #[derive(Clone, Debug, Default)]
-pub struct Payload(Arc<Content>);
+pub struct DesiredData(Arc<Content>);
 
 #[derive(Debug, Default)]
 struct Content {
@@ -205,15 +195,15 @@ struct Content {
     digest: OnceLock<String>,
 }
 
-impl PartialEq for Payload {
+impl PartialEq for DesiredData {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0) || self.0.values == other.0.values
     }
 }
 
-impl Eq for Payload {}
+impl Eq for DesiredData {}
 
-/// A limit of the API server that a payload exceeds.
+/// A limit of the API server that the data of a ConfigMap exceeds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct LimitExceeded {
     /// What `bytes` counts, as a phrase for messages.
@@ -222,8 +212,8 @@ pub(super) struct LimitExceeded {
     pub(super) limit: usize,
 }
 
-impl Payload {
-    /// A payload with these values, by key.
+impl DesiredData {
+    /// Data with these values, by key.
     pub fn new(values: BTreeMap<String, Arc<Value>>) -> Self {
         Self(Arc::new(Content { values, digest: OnceLock::new() }))
     }
@@ -248,18 +238,18 @@ impl Payload {
     /// The digest of keys, forms and uncompressed contents, in hexadecimal. docs/reference/digests.md defines it.
     pub fn digest(&self) -> &str {
         self.0.digest.get_or_init(|| {
-            let mut context = digest::Context::new(&digest::SHA256);
+            let mut context = Context::new(&SHA256);
             for (key, value) in self.values() {
                 context.update(&(key.len() as u64).to_be_bytes());
                 context.update(key.as_bytes());
                 context.update(&[value.form as u8]);
                 context.update(&value.digest);
             }
-            context.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+            hex(context.finish().as_ref())
         })
     }
 
-    /// The first limit that the payload exceeds when `stamps` (key and length of the value) are added to it; `None` if
+    /// The first limit that the data exceeds when `stamps` (key and length of the value) are added to it; `None` if
     /// it fits.
     pub(super) fn over(&self, stamps: &[(&str, usize)]) -> Option<LimitExceeded> {
         let (mut size, mut object, mut body) = (0, METADATA, METADATA);
