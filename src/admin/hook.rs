@@ -87,7 +87,8 @@ impl WebhookOutcome {
             Self::Limited => (StatusCode::TOO_MANY_REQUESTS, "too many requests; a sync is already due\n"),
             Self::Refused => (StatusCode::FORBIDDEN, "forbidden: no valid signature or token\n"),
             Self::Closed => {
-                (StatusCode::FORBIDDEN, "forbidden: this route is closed, no webhook secret is configured\n")
+                let text = "forbidden: this route is closed, no webhook secret is configured (--webhook-secret-file)\n";
+                (StatusCode::FORBIDDEN, text)
             }
             Self::NoSecret => {
                 (StatusCode::SERVICE_UNAVAILABLE, "the webhook secret cannot be read; see the log\n")

@@ -1,6 +1,6 @@
 //! Errors of hooks, with hints for the operator.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::time::Duration;
 
@@ -95,6 +95,11 @@ pub enum Failure {
     },
 }
 
+/// Returns true if a program that is named by its path exists.
+fn exists(program: &Path, dir: &Path) -> bool {
+    program.components().count() > 1 && dir.join(program).exists()
+}
+
 fn with_output(output: &str) -> String {
     if output.is_empty() { String::new() } else { format!(": {output}") }
 }
@@ -104,6 +109,14 @@ impl Error {
     pub fn hints(&self) -> Vec<String> {
         let name = self.kind.label();
         match &self.why {
+            Failure::Start { program, dir, source }
+                if source.kind() == std::io::ErrorKind::NotFound && exists(program, dir) =>
+            {
+                vec![format!(
+                    "the file exists, but not the interpreter that its first line names: an image without a shell runs no \
+                     scripts; make --{name}-command a binary, or add the interpreter to the image"
+                )]
+            }
             Failure::Start { source, .. } if source.kind() == std::io::ErrorKind::NotFound => vec![format!(
                 "--{name}-command is one program, without arguments and without a shell; a path with a slash is relative to \
                  the generation"
@@ -185,6 +198,25 @@ mod tests {
             let revision = Revision(crate::revision::ObjectId([0xab; 20]));
             let error = Error { kind: Kind::Exec, revision, why };
             crate::human::assert_message_style(&error, &error.hints());
+        }
+    }
+
+    #[test]
+    fn a_script_without_its_interpreter_is_not_said_to_be_missing() {
+        let dir = tempfile::tempdir().unwrap();
+        fs_err::write(dir.path().join("reload"), "#!/bin/nosh\n").unwrap();
+        let hints = |program: &str| {
+            let source = std::io::ErrorKind::NotFound.into();
+            let why = Failure::Start { program: program.into(), dir: dir.path().to_owned(), source };
+            let error =
+                Error { kind: Kind::Exec, revision: Revision(crate::revision::ObjectId([1; 20])), why };
+            error.hints().join(" ")
+        };
+        for there in ["./reload", dir.path().join("reload").to_str().unwrap()] {
+            assert!(hints(there).contains("interpreter"), "{there}");
+        }
+        for absent in ["./other", "reload"] {
+            assert!(hints(absent).contains("without arguments"), "{absent}");
         }
     }
 }

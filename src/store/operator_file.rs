@@ -204,16 +204,24 @@ impl OperatorFile {
         // O_NONBLOCK: opening a named pipe must not block.
         let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::NONBLOCK;
         let file = self.open(&dir, &self.name, flags)?;
+        if !file.metadata()?.is_file() {
+            return Err(io::Error::other("it is not a regular file, and is left alone"));
+        }
         let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
         Ok(rustix::fs::futimens(&file, &Timestamps { last_access: now, last_modification: now })?)
     }
 
-    /// Replaces the file with one rename: a reader sees the old text or the new one. Missing directories are created.
+    /// Replaces the file with one rename: a reader sees the old text or the new one. Missing directories are created. A
+    /// symbolic link is replaced, not followed.
     ///
     /// # Errors
-    /// If that fails. The old file is unchanged then.
+    /// If that fails, or the path is something else, such as `/dev/null`. What is there is unchanged then.
     pub fn write(&self, text: &[u8]) -> io::Result<()> {
         let Some(dir) = self.directory(true)? else { return Err(Errno::NOENT.into()) };
+        let kind = fsx::stat(&dir, &self.name)?.map(|stat| fsx::file_type(&stat));
+        if kind.is_some_and(|kind| !kind.is_file() && !kind.is_symlink()) {
+            return Err(io::Error::other("it is not a regular file, and is left alone"));
+        }
         let (tmp, mut file) = loop {
             let tmp = self.temporary();
             match self.open(&dir, &tmp, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL) {

@@ -211,3 +211,25 @@ fn what_a_kill_left_goes_and_nothing_else() {
     assert!(!dir.join(left).exists());
     assert_eq!(fs_err::read_dir(&dir).unwrap().count(), 4);
 }
+
+#[test]
+fn a_device_a_socket_or_a_pipe_is_no_file_to_replace() {
+    let world = World::new();
+    let place =
+        fs_err::create_dir_all(world.dir.path().join("outside")).map(|()| world.dir.path().join("outside"));
+    let place = place.unwrap();
+    let _socket = std::os::unix::net::UnixListener::bind(place.join("socket")).unwrap();
+    rustix::fs::mknodat(rustix::fs::CWD, place.join("pipe"), rustix::fs::FileType::Fifo, Mode::RWXU, 0)
+        .unwrap();
+    fs_err::create_dir(place.join("directory")).unwrap();
+    for name in ["socket", "pipe", "directory"] {
+        let before = fs_err::symlink_metadata(place.join(name)).unwrap();
+        let own = world.own(place.join(name));
+        for done in [own.write(b"text"), own.touch(), own.remove()] {
+            done.expect_err(name);
+        }
+        let after = fs_err::symlink_metadata(place.join(name)).unwrap();
+        assert_eq!((before.ino(), before.file_type()), (after.ino(), after.file_type()), "{name}");
+        assert_eq!(fs_err::read_dir(&place).unwrap().count(), 3, "a temporary file is left");
+    }
+}

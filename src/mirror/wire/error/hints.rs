@@ -91,6 +91,9 @@ impl Error {
                 hint("the process that indexes the pack ended: check memory and the mirror's volume")
             }
             Self::Redirect { why, .. } => hint(why.hint()),
+            Self::NotGit { said, .. } if is_ref_list(said) => hint(
+                "the server hands out the repository's files only (\"dumb\" HTTP): let it run git-http-backend(1)",
+            ),
             Self::NotGit { .. } => hint("check the URL; a log-in page or a proxy may be answering"),
             Self::ObjectFormat { .. } => hint("the server must offer a sha1 repository"),
             Self::Local { .. } | Self::LocalDenied { .. } => {
@@ -116,6 +119,12 @@ impl Unfollowed {
             Self::AfterQuestion => "if it is right, give that URL as --repo",
         }
     }
+}
+
+/// Returns true if an answer is a list of refs as `git update-server-info` writes it: ids, tabs and names.
+fn is_ref_list(said: &str) -> bool {
+    let id = said.bytes().take_while(u8::is_ascii_hexdigit).count();
+    id >= 40 && ["\trefs/", "\\trefs/"].iter().any(|after| said[id..].starts_with(after))
 }
 
 /// Returns true if the name may be an abbreviated commit id: four or more hex digits.

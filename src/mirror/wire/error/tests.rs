@@ -147,3 +147,13 @@ fn errors_that_need_an_operator_are_not_transient() {
     }
     assert!(!lasting.iter().any(|line| line.contains("cannot connect")), "{lasting:?}");
 }
+
+#[test]
+fn a_list_of_refs_is_known_as_that_of_a_server_of_files() {
+    let hints = |said: String| {
+        Error::NotGit { remote: "https://git.example.com/x".to_owned(), said }.hints().join(" ")
+    };
+    let id = "d5f13c06".repeat(5);
+    assert!(hints(format!("{id}\\trefs/heads/main")).contains("git-http-backend"));
+    assert!(hints("<html>".to_owned()).contains("log-in page"));
+}
