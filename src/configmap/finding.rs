@@ -1,6 +1,7 @@
 //! Findings: problems that a plan has with the actual files of a tree, and their messages.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use super::data::{InvalidKey, sized};
 use super::rule_problem::{SHOWN, others};
@@ -95,6 +96,13 @@ pub enum Finding {
         /// The limit, in bytes.
         limit: u64,
     },
+    /// Matching the files against the rules takes too long.
+    MatchingLimit {
+        /// The number of rules.
+        rules: usize,
+        /// The limit.
+        limit: Duration,
+    },
     /// An oversized ConfigMap would be split into a name that another rule uses.
     NameTaken {
         /// The oversized ConfigMap.
@@ -178,6 +186,9 @@ impl Finding {
             Self::MemoryLimit { .. } => {
                 "raise the container's memory limit, or match fewer files: two plans must fit in memory"
             }
+            Self::MatchingLimit { .. } => {
+                "write fewer rules, and patterns that begin with a directory instead of `**/`; check the processor limit"
+            }
             Self::RepositoryUnknown { .. } => "give it with --repository=ORGANISATION/NAME",
             Self::NameTaken { .. } => {
                 "give one of the two rules another name, or the large one partitioned_names"
@@ -251,6 +262,9 @@ impl std::fmt::Display for Finding {
             Self::MemoryLimit { limit } => {
                 let limit = human::bytes(*limit);
                 write!(f, "the ConfigMaps take more than the {limit} of memory that there are for a plan")
+            }
+            Self::MatchingLimit { rules, limit } => {
+                write!(f, "matching the files against {rules} rules takes longer than {limit:?}")
             }
             Self::NameTaken { name, taken } => {
                 write!(
@@ -346,6 +360,7 @@ mod tests {
             stamp(text(), StampProblem::Taken(path())),
             stamp(text(), StampProblem::Oversize { what, bytes, limit, largest }),
             Finding::MemoryLimit { limit: 1 << 20 },
+            Finding::MatchingLimit { rules: 20_000, limit: Duration::from_secs(60) },
             Finding::NameTaken { name: text(), taken: text() },
             Finding::RepositoryUnknown { pattern: text() },
             Finding::RepositoryNotPermitted { pattern: text(), files: 1 },
@@ -365,6 +380,7 @@ mod tests {
                 | Finding::OversizeKey { .. }
                 | Finding::Stamp { .. }
                 | Finding::MemoryLimit { .. }
+                | Finding::MatchingLimit { .. }
                 | Finding::NameTaken { .. }
                 | Finding::RepositoryUnknown { .. } => true,
                 Finding::RepositoryNotPermitted { .. } | Finding::NoMatch { .. } => false,

@@ -12,6 +12,7 @@ mod tests;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::data::{Value, check_key, partition};
 use super::finding::{FINDINGS_MAX, Finding};
@@ -64,6 +65,8 @@ pub struct Matches {
     has_links: bool,
     /// Estimated bytes of memory that keys and paths take.
     key_bytes: u64,
+    /// Whether matching was ended at its time limit.
+    is_late: bool,
 }
 
 /// Numbers of files for one rule.
@@ -112,7 +115,7 @@ fn count_index((finding, refuse): &(Finding, bool)) -> usize {
 }
 
 impl Matches {
-    /// Matches a whole tree. Stops when the memory limit is exceeded; [`Self::plan`] then refuses the plan.
+    /// Matches a whole tree. Stops when the limit of memory or time is exceeded; [`Self::plan`] then refuses the plan.
     pub fn of(rules: Arc<RuleSet>, options: Options, tree: &Tree) -> Self {
         let config_maps = fed::config_maps(&rules);
         let mut matches = Self {
@@ -124,9 +127,11 @@ impl Matches {
             findings: PathFindings::default(),
             has_links: false,
             key_bytes: 0,
+            is_late: false,
         };
+        let began = Instant::now();
         for path in tree.paths() {
-            if matches.is_full() {
+            if matches.is_full() || matches.is_late_since(began) {
                 break;
             }
             let is_matched = matches.add(path, || tree.resolve(path));
@@ -142,7 +147,11 @@ impl Matches {
         if self.has_links || self.findings.is_truncated || self.is_full() {
             return false;
         }
+        let began = Instant::now();
         for Change { path, before, now } in changes {
+            if self.is_late_since(began) {
+                return false;
+            }
             if *before {
                 self.remove(path);
             }
@@ -165,6 +174,12 @@ impl Matches {
 
     fn is_full(&self) -> bool {
         self.key_bytes > self.max_bytes()
+    }
+
+    /// Notes whether matching that began at this time takes too long, and returns it.
+    fn is_late_since(&mut self, began: Instant) -> bool {
+        self.is_late = self.options.matching_limit.is_some_and(|limit| began.elapsed() > limit);
+        self.is_late
     }
 
     /// Adds a path; `file` resolves it to a regular file. Returns true if any rule matches the path.
@@ -305,8 +320,13 @@ impl Matches {
     }
 
     /// Builds the ConfigMaps that changed and returns the whole plan. If keys and values exceed the memory limit,
-    /// reading stops and the plan is refused with [`Finding::MemoryLimit`].
+    /// reading stops and the plan is refused with [`Finding::MemoryLimit`]; if matching took too long, with
+    /// [`Finding::MatchingLimit`].
     pub fn plan(&mut self, contents: &mut dyn Contents) -> Result<Plan, ReadFailed> {
+        if let Some(limit) = self.options.matching_limit.filter(|_| self.is_late) {
+            let finding = Finding::MatchingLimit { rules: self.rules.rules.len(), limit };
+            return Ok(Plan { refused: vec![finding], ..Plan::default() });
+        }
         let unchanged: u64 =
             self.config_maps.iter().filter_map(|fed| fed.built.as_ref()).map(|built| built.bytes).sum();
         let values = match self.max_bytes().checked_sub(self.key_bytes + unchanged) {

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::data::{DesiredData, LimitExceeded, Value, ValueEncoding};
 use super::finding::{FINDINGS_MAX, Finding, Refused};
@@ -72,6 +73,8 @@ pub struct Options {
     pub policies: Policies,
     /// Limit on the memory that keys and values take together, in bytes; `None` for no limit.
     pub memory_limit: Option<u64>,
+    /// Limit on the time for matching the files of a tree; `None` for no limit.
+    pub matching_limit: Option<Duration>,
 }
 
 /// One planned ConfigMap, with all the places where it is identical.

@@ -1,4 +1,5 @@
 use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
 
 use proptest::prelude::*;
 
@@ -92,6 +93,7 @@ fn options() -> impl Strategy<Value = Options> {
             stamp: stamp.then(|| "r1".to_owned()),
             policies,
             memory_limit,
+            matching_limit: None,
         },
     )
 }
@@ -233,4 +235,18 @@ fn a_configmap_that_is_left_out_stays_in_the_plan_and_a_file_that_is_left_out_co
         let (fed, left_out, _) = planned(&[keyed, again]);
         assert!(fed && !left_out, "{name}: a file has a key");
     }
+}
+
+#[test]
+fn matching_that_takes_too_long_is_refused_and_so_is_following() {
+    let entries = BTreeMap::from([("one/a", Entry::File(1.into()))]);
+    let limited = |limit| Options { matching_limit: Some(limit), ..Options::default() };
+    let refusal = |plan: Plan| matches!(plan.refused[..], [Finding::MatchingLimit { .. }]);
+    let mut late = Matches::of(rules(), limited(Duration::ZERO), &tree(&entries));
+    assert!(refusal(late.plan(&mut Texts).unwrap()));
+    let mut in_time = Matches::of(rules(), limited(Duration::from_secs(600)), &tree(&entries));
+    assert!(!refusal(in_time.plan(&mut Texts).unwrap()));
+    in_time.options.matching_limit = Some(Duration::ZERO);
+    let change = Change { path: b"one/b".to_vec(), before: false, now: Some(Entry::File(2.into())) };
+    assert!(!in_time.follow(&[change]), "the whole tree is matched instead, and refused");
 }
