@@ -1,5 +1,12 @@
 //! Runs work on several threads.
 
+use std::num::NonZero;
+
+/// Number of processors that this process may use, by affinity and quota; 1 if unknown.
+pub(crate) fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, NonZero::get)
+}
+
 /// Runs `work` on `count` threads, the caller's included, and returns when all are done. If the system refuses a thread
 /// (pids.max, memory), fewer threads run, so `work` must take its items from a shared queue.
 pub(crate) fn on_threads(count: usize, work: impl Fn() + Sync) {

@@ -2,7 +2,6 @@
 
 use std::ffi::OsStr;
 use std::io::Read as _;
-use std::num::NonZero;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -14,7 +13,7 @@ use crate::configmap::{self, Change, Contents, Entry, FileRef, Patterns, Source,
 use crate::mirror::{ChangedPath, ListedEntry, Objects};
 use crate::payload::{BlobError, BlobReader, BlobSource};
 use crate::revision::{ObjectId, Revision};
-use crate::threads::on_threads;
+use crate::threads::{on_threads, processors};
 
 /// Largest file that is read, in bytes. A ConfigMap holds at most 1 MiB, compressed or not.
 const FILE_MAX: u64 = 64 << 20;
@@ -210,8 +209,7 @@ impl Contents for Blobs<'_> {
             large: Mutex::default(),
             made: wanted.iter().map(|_| OnceLock::new()).collect(),
         };
-        let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
-        on_threads(processors.clamp(1, 8).min(wanted.len() / VALUES_PER_THREAD + 1), || work.run());
+        on_threads(processors().clamp(1, 8).min(wanted.len() / VALUES_PER_THREAD + 1), || work.run());
         if work.held.into_inner() > room {
             return Err(ValueError::OverMemoryLimit);
         }

@@ -113,8 +113,8 @@ impl Error {
                 if source.kind() == std::io::ErrorKind::NotFound && exists(program, dir) =>
             {
                 vec![format!(
-                    "the file exists, but not the interpreter that its first line names: an image without a shell runs no \
-                     scripts; make --{name}-command a binary, or add the interpreter to the image"
+                    "the file exists, but not what runs it: the interpreter in a script's first line, or a binary's dynamic \
+                     loader; make --{name}-command a static binary, or add that to the image"
                 )]
             }
             Failure::Start { source, .. } if source.kind() == std::io::ErrorKind::NotFound => vec![format!(

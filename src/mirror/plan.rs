@@ -28,18 +28,21 @@ const WRONG_MAX: u32 = 2;
 /// request.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct HistoryShape {
-    /// The last commit had at most one parent, and after a request that was wrong, one that the mirror held.
+    /// The next request assumes linear history. False while such a request is out.
     pub(super) is_linear: bool,
+    /// A request that assumed linear history was sent, and none was answered well since. It may have been dropped because
+    /// the server needs longer than an attempt to find out that the history is not linear.
+    is_unanswered: bool,
     /// Number of requests that were wrong in assuming linear history, for example after a rewind. [`WRONG_MAX`] after a
     /// merge.
     wrong: u32,
 }
 
 impl HistoryShape {
-    /// Notes that a request is sent that assumes linear history. Until it succeeds, none does again, also if the request
-    /// is dropped: the server may need longer than an attempt to find out that the history is not linear.
+    /// Notes that a request is sent that assumes linear history.
     pub(super) fn note_assumed(&mut self) {
         self.is_linear = false;
+        self.is_unanswered = true;
     }
 
     /// Notes that such a request was wrong.
@@ -54,7 +57,8 @@ impl HistoryShape {
             self.wrong = WRONG_MAX;
         }
         let is_next = parents.first().is_some_and(|parent| haves.contains(parent));
-        self.is_linear = self.wrong == 0 || self.wrong < WRONG_MAX && (assumed || is_next);
+        self.is_unanswered &= !(assumed || is_next);
+        self.is_linear = self.wrong < WRONG_MAX && !self.is_unanswered;
     }
 }
 
@@ -235,6 +239,8 @@ mod tests {
         shape.note_assumed();
         assert!(!shape.is_linear, "the attempt was out of time");
         shape.note_commit(&[OLDER], &[OLD], false);
+        assert!(!shape.is_linear, "there may be a merge in between");
+        shape.note_commit(&[OLD], &[OLD], false);
         assert!(shape.is_linear, "the remote was slow, or not reachable");
     }
 

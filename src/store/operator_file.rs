@@ -169,6 +169,10 @@ fn open_resolved(resolved: &Path) -> io::Result<OwnedFd> {
     fsx::open_beneath(&slash, below)
 }
 
+fn left_alone() -> io::Error {
+    io::Error::other("it is not a regular file, and is left alone")
+}
+
 /// A file that the operator asked for. Clones refer to the same file.
 #[derive(Clone, Debug)]
 pub struct OperatorFile {
@@ -205,7 +209,7 @@ impl OperatorFile {
         let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::NONBLOCK;
         let file = self.open(&dir, &self.name, flags)?;
         if !file.metadata()?.is_file() {
-            return Err(io::Error::other("it is not a regular file, and is left alone"));
+            return Err(left_alone());
         }
         let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
         Ok(rustix::fs::futimens(&file, &Timestamps { last_access: now, last_modification: now })?)
@@ -220,7 +224,7 @@ impl OperatorFile {
         let Some(dir) = self.directory(true)? else { return Err(Errno::NOENT.into()) };
         let kind = fsx::stat(&dir, &self.name)?.map(|stat| fsx::file_type(&stat));
         if kind.is_some_and(|kind| !kind.is_file() && !kind.is_symlink()) {
-            return Err(io::Error::other("it is not a regular file, and is left alone"));
+            return Err(left_alone());
         }
         let (tmp, mut file) = loop {
             let tmp = self.temporary();
@@ -244,7 +248,7 @@ impl OperatorFile {
         let Some(dir) = self.directory(false)? else { return Ok(()) };
         match fsx::stat(&dir, &self.name)? {
             Some(stat) if fsx::file_type(&stat).is_file() => fsx::unlink(&dir, &self.name),
-            Some(_) => Err(io::Error::other("it is not a regular file, and is left alone")),
+            Some(_) => Err(left_alone()),
             None => Ok(()),
         }
     }

@@ -1,13 +1,12 @@
 //! Visits every directory of a large tree, on several threads: most of the time goes by waiting for memory or the disk.
 
 use std::ffi::{CStr, CString};
-use std::num::NonZero;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::Error;
 use super::directory_list::DirectoryList;
 use crate::payload::join;
-use crate::threads::on_threads;
+use crate::threads::{on_threads, processors};
 
 /// The most threads for one walk.
 const THREADS_MAX: usize = 4;
@@ -19,7 +18,7 @@ const OPEN_MAX: usize = 96;
 
 /// The number of threads on which a large tree is visited: as many as processors, [`THREADS_MAX`] at most.
 pub(super) fn threads() -> usize {
-    std::thread::available_parallelism().map_or(1, NonZero::get).min(THREADS_MAX)
+    processors().min(THREADS_MAX)
 }
 
 /// Opens and visits the directories of a tree.

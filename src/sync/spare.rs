@@ -334,6 +334,20 @@ mod tests {
         release: Mutex<mpsc::Receiver<()>>,
     }
 
+    impl Held {
+        /// Returns the blobs of a tree, what they notify, and what releases readers when it is dropped.
+        fn of(tree: &Tree) -> (Self, Arc<Notify>, mpsc::Sender<()>) {
+            let (release, held) = mpsc::channel();
+            let requested = Arc::new(Notify::new());
+            let held = Self {
+                blobs: Blobs::of(&[tree]),
+                requested: Arc::clone(&requested),
+                release: Mutex::new(held),
+            };
+            (held, requested, release)
+        }
+    }
+
     impl BlobSource for Held {
         fn reader(&self) -> Result<Box<dyn BlobReader + '_>, BlobError> {
             self.requested.notify_one();
@@ -371,13 +385,7 @@ mod tests {
         let (first, second) = (tree(&[("a", Kind::File, "1")]), tree(&[("a", Kind::File, "2")]));
         let dir = tempfile::tempdir().unwrap();
         let mut store = published(&dir, mode, &first);
-        let (release, held) = mpsc::channel();
-        let requested = Arc::new(Notify::new());
-        let blobs = Held {
-            blobs: Blobs::of(&[&first]),
-            requested: Arc::clone(&requested),
-            release: Mutex::new(held),
-        };
+        let (blobs, requested, release) = Held::of(&first);
         let task = store.spare_task().unwrap();
         let revision = task.generation().revision;
         let all = payload(&first, Rules::default()).unwrap();
@@ -408,13 +416,7 @@ mod tests {
         let mut spare = SpareWork::default();
         let task = store.spare_task().unwrap();
         assert!(!spare.is_preparing(&store), "nothing is");
-        let (release, held) = mpsc::channel();
-        let requested = Arc::new(Notify::new());
-        let blobs = Held {
-            blobs: Blobs::of(&[&first]),
-            requested: Arc::clone(&requested),
-            release: Mutex::new(held),
-        };
+        let (blobs, requested, release) = Held::of(&first);
         let revision = task.generation().revision;
         let all = payload(&first, Rules::default()).unwrap();
         spare.spawn(task, revision, Metrics::default(), move |task, awaited, cancel| {
