@@ -4,6 +4,8 @@
 //! Blobs are checked by headers and index look-ups only; just loose ones are decoded, because they may be truncated.
 //! Trees are compared with the tree of a revision that is known to be complete, and identical sub-trees are skipped, so
 //! the cost is proportional to what changed. Trees of older commits are not checked: no generation is made from them.
+//!
+//! [`path_to`] finds the path of an object that such a check found missing, for the error message.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -130,12 +132,12 @@ fn path(dirs: &[(usize, Vec<u8>)]) -> String {
     escaped(&names.join(&b'/'))
 }
 
-/// The part of a tip's history that is in the mirror.
+/// The part of a tip's history that is in the mirror, as far as the walk visited it: see [`HistoryWalk::of`].
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct LocalHistory {
     /// The shallow boundary: commits whose parents are not kept.
     pub(super) boundary: Vec<ObjectId>,
-    /// True if the history is as deep as configured.
+    /// True if the visited history is as deep as configured. Of commits that the walk skipped it says nothing.
     pub(super) complete: bool,
 }
 
@@ -148,8 +150,8 @@ pub(super) struct HistoryWalk<'r> {
     /// A commit whose whole history is known to be present.
     whole: Option<ObjectId>,
     cancel: &'r CancellationToken,
-    /// The commits that earlier walks have visited, if the full history is walked: a boundary there does not depend on
-    /// where a walk began.
+    /// The commits that were visited. With [`Depth::Full`] also by earlier calls of `of`: which of them are in the
+    /// boundary does not depend on the commit at which a walk began.
     seen: HashSet<ObjectId>,
 }
 
@@ -169,8 +171,8 @@ impl<'r> HistoryWalk<'r> {
         Self { whole, ..self }
     }
 
-    /// Walks the history of a commit, but for what earlier walks of a full history have visited. `Err(None)` means that
-    /// it was cancelled.
+    /// Walks the history of a commit. With [`Depth::Full`], commits that an earlier `of` visited are skipped: that call
+    /// returned their boundary, and whether their history is complete. `Err(None)` means that it was cancelled.
     pub(super) fn of(&mut self, tip: ObjectId) -> Result<LocalHistory, Option<ObjectError>> {
         let limit = match self.depth {
             Depth::Commits(n) => {

@@ -1,10 +1,12 @@
 //! Reads a commit's subject, author and date for display. The commit's author chose every byte, so all of it is
 //! sanitized and shortened.
 
+use std::borrow::Cow;
+
 use git2::ObjectType;
 use jiff::Timestamp;
 
-use super::odb::ObjectReader;
+use super::odb::{COMMIT_MAX, ObjectReader};
 use super::shared::Shared;
 use super::{Objects, composed};
 use crate::human::sanitize;
@@ -12,8 +14,9 @@ use crate::phase::{Commit, SourceRevision};
 use crate::revision::{ObjectId, Revision};
 use crate::secret::quoted;
 
-/// The largest commit object in bytes that is read.
-const COMMIT_MAX: usize = 1 << 20;
+/// The most bytes of a line that are looked at, far more than are shown of it. A message may have megabytes, and one
+/// line.
+const LINE_MAX: usize = 16 << 10;
 
 /// The most characters of a subject that are shown (git recommends 50), and of an author's name.
 const SUBJECT: usize = 120;
@@ -43,14 +46,18 @@ fn describe(reader: &ObjectReader<'_>, shared: &Shared, id: &ObjectId) -> Option
     Some(Commit { sources: sources.collect(), ..read(object.data()) })
 }
 
-/// Parses a commit. Text that is not UTF-8 is shown with replacement characters.
+/// Parses a commit, up to its subject. Text that is not UTF-8 is shown with replacement characters.
 fn read(data: &[u8]) -> Commit {
-    let text = String::from_utf8_lossy(data);
-    let (head, message) = text.split_once("\n\n").unwrap_or((&text, ""));
-    let author = head.lines().find_map(|line| line.strip_prefix("author ")).unwrap_or_default();
-    let (name, rest) = author.split_once(" <").unwrap_or((author, ""));
+    let mut lines = data.split(|byte| *byte == b'\n');
+    let mut author = None;
+    // An empty line ends the header.
+    for line in lines.by_ref().take_while(|line| !line.is_empty()) {
+        author = author.or_else(|| line.strip_prefix(b"author "));
+    }
+    let author = beginning(author.unwrap_or_default());
+    let (name, rest) = author.split_once(" <").unwrap_or((&author, ""));
     let seconds = rest.rsplit_once('>').and_then(|(_, date)| date.split_whitespace().next()?.parse().ok());
-    let subject = message.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
+    let subject = lines.map(beginning).find(|line| !line.trim().is_empty()).unwrap_or_default();
     Commit {
         subject: sanitize(&quoted(subject.trim()), SUBJECT),
         author: sanitize(&quoted(name.trim()), AUTHOR),
@@ -59,9 +66,15 @@ fn read(data: &[u8]) -> Commit {
     }
 }
 
+/// The beginning of a line as text.
+fn beginning(line: &[u8]) -> Cow<'_, str> {
+    String::from_utf8_lossy(&line[..line.len().min(LINE_MAX)])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mirror::fixture::Fixture;
 
     #[test]
     fn the_first_line_the_author_and_the_date_are_read_and_bounded() {
@@ -85,6 +98,27 @@ mod tests {
         assert_eq!((commit.subject.chars().count(), commit.date), (SUBJECT, None));
         for odd in [&b""[..], b"\n\n", b"author", b"author \n\n\xff\xfe", b"author a <b\n\n"] {
             assert!(read(odd).date.is_none());
+        }
+    }
+
+    #[test]
+    fn a_commit_with_megabytes_of_message_or_parents_is_described() {
+        let fixture = Fixture::new();
+        let tree = fixture.tree(&[]);
+        let parents = format!("parent {tree}\n").repeat(40_000);
+        let cut = "x".repeat(SUBJECT - 1) + "…";
+        for (parents, message, subject) in [
+            ("", format!("Raise the quota\n\n{}", "why\n".repeat(1 << 19)), "Raise the quota"),
+            ("", "x".repeat(2 << 20), &*cut),
+            (&*parents, "Merge\n".to_owned(), "Merge"),
+        ] {
+            let who = "Ada <ada@example.org> 5 +0000";
+            let text = format!("tree {tree}\n{parents}author {who}\ncommitter {who}\n\n{message}");
+            assert!(text.len() > 1 << 20);
+            let id = fixture.write(ObjectType::Commit, text.as_bytes());
+            let commit = fixture.objects().describe(Revision(id)).unwrap();
+            assert_eq!((&*commit.subject, &*commit.author), (subject, "Ada"));
+            assert_eq!(commit.date, Timestamp::from_second(5).ok());
         }
     }
 }

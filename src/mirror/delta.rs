@@ -77,6 +77,10 @@ pub(super) fn pairs<'t>(old: &Sorted<'t>, new: &Sorted<'t>) -> impl Iterator<Ite
 /// one of them twice while its delta is applied.
 pub(super) const TREES_MAX: usize = 80 << 20;
 
+/// The most components of a path that is compared: each is a level of recursion, on a thread's stack of 2 MiB. Deeper
+/// trees are read as a whole, whatever `--max-path-depth` allows.
+const DEPTH_MAX: u32 = 256;
+
 /// The most bytes of memory that sub-trees that are queued for comparison may take.
 const QUEUED_MAX: usize = 16 << 20;
 
@@ -129,7 +133,7 @@ pub(super) fn delta(
         patterns,
         modules: (before, after),
         revision,
-        max_depth: rules.limits.depth,
+        max_depth: rules.limits.depth.min(DEPTH_MAX),
         needs_payload: false,
         queued: 0,
     };
@@ -388,8 +392,8 @@ impl Comparison<'_> {
         Ok(false)
     }
 
-    /// Returns true if a path exceeds the depth limit. The base may have such a path if it was published with a higher
-    /// limit.
+    /// Returns true if a path is deeper than is compared. The base may have such a path if it was published with a
+    /// higher limit.
     fn is_too_deep(&self, path: &[u8]) -> bool {
         path.iter().filter(|byte| **byte == b'/').count() > self.max_depth as usize
     }

@@ -2,36 +2,32 @@
 //!
 //! A tip that is already complete needs no network. Otherwise the request of [`super::plan`] is sent, the indexing
 //! child process takes the pack, and once the tip is complete the shallow boundary and the ref are written (see
-//! [`super::layout`] for what a crash leaves). If the answer is incomplete or unexpected, one more request is sent that
-//! claims no commits as present.
+//! [`super::layout`] for what a crash leaves). If the remote may have rejected the boundary that we chose, it is asked
+//! to choose one. If the answer is incomplete or unexpected, one more request is sent that claims no commit as present.
 
 mod local_state;
+mod receive;
 
 use std::collections::HashSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio_util::sync::CancellationToken;
 
 use super::blocking::blocking;
 use super::closure::closure_beside;
 use super::error::Error;
-use super::index_limiter::IndexLimiter;
-use super::indexer::{Indexer, Job, ObjectTable, Report, Task};
+use super::indexer::Task;
 use super::layout::Layout;
 use super::modules::Held;
 use super::packed_blobs::PackedBlobs;
 use super::plan::{RequestReason, Situation, plan, without_haves};
 use super::repo_kind::{self, RepoKind};
 use super::shared::Shared;
-use super::wire::{self, PackResponse, Request};
+use super::wire::{self, Request};
 use super::{Mirror, Tip};
 use crate::revision::{ObjectId, Revision};
 use local_state::{CompleteTip, Inspection, LocalState, inspect};
-
-/// Buffer size in bytes between the connection and the child process.
-const CHUNK: usize = 64 << 10;
 
 /// The most objects that are expected of the commits since the last fetch: the commits, the changed files, and the
 /// directories above them. A commit of 40 files deep in a tree has 200; a merge of an old branch brings all history.
@@ -152,6 +148,17 @@ impl Mirror {
         held: Held<'_>,
         max_bytes: u64,
     ) -> Result<Revision, Error> {
+        self.fetch_tip(tip, held, max_bytes).await.map_err(|error| match (error, &tip.name) {
+            // The ref is what the operator chose, and can change.
+            (Error::NotACommit { kind, .. }, Some(name)) => {
+                Error::NotACommit { requested: name.clone(), kind }
+            }
+            (error, _) => error,
+        })
+    }
+
+    /// The same. An object that is no commit is named by its id.
+    async fn fetch_tip(&mut self, tip: &Tip, held: Held<'_>, max_bytes: u64) -> Result<Revision, Error> {
         self.recreate_if_removed().await?;
         if self.shared.take_damage() {
             let layout = Arc::clone(&self.layout);
@@ -178,6 +185,18 @@ impl Mirror {
                 Err(error) => tracing::warn!(%error, "the mirror cannot be renewed"),
             }
         }
+        self.fetch_new(tip, now, held, max_bytes).await
+    }
+
+    /// Sends the planned request for a tip that is not complete. If it fails, and another kind of request may succeed,
+    /// sends that.
+    async fn fetch_new(
+        &mut self,
+        tip: &Tip,
+        now: Situation<'_>,
+        held: Held<'_>,
+        max_bytes: u64,
+    ) -> Result<Revision, Error> {
         let (mut request, mut reason) = plan(&now);
         if reason == RequestReason::AssumeParent {
             self.history_shape.note_assumed();
@@ -193,7 +212,15 @@ impl Mirror {
                 }
             }
         }
-        match self.request(&request, reason, held, max_bytes).await {
+        let mut fetched = self.request(&request, reason, held, max_bytes).await;
+        if reason == RequestReason::DeclareShallow
+            && fetched.as_ref().is_err_and(|error| boundary_may_be_wrong(tip, error))
+        {
+            tracing::debug!("what the ref names may not be a commit: the remote chooses the boundary");
+            (request, reason) = plan(&Situation { commit: None, ..now });
+            fetched = self.request(&request, reason, held, max_bytes).await;
+        }
+        match fetched {
             Err(error) if reason != RequestReason::First && fresh_request_may_help(&error) => {
                 tracing::info!(%error, "retrying the fetch without haves");
                 self.request(&without_haves(&now), RequestReason::WithoutHaves, held, max_bytes).await
@@ -307,95 +334,6 @@ impl Mirror {
         }
     }
 
-    /// Receives one pack of at most `max_bytes` into the repository `dir`. Returns the remote's answer, the pack's name
-    /// and, if it is large, the table of its objects.
-    pub(super) async fn receive_into(
-        &mut self,
-        dir: &Path,
-        max_bytes: u64,
-        request: &Request,
-        task: Task,
-    ) -> Result<(PackResponse, String, Option<ObjectTable>), Error> {
-        let job = Job {
-            dir: dir.to_owned(),
-            task,
-            memory: self.options.index_memory,
-            max_bytes,
-            durable: self.options.durable,
-            sandbox: self.options.sandbox,
-        };
-        if let Some(index_limiter) = self.index_limiter.clone() {
-            return self.receive_in_turn(&index_limiter, request, job).await;
-        }
-        let (mut indexer, stdin) = Indexer::start(self.options.indexer.clone(), job, &request.wants).await?;
-        let mut stdin = self.options.received.counting(stdin);
-        let (answer, report) = {
-            let mut report = Box::pin(indexer.report());
-            let mut fetch = Box::pin(self.client.fetch(request, &mut stdin));
-            tokio::select! {
-                answer = &mut fetch => {
-                    drop(fetch);
-                    drop(stdin); // signals end of file to the child
-                    (Some(answer), report.await?)
-                }
-                report = &mut report => (None, report?),
-            }
-        };
-        received_pack(&indexer, request, answer, report)
-    }
-
-    /// Receives one pack while other mirrors may be fetching: the child process is started only when [`IndexLimiter`]
-    /// admits it.
-    async fn receive_in_turn(
-        &mut self,
-        index_limiter: &IndexLimiter,
-        request: &Request,
-        job: Job,
-    ) -> Result<(PackResponse, String, Option<ObjectTable>), Error> {
-        // A request without haves asks for the whole repository, which is likely a large pack. Its turn is taken before
-        // the request is sent, because otherwise the server would have to wait in the middle of the pack.
-        let is_whole = request.haves.is_empty();
-        let early_permit = if is_whole { Some(index_limiter.large().await) } else { None };
-        let (pack, mut incoming) = tokio::io::duplex(CHUNK);
-        let mut pack = self.options.received.counting(pack);
-        let client = &mut self.client;
-        // Dropping `pack` at the end of the fetch signals end of file to the reader.
-        let mut fetch = Box::pin(async move { client.fetch(request, &mut pack).await });
-        let mut beginning = Vec::new();
-        let mut buffered = (&mut incoming).take(IndexLimiter::BUFFERED as u64);
-        let (answer, _) = run_alongside(&mut fetch, buffered.read_to_end(&mut beginning)).await;
-        let _turn = match (early_permit, &answer) {
-            (_, Some(Err(_))) => None,
-            (None, Some(Ok(_))) => Some(index_limiter.small().await),
-            (None, None) => Some(index_limiter.large().await),
-            (early_permit, _) => early_permit,
-        };
-        let answer = match answer {
-            Some(Err(error)) => return Err(with_wanted(request.wants[0], error)),
-            answer => answer,
-        };
-        let (mut indexer, mut stdin) =
-            Indexer::start(self.options.indexer.clone(), job, &request.wants).await?;
-        let (answer, report) = {
-            let mut report = Box::pin(indexer.report());
-            let feed = async move {
-                // If the child stops reading, its report says why.
-                let _ = forward(&beginning, &mut incoming, &mut stdin).await;
-            };
-            let rest = async {
-                match answer {
-                    Some(answer) => answer,
-                    None => fetch.await,
-                }
-            };
-            tokio::select! {
-                (answer, ()) = async { tokio::join!(rest, feed) } => (Some(answer), report.await?),
-                report = &mut report => (None, report?),
-            }
-        };
-        received_pack(&indexer, request, answer, report)
-    }
-
     async fn inspect(
         &self,
         want: ObjectId,
@@ -428,51 +366,16 @@ impl Mirror {
     }
 }
 
-/// Combines the results of the stream and of the child process. `answer` is `None` if the child ended first.
-fn received_pack(
-    indexer: &Indexer,
-    request: &Request,
-    answer: Option<Result<PackResponse, wire::Error>>,
-    (report, table): (Report, Option<ObjectTable>),
-) -> Result<(PackResponse, String, Option<ObjectTable>), Error> {
-    match (answer, report) {
-        (Some(Ok(answer)), Report::Complete { pack, .. }) => Ok((answer, pack, table)),
-        // The stream failed, and the child only saw the end of its input.
-        (Some(Err(error)), Report::Cut | Report::Complete { .. }) => {
-            Err(with_wanted(request.wants[0], error))
-        }
-        // The child failed first, so the stream's pipe was closed.
-        (_, report) => Err(indexer.failure(report)),
-    }
-}
-
-/// Writes `beginning`, then everything from `from`. Not `tokio::io::copy`, which flushes whenever it has to wait.
-async fn forward(
-    beginning: &[u8],
-    from: &mut (impl AsyncRead + Unpin),
-    to: &mut (impl AsyncWrite + Unpin),
-) -> std::io::Result<()> {
-    to.write_all(beginning).await?;
-    let mut chunk = vec![0; CHUNK];
-    loop {
-        match from.read(&mut chunk).await? {
-            0 => return to.flush().await,
-            bytes => to.write_all(&chunk[..bytes]).await?,
-        }
-    }
-}
-
-/// Waits for `second` while also polling `first`. Returns the output of `first` if it completed before `second`.
-async fn run_alongside<A, B>(
-    first: impl Future<Output = A> + Unpin,
-    second: impl Future<Output = B>,
-) -> (Option<A>, B) {
-    let mut second = std::pin::pin!(second);
-    tokio::select! {
-        biased;
-        ended = first => (Some(ended), second.await),
-        ended = &mut second => (None, ended),
-    }
+/// Returns true if the remote may have rejected the request because what the tip names cannot be a boundary: it is no
+/// commit. git lets a branch name commits only; a tag may name a tree, and an id may be that of a tag.
+fn boundary_may_be_wrong(tip: &Tip, error: &Error) -> bool {
+    let is_branch = |name: &String| name == "HEAD" || name.starts_with("refs/heads/");
+    let said_so = match error {
+        Error::Unsent { source, .. } => source.may_be_about_boundary(),
+        Error::Wire(error) => error.may_be_about_boundary(),
+        _ => false,
+    };
+    said_so && !tip.name.as_ref().is_some_and(is_branch)
 }
 
 /// Returns true if a request that claims no commits as present may succeed where this error occurred.
@@ -483,15 +386,5 @@ fn fresh_request_may_help(error: &Error) -> bool {
         Error::Unsent { source, .. } => matches!(**source, wire::Error::Remote { .. }),
         Error::Wire(wire::Error::Unsupported { .. }) => true,
         _ => false,
-    }
-}
-
-/// Adds the wanted object to an error of the remote: no object of the answer was received that could identify it.
-fn with_wanted(wanted: ObjectId, error: wire::Error) -> Error {
-    match error {
-        wire::Error::Remote { .. } | wire::Error::Cut { .. } | wire::Error::Local { .. } => {
-            Error::Unsent { wanted, source: Box::new(error) }
-        }
-        error => error.into(),
     }
 }

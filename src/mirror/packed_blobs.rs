@@ -27,9 +27,15 @@ const OFS_DELTA: u8 = 6;
 /// The type of an object is unknown: its base is given by its id, or the entry type is invalid.
 const UNKNOWN: u8 = 0;
 
-/// The objects that are known to be blobs, sorted. Other objects may be blobs, too.
-#[derive(Debug, Default)]
-pub(super) struct PackedBlobs(Vec<ObjectId>);
+/// The objects that are known to be blobs. Other objects may be blobs, too.
+#[derive(Debug)]
+pub(super) struct PackedBlobs {
+    /// Sorted.
+    ids: Vec<ObjectId>,
+    /// Where the ids of each first two bytes begin in `ids`, and at the end their number: without it most of a lookup is
+    /// waiting for memory.
+    begins: Vec<u32>,
+}
 
 impl PackedBlobs {
     /// Examines packs, given by their indexes. A pack that cannot be read is skipped.
@@ -42,13 +48,22 @@ impl PackedBlobs {
             }
         }
         all.sort_unstable();
-        Self(all)
+        let mut begins = vec![0; (1 << 16) + 1];
+        all.iter().for_each(|id| begins[first_bytes(id) + 1] += 1); // at most OBJECTS_MAX
+        (1..begins.len()).for_each(|at| begins[at] += begins[at - 1]);
+        Self { ids: all, begins }
     }
 
     /// Returns true if an object is known to be a blob.
     pub(super) fn has(&self, id: &ObjectId) -> bool {
-        self.0.binary_search(id).is_ok()
+        let first = first_bytes(id);
+        self.ids[self.begins[first] as usize..self.begins[first + 1] as usize].binary_search(id).is_ok()
     }
+}
+
+/// The first two bytes of an id, as a number.
+fn first_bytes(id: &ObjectId) -> usize {
+    usize::from(id.0[0]) << 8 | usize::from(id.0[1])
 }
 
 /// Finds the blobs of one pack, which may have at most `most` objects.
@@ -180,17 +195,17 @@ mod tests {
             blobs += usize::from(is_blob);
             assert_eq!(found.has(&id.parse().unwrap()), is_blob, "{line}");
         }
-        assert_eq!((blobs, found.0.len()), (60, 60));
+        assert_eq!((blobs, found.ids.len()), (60, 60));
 
         // A truncated or overwritten pack yields no wrong blobs.
         let pack = indexes[0].with_extension("pack");
         let whole = std::fs::read(&pack).unwrap();
         std::fs::remove_file(&pack).unwrap();
         std::fs::write(&pack, &whole[..20]).unwrap();
-        assert!(PackedBlobs::of(&indexes).0.len() <= 1);
+        assert!(PackedBlobs::of(&indexes).ids.len() <= 1);
         std::fs::write(&pack, vec![0; whole.len()]).unwrap();
-        assert_eq!(PackedBlobs::of(&indexes).0, []);
+        assert_eq!(PackedBlobs::of(&indexes).ids, []);
         std::fs::write(&pack, vec![0xff; whole.len()]).unwrap();
-        assert_eq!(PackedBlobs::of(&indexes).0, []);
+        assert_eq!(PackedBlobs::of(&indexes).ids, []);
     }
 }

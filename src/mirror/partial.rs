@@ -26,7 +26,7 @@ use super::object_error::ObjectError;
 use super::odb::ObjectReader;
 use super::repo_kind;
 use super::sparse::Patterns;
-use super::tree::{Budget, DIRECTORY, FORMAT, LINK, REGULAR, lines, push_name};
+use super::tree::{Budget, DIRECTORY, FORMAT, LINK, OpenTree, REGULAR, push_name};
 use super::wire::Request;
 use super::{Mirror, Selection};
 use crate::payload::{Limits, Refusal, Rule, escaped};
@@ -147,9 +147,8 @@ fn absent(
     let budget = Budget::new(revision, top, limits.entries, patterns.is_some(), cancel);
     let found = Vec::new();
     let path = Vec::new();
-    let mut walk =
-        Walk { reader, patterns, needs_all_trees, budget, revision, limits, found, path, depth: 0 };
-    walk.tree(top, patterns.is_none())?;
+    let mut walk = Walk { reader, patterns, needs_all_trees, budget, revision, limits, found, path };
+    walk.all(top)?;
     walk.found.sort_unstable();
     walk.found.dedup();
     Ok(walk.found)
@@ -164,51 +163,76 @@ struct Walk<'a> {
     limits: Limits,
     found: Vec<ObjectId>,
     path: Vec<u8>,
-    /// The number of path components of the directory that the walk is in.
-    depth: u32,
 }
 
-impl Walk<'_> {
-    fn tree(&mut self, id: ObjectId, inherited: bool) -> Result<(), Error> {
-        let reader = self.reader;
-        let revision = self.revision;
-        let damaged = |error| Error::damaged(revision, error);
-        if !reader.has(&id) {
-            return self.add_absent(id);
-        }
-        let (tree, held) = self.budget.hold(reader, &id, &self.path)?;
-        let lines = lines(&id, tree.data()).map_err(damaged)?;
-        self.budget.enter(reader, &id, &self.path, lines.len())?;
-        for line in lines {
-            let end = push_name(&mut self.path, line.name);
+/// A directory that the walk is in, the top included.
+struct OpenDir<'a> {
+    tree: OpenTree<'a>,
+    /// Whether the patterns select it. An entry that no pattern matches inherits that.
+    inherited: bool,
+    /// The length of the path of its parent.
+    parent_len: usize,
+}
+
+impl<'a> Walk<'a> {
+    /// Walks the tree `top` and all trees below it that are present. Not recursive: the stack of a thread has room for
+    /// a few hundred levels in a debug build, and `--max-path-depth` may allow a thousand.
+    fn all(&mut self, top: ObjectId) -> Result<(), Error> {
+        let mut open = Vec::from_iter(self.open(top, self.patterns.is_none(), 0)?);
+        while let Some(dir) = open.last_mut() {
+            let Some(line) = dir.tree.next_line() else {
+                if let Some(left) = open.pop() {
+                    self.path.truncate(left.parent_len);
+                    self.budget.close(left.tree);
+                }
+                continue;
+            };
+            let parent_len = push_name(&mut self.path, line.name);
             let wanted = self
                 .patterns
-                .is_none_or(|patterns| patterns.selects(&self.path, line.matches_as_dir(), inherited));
-            match line.mode & FORMAT {
-                DIRECTORY if self.needs_below(wanted) => self.below(line.id, wanted)?,
-                REGULAR | LINK if wanted && !reader.has(&line.id) => self.add_absent(line.id)?,
-                _ => {}
+                .is_none_or(|patterns| patterns.selects(&self.path, line.matches_as_dir(), dir.inherited));
+            let (mode, id) = (line.mode & FORMAT, line.id);
+            let entered = match mode {
+                // The depth of a directory is the number of directories above it, the top included.
+                DIRECTORY if self.needs_below(wanted) => {
+                    if open.len() > self.limits.depth as usize {
+                        return Err(self.refused(Rule::Depth { limit: self.limits.depth }));
+                    }
+                    self.open(id, wanted, parent_len)?
+                }
+                REGULAR | LINK if wanted && !self.reader.has(&id) => {
+                    self.add_absent(id)?;
+                    None
+                }
+                _ => None,
+            };
+            match entered {
+                Some(dir) => open.push(dir),
+                None => self.path.truncate(parent_len),
             }
-            self.path.truncate(end);
         }
-        self.budget.release(held);
         Ok(())
+    }
+
+    /// Enters a tree. An absent one is recorded instead.
+    fn open(
+        &mut self,
+        tree: ObjectId,
+        inherited: bool,
+        parent_len: usize,
+    ) -> Result<Option<OpenDir<'a>>, Error> {
+        if !self.reader.has(&tree) {
+            self.add_absent(tree)?;
+            return Ok(None);
+        }
+        let tree = self.budget.open(self.reader, &tree, &self.path)?;
+        Ok(Some(OpenDir { tree, inherited, parent_len }))
     }
 
     /// Whether the tree of the directory at the walk's path is needed.
     fn needs_below(&self, wanted: bool) -> bool {
         self.needs_all_trees
             || self.patterns.is_none_or(|patterns| patterns.may_select_below(&self.path, wanted))
-    }
-
-    fn below(&mut self, id: ObjectId, inherited: bool) -> Result<(), Error> {
-        if self.depth == self.limits.depth {
-            return Err(self.refused(Rule::Depth { limit: self.limits.depth }));
-        }
-        self.depth += 1;
-        self.tree(id, inherited)?;
-        self.depth -= 1;
-        Ok(())
     }
 
     fn refused(&self, rule: Rule) -> Error {

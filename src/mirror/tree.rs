@@ -308,9 +308,47 @@ impl Budget {
         self.held -= bytes;
     }
 
+    /// Reads a tree that the walk enters, and counts it. To be passed to [`Budget::close`] when the walk leaves it.
+    pub(super) fn open<'r>(
+        &mut self,
+        reader: &'r ObjectReader<'_>,
+        id: &ObjectId,
+        path: &[u8],
+    ) -> Result<OpenTree<'r>, Error> {
+        let (object, held) = self.hold(reader, id, path)?;
+        let lines = lines(id, object.data()).map_err(|error| Error::damaged(self.revision, error))?.len();
+        self.enter(reader, id, path, lines)?;
+        Ok(OpenTree { object, next: 0, held })
+    }
+
+    /// To be called when the walk leaves a tree that [`Budget::open`] returned.
+    pub(super) fn close(&mut self, tree: OpenTree<'_>) {
+        self.release(tree.held);
+    }
+
     fn too_many(&self, path: &[u8]) -> Error {
         let rule = Rule::Entries { limit: self.limit };
         Refusal { revision: self.revision, path: escaped(path), rule }.into()
+    }
+}
+
+/// A tree that a walk is in, and how far it has come. A walk with a `Vec` of these instead of a recursive function does
+/// not need more of the thread's stack for a deeper tree.
+pub(super) struct OpenTree<'r> {
+    object: Object<'r>,
+    /// The offset of the next entry.
+    next: usize,
+    /// Bytes to release when the walk leaves the tree.
+    held: usize,
+}
+
+impl OpenTree<'_> {
+    /// The next entry.
+    pub(super) fn next_line(&mut self) -> Option<Line<'_>> {
+        let raw = self.object.data();
+        let (line, rest) = split(&raw[self.next..])?; // `Budget::open` checked that all entries are well-formed
+        self.next = raw.len() - rest.len();
+        Some(line)
     }
 }
 

@@ -330,6 +330,49 @@ fn a_tag_of_something_else_is_refused_by_name() {
     assert!(!error.is_transient());
 }
 
+/// A mirror that holds a commit declares the next one as its boundary. If that is no commit, git's answer just ends,
+/// and over HTTP nothing says why.
+#[test]
+fn a_tag_of_something_else_is_refused_by_name_also_if_a_commit_is_held() {
+    use common::http_backend::{HttpBackend, Kind};
+    let bench = Bench::new("main");
+    let remote = &bench.world.remote;
+    remote.commit(&wide());
+    let other = remote.commit_on("refs/heads/other", &Files::new().file("f", "only here"));
+    let [tree, blob] = [format!("{other}^{{tree}}"), format!("{other}:f")];
+    let tag = |name: &str, target: &str| {
+        let identity = ["-c", "user.name=a", "-c", "user.email=a@example.com"];
+        remote.git(&[&identity[..], &["tag", "-a", "-m", "x", name, target]].concat());
+        remote.git(&["rev-parse", name])
+    };
+    remote.git(&["tag", "light", &tree]);
+    tag("of-tree", &tree);
+    tag("of-blob", &blob);
+    tag("outer", "of-tree");
+    let id = tag("of-commit", &other);
+    let server = HttpBackend::start(bench.world.dir(), Kind::default());
+    for (dir, url) in [("local", bench.options.wire.remote.clone()), ("http", server.url("remote"))] {
+        let mut options = bench.options.clone();
+        options.dir = bench.world.dir().join(dir);
+        options.wire = wire::Options::new(url);
+        let held = update(&mut Mirror::open(options.clone()).unwrap(), &[]);
+        let mut follow = |asked: &str| {
+            options.followed = asked.parse().unwrap();
+            try_update(&mut Mirror::open(options.clone()).unwrap(), &[held])
+        };
+        for (name, kind) in [("light", "tree"), ("of-tree", "tree"), ("of-blob", "blob"), ("outer", "tree")] {
+            let error = follow(name).unwrap_err();
+            let expected = format!("refs/tags/{name} names a {kind}, not a commit");
+            assert_eq!(error.to_string(), expected, "{dir}");
+            assert!(error.is_refusal(), "{error:?}");
+        }
+        let error = follow(&remote.git(&["rev-parse", &tree])).unwrap_err();
+        assert!(matches!(&error, Error::NotACommit { kind, .. } if kind == "tree"), "{error:?}");
+        // The id of a tag is followed to the commit.
+        assert_eq!(follow(&id).unwrap(), revision(&other), "{dir}");
+    }
+}
+
 #[test]
 fn a_commit_id_is_fetched_once_and_then_needs_nobody() {
     let bench = Bench::new("main");

@@ -411,6 +411,35 @@ fn a_family_that_never_ends_is_refused_soon_and_leaves_nothing_behind() {
     assert!(refused(&|options| options.max_bytes = 4_000).contains("--max-mirror-bytes"));
 }
 
+/// One repository whose commits contain the one before them twice: fourteen levels have thirty thousand submodules.
+#[test]
+fn a_repository_that_contains_itself_is_published_or_refused_by_the_number_of_all_levels_together() {
+    let family = Family::new(&["sub"]);
+    let mut levels = vec![family.commit("sub", &Files::new().file("f", "leaf"))];
+    for level in 0..14 {
+        let twice = [("a", "../sub", &*levels[level]), ("b", "../sub", &*levels[level])];
+        let next = family.commit("sub", &with(Files::new().file("f", level.to_string()), &twice));
+        levels.push(next);
+    }
+    let remote = &family.bench.world.remote;
+    remote.commit(&with(Files::new(), &[("kept", "../sub", &levels[2])]));
+    let mut mirror = family.bench.open();
+    let good = update(&mut mirror, &[]);
+    let shown =
+        "kept/a/a/f=leaf kept/a/b/f=leaf kept/a/f=0 kept/b/a/f=leaf kept/b/b/f=leaf kept/b/f=0 kept/f=1";
+    assert_eq!(family.shown(&mirror, good), shown);
+    remote.commit(&with(Files::new(), &[("kept", "../sub", &levels[2]), ("never", "../sub", &levels[14])]));
+    let received = mirror.received_bytes();
+    let error = try_update(&mut mirror, &[good]).unwrap_err();
+    let Error::Refused(refusal) = &error else { panic!("{error:?}") };
+    assert!(refusal.path.starts_with("never/"), "{error}");
+    assert!(error.to_string().ends_with("the revision has more than 1000 submodules"), "{error}");
+    assert!(error.hints().iter().any(|hint| hint.starts_with("--submodules=off")), "{:?}", error.hints());
+    assert!(mirror.received_bytes() - received < 20_000, "one small pack for each level");
+    assert_eq!(kept(family.bench.dir()), ["kept"], "what only the refused revision has is gone");
+    assert_eq!(family.shown(&mirror, good), shown);
+}
+
 /// The names in the directory of a mirror's submodules.
 fn kept(mirror: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(mirror.join("modules")).unwrap();

@@ -66,7 +66,7 @@ impl Error {
             Self::Incomplete { .. } => {
                 one("the remote's repository may be damaged: `git fsck` there shows it")
             }
-            Self::NotACommit { .. } => one("only commits, and tags of commits, can be published"),
+            Self::NotACommit { .. } => one("choose a branch, a tag of a commit, or a commit"),
             Self::IndexMemory { .. } => {
                 one("if the repository is yours and really that large, raise --index-memory")
             }

@@ -104,16 +104,20 @@ pub(super) type Fetching<'a> = Pin<Box<dyn Future<Output = Result<(), Error>> + 
 
 impl Mirror {
     /// Ensures that the mirrors hold the submodules of a revision, recursively if configured, within the limits for all
-    /// of them together. The revision itself must be in the mirror. Their packs are measured with their garbage, which
-    /// must not count when a revision is refused.
+    /// of them together, in two passes if a commit has several paths (see `allowance`). The revision itself must be in
+    /// the mirror. Their packs are measured with their garbage, which must not count when a revision is refused.
     pub(super) async fn fetch_modules_without_garbage(
         &mut self,
         revision: Revision,
         held: Held<'_>,
     ) -> Result<(), Error> {
         loop {
-            let mut allowance = Allowance::of(&self.options);
-            let fetched = self.fetch_modules(revision, held, &mut allowance).await;
+            let mut allowance = Allowance::of_first_pass(&self.options);
+            let mut fetched = self.fetch_modules(revision, held, &mut allowance).await;
+            if fetched.is_ok() && allowance.has_skipped() {
+                allowance = Allowance::of(&self.options);
+                fetched = self.fetch_modules(revision, held, &mut allowance).await;
+            }
             if fetched.is_ok() || !allowance.is_spent() {
                 return fetched;
             }
@@ -164,6 +168,9 @@ impl Mirror {
         for link in links {
             let url =
                 self.address(&link).map_err(|why| refuse(&link, Rule::Submodule { why: why.to_string() }))?;
+            if allowance.skip(link.commit).map_err(|rule| refuse(&link, rule))? {
+                continue;
+            }
             // In the order of `held`: newest first.
             let same = before.iter().filter(|(_, old)| old.name == link.name);
             let is_of_remote = |(of, old): &&(Revision, Link)| {
@@ -194,7 +201,7 @@ impl Mirror {
             // Before any return: what was received counts, whether or not it is of use.
             self.received += child.received_bytes() - received_before;
             done?;
-            allowance.leave();
+            allowance.leave(link.commit);
         }
         Ok(())
     }

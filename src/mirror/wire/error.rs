@@ -395,6 +395,21 @@ impl Error {
         }
     }
 
+    /// Returns true if the remote may have rejected the boundary of the request. git's message on that goes to its
+    /// standard error, which HTTP and git:// do not transmit: the answer just ends.
+    pub(in crate::mirror) fn may_be_about_boundary(&self) -> bool {
+        let is_about_it = |said: &str| said.contains("shallow");
+        match self {
+            Self::Cut { said, .. } => said.is_empty() || is_about_it(said),
+            Self::Remote { said, .. } => is_about_it(said),
+            Self::Ssh { source, .. } => match &**source {
+                ssh::Error::Command { said, .. } => said.as_deref().is_none_or(is_about_it),
+                _ => false,
+            },
+            _ => false,
+        }
+    }
+
     /// The pause that the server asked for (`Retry-After`), capped so that one response cannot stop us for a day.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {

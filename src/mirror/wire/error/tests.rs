@@ -138,6 +138,29 @@ fn what_a_server_lacks_is_hinted_at_by_the_setting_that_allows_it() {
 }
 
 #[test]
+fn a_boundary_that_is_rejected_is_known_by_words_or_silence() {
+    let remote = || "git.example.com/x".to_owned();
+    let cut = |said: &str| Error::Cut { remote: remote(), doing: "waiting", said: said.to_owned() };
+    let reported = |said: &str| Error::Remote { remote: remote(), said: said.to_owned() };
+    let over_ssh = |said: Option<&str>| Error::Ssh {
+        remote: remote(),
+        source: Box::new(ssh::Error::Command {
+            server: remote(),
+            command: "git-upload-pack".into(),
+            status: "exit status 128".into(),
+            said: said.map(str::to_owned),
+        }),
+    };
+    let words = "fatal: invalid shallow object 70dce20f";
+    for error in [cut(""), cut(words), reported(words), over_ssh(Some(words)), over_ssh(None)] {
+        assert!(error.may_be_about_boundary(), "{error}");
+    }
+    for error in [cut("fatal: no memory"), reported("not our ref"), over_ssh(Some("no such repository"))] {
+        assert!(!error.may_be_about_boundary(), "{error}");
+    }
+}
+
+#[test]
 fn errors_that_need_an_operator_are_not_transient() {
     let transient = |error: &Error| error.is_transient();
     let lasting: Vec<_> =

@@ -1,0 +1,37 @@
+//! Missing objects, and objects of another type than expected: damage of the mirror, which the next fetch repairs.
+
+use super::model;
+use crate::mirror::Error;
+use crate::mirror::fixture::{Fixture, everything};
+use crate::revision::{ObjectId, Revision};
+
+#[test]
+fn a_revision_that_was_never_there_is_no_damage() {
+    let fixture = Fixture::new();
+    let there = fixture.commit_of(&model(&[("a", "1")]));
+    assert!(fixture.objects().holds(there));
+    assert!(!fixture.objects().holds(Revision(ObjectId([7; 20]))));
+    assert!(!fixture.shared.take_damage());
+}
+
+#[test]
+fn a_missing_object_is_damage_and_names_itself() {
+    let fixture = Fixture::new();
+    let revision = fixture.commit_of(&model(&[("a/b", "gone"), ("c", "there")]));
+    let id = fixture.blob(b"gone");
+    fixture.lose(id);
+    let error = fixture.objects().payload(revision, &everything()).unwrap_err();
+    let source = std::error::Error::source(&error).unwrap().to_string();
+    assert!(matches!(error, Error::Damaged { .. }) && source.contains(&id.to_string()), "{error}: {source}");
+    assert!(error.is_transient(), "the next fetch mends it");
+    assert!(fixture.shared.take_damage(), "the next fetch knows");
+}
+
+#[test]
+fn a_tree_where_a_blob_should_be_is_damage() {
+    let fixture = Fixture::new();
+    let tree = fixture.tree(&[]);
+    let revision = fixture.commit(fixture.tree(&[("100644", b"a", tree)]), &[]);
+    let error = fixture.objects().payload(revision, &everything()).unwrap_err();
+    assert!(matches!(error, Error::Damaged { .. }), "{error}");
+}
