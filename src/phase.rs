@@ -1,9 +1,10 @@
 //! The status record of a running sync, and its parts: attempts, generations, hooks, sources, ConfigMap targets. It is
 //! what `/status`, the page and `treeswap status` show, and its serialized form is described in
-//! `docs/reference/status.md`. The sync's state machine is in [`machine`]. No I/O here; the clock is read only to
-//! stamp a [`LastAnswer`] and for the liveness deadline.
+//! `docs/reference/status.md`. The sync's state machine is in [`machine`]; [`spare`] says when the spare is prepared
+//! after a failure. No I/O here; the clock is read only to stamp a [`LastAnswer`] and for the liveness deadline.
 
 pub mod machine;
+pub mod spare;
 
 use std::time::Duration;
 
@@ -170,17 +171,18 @@ pub struct HookStatus {
     pub last_success: Option<Timestamp>,
 }
 
-/// The attempt that is running.
+/// The attempt or the delivery that is running.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Progress {
-    /// When the attempt began.
+    /// When it began.
     pub since: Timestamp,
-    /// Its current stage: repair, select, resolve, fetch, export, gate, publish.
+    /// Its current stage: repair, select, resolve, fetch, export, gate, publish; of a delivery of ConfigMaps: resolve,
+    /// plan, apply.
     pub stage: String,
     /// The stage as a phrase.
     pub what: String,
-    /// Bytes of packs received by this attempt so far.
+    /// Bytes of packs it has received so far.
     pub fetched_bytes: u64,
 }
 
@@ -381,6 +383,9 @@ pub struct Status {
     /// The last delivery of ConfigMaps that ended, if there is a root as well.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_delivery: Option<Attempt>,
+    /// The running delivery of ConfigMaps, once it has taken longer than half a second, if there is a root as well.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delivery_progress: Option<Progress>,
     /// The last attempt at each target. A root keeps these in a separate file.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub targets: Vec<TargetStatus>,
@@ -463,3 +468,6 @@ impl Status {
         clock::monotonic().as_millis() <= u128::from(self.alive_until_ms)
     }
 }
+
+#[cfg(test)]
+mod tests;

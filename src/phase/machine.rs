@@ -396,6 +396,7 @@ mod tests {
             machine.due().unwrap()
         };
         assert_eq!(wait(60), S(60), "a trigger does not shorten it");
+        assert_eq!(wait(15 * 60), S(15 * 60));
         assert_eq!(wait(1_000_000), RETRY_AFTER_CEILING);
         assert_eq!(wait(0), MIN_RETRY_DELAY);
     }
@@ -463,5 +464,35 @@ mod tests {
             assert!(!end(&mut machine, success));
         }
         assert!(end(&mut machine, false), "the third in a row");
+    }
+
+    #[test]
+    fn no_trigger_asks_for_an_attempt_once_none_may_follow() {
+        let parked = one_per_phase().pop().unwrap();
+        let mut draining = parked.clone();
+        draining.drain();
+        let one_failure = FailureLimits { failures: None, init_failures: Some(1) };
+        let mut given_up = Machine::new(timing(), one_failure, S(0), None);
+        given_up.start(S(0));
+        given_up.fail(S(0), UNAVAILABLE, MIDDLE);
+        for mut machine in [parked, draining, given_up] {
+            assert!(!machine.trigger(Trigger::Webhook), "{}", name(machine.phase));
+            assert_eq!(machine.due(), None);
+        }
+    }
+
+    #[test]
+    fn the_period_is_known_in_every_phase() {
+        assert!(one_per_phase().iter().all(|machine| machine.period() == S(10)));
+    }
+
+    #[cfg(debug_assertions)]
+    #[test]
+    #[should_panic = "no attempt runs"]
+    fn an_attempt_does_not_end_twice() {
+        let mut machine = Machine::new(timing(), NO_LIMITS, S(0), None);
+        machine.start(S(0));
+        machine.unchanged(S(1), MIDDLE);
+        machine.unchanged(S(2), MIDDLE);
     }
 }

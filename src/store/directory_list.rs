@@ -51,14 +51,6 @@ impl DirectoryList {
     }
 }
 
-impl<'p> FromIterator<&'p [u8]> for DirectoryList {
-    fn from_iter<I: IntoIterator<Item = &'p [u8]>>(paths: I) -> Self {
-        let mut list = Self::default();
-        paths.into_iter().for_each(|path| list.push(path));
-        list
-    }
-}
-
 /// A pass over a list. No `Iterator`: each path replaces the one before.
 pub(super) struct Paths<'l> {
     rest: &'l [u8],
@@ -83,6 +75,12 @@ mod tests {
     use super::super::stamps::DIRS_MAX;
     use super::*;
 
+    fn list<P: AsRef<str>>(paths: &[P]) -> DirectoryList {
+        let mut list = DirectoryList::default();
+        paths.iter().for_each(|path| list.push(path.as_ref().as_bytes()));
+        list
+    }
+
     #[test]
     fn paths_come_back_in_their_order_and_take_little_memory_if_they_begin_alike() {
         let long = "x".repeat(70_000);
@@ -90,13 +88,13 @@ mod tests {
             ["a", "a/b", "a/b/c", "a/bc", "a", "", "b\u{e4}", "b", &format!("{long}y"), &format!("{long}z")];
         let near: Vec<String> = (0..1000).map(|number| format!("config/organisation/{number:04}")).collect();
         let all: Vec<&str> = odd.into_iter().chain(near.iter().map(String::as_str)).collect();
-        let list: DirectoryList = all.iter().map(|path| path.as_bytes()).collect();
+        let list = list(&all);
         let mut paths = list.paths();
         for path in &all {
             assert_eq!(paths.next().map(CStr::to_bytes), Some(path.as_bytes()));
         }
         assert!(paths.next().is_none());
-        let near: DirectoryList = near.iter().map(|path| path.as_bytes()).collect();
+        let near = self::list(&near);
         assert!(near.size() < 5_000, "{}", near.size());
     }
 
@@ -105,7 +103,7 @@ mod tests {
         let path =
             |number: usize| format!("ci-operator/config/organisation-{:05}/repository-{number}", number / 12);
         let all: Vec<String> = (0..300_000).map(path).collect();
-        let list: DirectoryList = all.iter().map(|path| path.as_bytes()).collect();
+        let list = list(&all);
         assert!(list.size() < DIRS_MAX, "{}", list.size());
     }
 }

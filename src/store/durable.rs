@@ -18,7 +18,7 @@ pub(super) const MAX_SINGLE_SYNCS: usize = 64;
 
 /// What has to be synced to make a tree durable.
 #[derive(Clone, Debug)]
-pub enum Unsynced {
+pub(super) enum Unsynced {
     /// Too many files: the whole file system is synced.
     Many,
     /// These files and directories, relative to the staged directory.
@@ -33,7 +33,7 @@ pub enum Unsynced {
 
 impl Unsynced {
     /// What to sync after [`super::stage::write`].
-    pub fn after_write(payload: &Payload) -> Self {
+    pub(super) fn after_write(payload: &Payload) -> Self {
         if payload.entries.len() > MAX_SINGLE_SYNCS {
             return Self::Many;
         }
@@ -87,7 +87,7 @@ impl Unsynced {
     }
 
     /// What to sync after a delta was applied to a tree that had been synced.
-    pub fn after_delta(delta: &Delta) -> Self {
+    pub(super) fn after_delta(delta: &Delta) -> Self {
         if delta.written.len() + delta.removed.len() > MAX_SINGLE_SYNCS {
             return Self::Many;
         }
@@ -108,7 +108,11 @@ impl Unsynced {
 
 /// Makes a staged directory durable: afterwards a power cut cannot lose its files or their content. Does nothing with
 /// [`Durability::None`].
-pub fn make_durable(top: BorrowedFd<'_>, durability: Durability, unsynced: &Unsynced) -> Result<(), Error> {
+pub(super) fn make_durable(
+    top: BorrowedFd<'_>,
+    durability: Durability,
+    unsynced: &Unsynced,
+) -> Result<(), Error> {
     match (durability, unsynced) {
         (Durability::None, _) => Ok(()),
         (Durability::Syncfs, Unsynced::Many) => {

@@ -11,9 +11,9 @@ use tracing::debug;
 
 use super::Error;
 use super::linkable::{Linkable, link_file, user};
-use super::stage::{self, Modes, UNCHECKED_MAX, check_cancelled, io_error};
+use super::stage::{self, Modes, io_error};
 use super::stamps::{self, Stamps};
-use super::tree_walk::{self, Directory, End, Visitor};
+use super::tree_walk::{self, Directory, End, StopCheck, Visitor, end_listing};
 use crate::fsx;
 use crate::payload::join;
 
@@ -42,10 +42,10 @@ pub(super) fn link_tree(
     let since = stamps::file_system_time(parent).map_err(failed())?;
     let from = source.top.try_clone_to_owned().map_err(failed())?;
     let top = fsx::make_dir(parent, name, modes.dir).map_err(failed())?;
-    let user = user();
-    let linker = TreeLinker { stamps: source.stamps, modes, user, cancel };
+    let linker = TreeLinker { stamps: source.stamps, modes, user: user() };
     let to = top.try_clone().map_err(failed())?;
-    let walked = tree_walk::walk(Pair { from, to }, &linker, tree_walk::threads(), Some(stamps::DIRS_MAX))?;
+    let (threads, paths_max) = (tree_walk::threads(), Some(stamps::DIRS_MAX));
+    let walked = tree_walk::walk(Pair { from, to }, &linker, threads, paths_max, cancel)?;
     match walked.end {
         None => {}
         Some(End::At(path)) => {
@@ -65,7 +65,6 @@ struct TreeLinker<'s> {
     stamps: &'s Stamps,
     modes: Modes,
     user: u32,
-    cancel: &'s CancellationToken,
 }
 
 /// A directory, and the new one that its entries are linked into.
@@ -99,10 +98,10 @@ impl Visitor for TreeLinker<'_> {
     fn visit(
         &self,
         dir: &Directory<Pair>,
+        stop: &mut StopCheck<'_>,
         below: &mut Vec<CString>,
         count: &mut Count,
     ) -> Result<Option<Vec<u8>>, Error> {
-        check_cancelled(self.cancel)?;
         let Directory { dir: Pair { from, to }, path, level } = dir;
         let stat = rustix::fs::fstat(from).map_err(io_error("stat", path))?;
         let is_ours = if *level == 0 { self.stamps.accepts_top(&stat) } else { self.stamps.accepts(&stat) };
@@ -111,21 +110,20 @@ impl Visitor for TreeLinker<'_> {
         }
         count.entries += u64::from(*level > 0);
         let mut refused = None;
-        let mut seen = 0;
         let listed = fsx::each(from, |name, kind| {
-            seen += 1;
-            if seen % UNCHECKED_MAX == 0 && self.cancel.is_cancelled() {
-                return Err(io::ErrorKind::Interrupted.into());
-            }
+            stop.at_name()?;
             if kind == FileType::Directory {
                 below.push(name.to_owned());
-            } else if refused.is_none() && !self.entry(from.as_fd(), name, to.as_fd(), count)? {
+            } else if !self.entry(from.as_fd(), name, to.as_fd(), count)? {
                 refused = Some(join(path, name.to_bytes()));
+                return Err(end_listing());
             }
             Ok(())
         });
-        check_cancelled(self.cancel)?;
-        listed.map_err(io_error("link the files in", path))?;
+        if refused.is_none() {
+            stop.check()?;
+            listed.map_err(io_error("link the files in", path))?;
+        }
         Ok(refused)
     }
 }

@@ -10,7 +10,7 @@
 //! | `lock`, `state`, `ledger`, `error` | the writer's lock, the records of generations, the ledger file, errors |
 //! | `stage`, `carry`, `durable` | write a tree, change a tree by a delta, sync it |
 //! | `staged`, `staging_dir` | staged generations and their directories |
-//! | `spare`, `spare_slot` | the spare and its preparation in the background |
+//! | `spare`, `spare_slot`, `spare_task` | the spare, its place, its preparation in the background |
 //! | `recycle`, `retired`, `linkable`, `link_tree` | reuse of retired generations, hard links between generations |
 //! | `tree_walk`, `directory_list` | visit a tree on several threads, list its directories |
 //! | `stamps`, `journal`, `scrub` | detect foreign writes by ctimes, check the current generation for them |
@@ -23,7 +23,7 @@
 
 mod carry;
 mod directory_list;
-pub mod durable;
+mod durable;
 #[cfg(any(test, fuzzing))]
 #[path = "../../tests/fuzz/targets/state.rs"]
 pub(crate) mod fuzz;
@@ -46,9 +46,10 @@ mod recover;
 mod recycle;
 mod retired;
 mod scrub;
-pub mod spare;
+mod spare;
 mod spare_slot;
-pub mod stage;
+mod spare_task;
+mod stage;
 mod staged;
 mod staging_dir;
 mod stamps;
@@ -97,7 +98,7 @@ pub use publish::Ready;
 pub use recycle::SpareCheck;
 pub use retired::RetiredTree;
 pub use scrub::{Scrub, Scrubbed};
-pub use spare_slot::SpareTask;
+pub use spare_task::SpareTask;
 pub use staged::Staged;
 
 /// Whether a publication survives a power cut.

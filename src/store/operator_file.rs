@@ -3,8 +3,8 @@
 //!
 //! Authors of commits choose names. In the kubelet's layout every name in the root that does not start with `..` may
 //! become a root link into the published generation; in git-sync's layout the published link is one. Through a path
-//! with such a name, a commit could choose which file is opened. Such paths are refused twice: lexically when the
-//! configuration is read, and at every use by what the directory then resolves to.
+//! with such a name, a commit could choose which file is opened. Such paths are refused when the configuration is read,
+//! by their text and by what the directory resolves to, and by the latter again at every use.
 //!
 //! No symlink is followed in the last component or in a resolved path. An [`OperatorFile`]'s old content is replaced,
 //! not overwritten in place. Only regular files are removed, and opening never blocks on a named pipe.
@@ -199,6 +199,21 @@ impl OperatorFile {
         &self.path
     }
 
+    /// Checks what the path resolves to now: a symbolic link on the way may lead into a generation. Every use checks
+    /// that as well, and reports what cannot be found out here.
+    ///
+    /// # Errors
+    /// Why the file may not be there, in words that follow the path.
+    pub fn check_now(&self) -> Result<(), String> {
+        match self.resolve() {
+            // Our own errors have this kind, those of system calls never.
+            Err(error) if error.kind() == io::ErrorKind::Other => {
+                Err(format!("by what it resolves to, {error}"))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Creates the file, or sets its times to now. Missing directories are created.
     ///
     /// # Errors
@@ -285,8 +300,8 @@ impl OperatorFile {
         }
     }
 
-    /// Opens the file's directory. Missing directories are created if `make` is set; otherwise the result is `None`.
-    fn directory(&self, make: bool) -> io::Result<Option<OwnedFd>> {
+    /// Resolves the file's directory: its existing part, and the rest below that. Refuses what may not be there.
+    fn resolve(&self) -> io::Result<(PathBuf, &Path)> {
         let parent = self.path.parent().unwrap_or(Path::new("/"));
         let there = parent.ancestors().find_map(|there| match std::fs::canonicalize(there) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
@@ -295,6 +310,12 @@ impl OperatorFile {
         let Some((there, resolved)) = there.transpose()? else { return Err(Errno::NOENT.into()) };
         let missing = parent.strip_prefix(there).map_err(io::Error::other)?;
         self.check(&resolved, &missing.join(&self.name))?;
+        Ok((resolved, missing))
+    }
+
+    /// Opens the file's directory. Missing directories are created if `make` is set; otherwise the result is `None`.
+    fn directory(&self, make: bool) -> io::Result<Option<OwnedFd>> {
+        let (resolved, missing) = self.resolve()?;
         if !make && missing != Path::new("") {
             return Ok(None);
         }

@@ -5,7 +5,7 @@
 
 use std::ffi::OsStr;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::FileType;
 
@@ -13,10 +13,10 @@ use crate::fsx::{self, Flush};
 use crate::store::names::{DIR_MODE, QUARANTINE};
 
 /// Moves `name` in `from` to a new name in `to`, and returns the new name.
-pub(super) fn move_to(from: &OwnedFd, name: &OsStr, to: &OwnedFd, prefix: &str) -> io::Result<String> {
+pub(super) fn move_to(from: impl AsFd, name: &OsStr, to: &OwnedFd, prefix: &str) -> io::Result<String> {
     loop {
         let new = fsx::unique(prefix);
-        match fsx::rename_new(from, name, to, new.as_str()) {
+        match fsx::rename_new(from.as_fd(), name, to, new.as_str()) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {} // made by an earlier process
             moved => return moved.map(|()| new),
         }

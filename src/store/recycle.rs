@@ -24,7 +24,8 @@ use super::retired::{
     RETIRED, ReadyTree, RetiredGeneration, RetiredTree, SlotTree, StampedSpare, log_not_recycled,
 };
 use super::spare::{self, SpareRecord, TREE};
-use super::spare_slot::{SpareSlot, SpareTask};
+use super::spare_slot::SpareSlot;
+use super::spare_task::SpareTask;
 use super::stamps::{self, Paths, Stamps};
 use super::{Durability, Error, Spare, Store};
 use crate::clock::Now;

@@ -40,30 +40,30 @@ const MAX_RECORD: u64 = 64 << 10;
 
 /// The record of a ready spare.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct SpareRecord {
+pub(super) struct SpareRecord {
     /// The object id of its tree.
-    pub tree: ObjectId,
+    pub(super) tree: ObjectId,
     /// Digest of the settings that shaped it, as in [`GenerationRecord::selection_digest`].
     #[serde(rename = "selection")]
-    pub selection_digest: String,
+    pub(super) selection_digest: String,
     /// True if it is writable by the group.
-    pub group_write: bool,
+    pub(super) group_write: bool,
     /// Sum of its files' sizes, in bytes. Includes files that are hard links to a generation's.
-    pub bytes: u64,
+    pub(super) bytes: u64,
     /// Number of files, symlinks and directories in it.
-    pub entries: u64,
+    pub(super) entries: u64,
     /// Which generations it shares inodes with. `None` if with none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub lineage: Option<Lineage>,
+    pub(super) lineage: Option<Lineage>,
     /// The boot id of the boot it was written in.
-    pub boot_id: String,
+    pub(super) boot_id: String,
     /// True if it was synced. A delta that is applied to it later syncs only what it changes.
     #[serde(default)]
-    pub synced: bool,
+    pub(super) synced: bool,
     /// True if readers can or could reach its files: it is a recycled generation, or shares files with generations.
     /// Only the process that has its stamps may use it.
     #[serde(default)]
-    pub recycled: bool,
+    pub(super) recycled: bool,
 }
 
 impl SpareRecord {
@@ -91,7 +91,7 @@ pub(super) fn lineage_after(lineage: &Lineage, bytes: u64, delta: &Delta) -> Lin
 }
 
 /// Returns the record of the spare in the slot, if it is complete and from this boot.
-pub fn ready(slot: BorrowedFd<'_>, boot_id: &str) -> Option<SpareRecord> {
+pub(super) fn ready(slot: BorrowedFd<'_>, boot_id: &str) -> Option<SpareRecord> {
     let bytes = fsx::read_file(slot, READY, MAX_RECORD).ok()??;
     let record: SpareRecord = serde_json::from_slice(&bytes).ok()?;
     let is_dir = fsx::file_type(&fsx::stat(slot, TREE).ok()??).is_dir();
@@ -172,15 +172,10 @@ pub(super) fn write_record(slot: BorrowedFd<'_>, record: &SpareRecord) -> Result
 
 /// Moves the spare out of the slot to `name` in `to`, and opens it. Afterwards the slot has no spare, even if this
 /// fails.
-pub fn take(slot: BorrowedFd<'_>, to: BorrowedFd<'_>, name: &str) -> Result<OwnedFd, Error> {
-    remove_record(slot)?;
+pub(super) fn take(slot: BorrowedFd<'_>, to: BorrowedFd<'_>, name: &str) -> Result<OwnedFd, Error> {
+    fsx::unlink(slot, READY).map_err(io_error("remove the spare's record", READY.as_bytes()))?;
     rustix::fs::renameat(slot, TREE, to, name).map_err(io_error("take the spare to", name.as_bytes()))?;
     fsx::open_dir(to, name).map_err(io_error("open the directory", name.as_bytes()))
-}
-
-/// Removes the record, so that the tree (if there is one) is no longer a spare. The tree itself is left for the trash.
-fn remove_record(slot: BorrowedFd<'_>) -> Result<(), Error> {
-    fsx::unlink(slot, READY).map_err(io_error("remove the spare's record", READY.as_bytes()))
 }
 
 /// Applies a delta in place to a tree that no reader can have open, and returns what has to be synced. With `stamps`,

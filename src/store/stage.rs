@@ -54,15 +54,15 @@ static LARGE_LOCK: Mutex<()> = Mutex::new(());
 
 /// How to write a tree.
 #[derive(Clone, Copy, Debug)]
-pub struct WriteOptions {
+pub(super) struct WriteOptions {
     /// Number of threads that write files.
-    pub threads: usize,
+    pub(super) threads: usize,
     /// Make files and directories writable by the group.
-    pub group_write: bool,
+    pub(super) group_write: bool,
 }
 
 /// Writes the payload into the new directory `name` in `parent`, and returns the directory.
-pub fn write(
+pub(super) fn write(
     parent: BorrowedFd<'_>,
     name: &Path,
     payload: &Payload,
@@ -134,7 +134,7 @@ impl<'t> Dirs<'t> {
 }
 
 /// Creates all directories of the payload.
-pub(super) fn make_dirs(
+fn make_dirs(
     top: BorrowedFd<'_>,
     payload: &Payload,
     modes: Modes,
@@ -163,20 +163,20 @@ pub(super) fn make_dir(dirs: &mut Dirs<'_>, path: &[u8], modes: Modes) -> Result
 
 /// A range of entries of one directory. It has 12 bytes, because there may be a million of them.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Share {
-    pub(super) dir: u32,
+struct Share {
+    dir: u32,
     start: u32,
     end: u32,
 }
 
 impl Share {
-    pub(super) fn entries<'p>(&self, payload: &'p Payload) -> &'p [Entry] {
+    fn entries<'p>(&self, payload: &'p Payload) -> &'p [Entry] {
         &payload.entries[self.start as usize..self.end as usize]
     }
 }
 
 /// Divides the payload into shares: one per directory, several for a huge one.
-pub(super) fn shares(payload: &Payload) -> Vec<Share> {
+fn shares(payload: &Payload) -> Vec<Share> {
     let mut shares = Vec::with_capacity(payload.dir_count());
     let mut end = 0;
     for dir in (0..).take(payload.dir_count()) {
@@ -268,7 +268,7 @@ fn ids(payload: &Payload) -> Vec<ObjectId> {
 }
 
 /// Creates all symlinks of the payload.
-pub(super) fn write_symlinks(
+fn write_symlinks(
     top: BorrowedFd<'_>,
     payload: &Payload,
     blobs: &dyn BlobSource,

@@ -37,7 +37,7 @@ use tokio_util::sync::CancellationToken;
 use super::directory_list::DirectoryList;
 use super::journal::{Changes, Journal, Stamp};
 use super::stage::check_cancelled;
-use super::tree_walk::{Directory, End, Visitor};
+use super::tree_walk::{Directory, End, StopCheck, Visitor, end_listing};
 use super::{Error, stage, tree_walk};
 use crate::fsx;
 use crate::fsx::walk::Unlinked;
@@ -238,7 +238,7 @@ impl Stamps {
             Paths::Forget => (1, None),
         };
         let walked =
-            tree_walk::walk(top, &TreeScan { stamps: self, cancel, directories }, threads, paths_max)?;
+            tree_walk::walk(top, &TreeScan { stamps: self, directories }, threads, paths_max, cancel)?;
         match walked.end {
             None => {}
             Some(End::At(path)) => return Ok(Some(stage::display_path(&path))),
@@ -339,7 +339,6 @@ impl Stamps {
 /// A scan of a tree for foreign writes, which ends at the first path that has one.
 struct TreeScan<'a> {
     stamps: &'a Stamps,
-    cancel: &'a CancellationToken,
     directories: Paths,
 }
 
@@ -354,10 +353,10 @@ impl Visitor for TreeScan<'_> {
     fn visit(
         &self,
         dir: &Directory<OwnedFd>,
+        stop: &mut StopCheck<'_>,
         below: &mut Vec<CString>,
         (): &mut (),
     ) -> Result<Option<Vec<u8>>, Error> {
-        check_cancelled(self.cancel)?;
         let Directory { dir, path, level } = dir;
         let stat = rustix::fs::fstat(dir).map_err(stage::io_error("stat", path))?;
         if self.directories == Paths::Keep && *level > DEPTH_MAX {
@@ -367,21 +366,28 @@ impl Visitor for TreeScan<'_> {
             return Ok(Some(path.clone()));
         }
         let mut changed = None;
-        fsx::each(dir, |name, kind| {
+        let listed = fsx::each(dir, |name, kind| {
+            stop.at_name()?;
             if kind == FileType::Directory {
                 below.push(name.to_owned());
-            } else if changed.is_none() {
-                match self.stamps.lock_entry(dir.as_fd(), name)? {
-                    Some((stat, _)) if fsx::file_type(&stat) == FileType::Directory => {
-                        below.push(name.to_owned());
-                    }
-                    Some(_) => {}
-                    None => changed = Some(join(path, name.to_bytes())),
+                return Ok(());
+            }
+            match self.stamps.lock_entry(dir.as_fd(), name)? {
+                Some((stat, _)) if fsx::file_type(&stat) == FileType::Directory => {
+                    below.push(name.to_owned());
+                }
+                Some(_) => {}
+                None => {
+                    changed = Some(join(path, name.to_bytes()));
+                    return Err(end_listing());
                 }
             }
             Ok(())
-        })
-        .map_err(stage::io_error("stat", path))?;
+        });
+        if changed.is_none() {
+            stop.check()?;
+            listed.map_err(stage::io_error("stat", path))?;
+        }
         Ok(changed)
     }
 }

@@ -22,6 +22,7 @@ use crate::store::journal::Journal;
 use crate::store::layout::Layout;
 use crate::store::lock::WriterLock;
 use crate::store::names::{STAGING, TRASH};
+use crate::store::quarantine;
 
 /// The trash, and the thread that empties it.
 #[derive(Debug)]
@@ -84,17 +85,9 @@ impl Trash {
         name: impl AsRef<OsStr>,
         held: Option<OwnedFd>,
     ) -> std::io::Result<()> {
-        loop {
-            let to = fsx::unique("gone-");
-            match fsx::rename_new(dir.as_fd(), name.as_ref(), &self.shared.layout.trash, to.as_str()) {
-                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {} // left by a process before us
-                Err(error) => return Err(error),
-                Ok(()) => {
-                    self.enqueue(to.into(), held);
-                    return Ok(());
-                }
-            }
-        }
+        let to = quarantine::move_to(dir, name.as_ref(), &self.shared.layout.trash, "gone-")?;
+        self.enqueue(to.into(), held);
+        Ok(())
     }
 
     /// Queues everything in the trash that is not queued: left by an earlier process, or not deletable before.

@@ -1,10 +1,15 @@
 //! Visits every directory of a large tree, on several threads: most of the time goes by waiting for memory or the disk.
 
 use std::ffi::{CStr, CString};
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use tokio_util::sync::CancellationToken;
 
 use super::Error;
 use super::directory_list::DirectoryList;
+use super::stage::{UNCHECKED_MAX, check_cancelled};
 use crate::payload::join;
 use crate::threads::{on_threads, processors};
 
@@ -31,10 +36,12 @@ pub(super) trait Visitor: Sync {
     /// Opens the subdirectory `name`, whose path is `path`. `None` ends the walk there.
     fn open(&self, parent: &Self::Dir, name: &CStr, path: &[u8]) -> Result<Option<Self::Dir>, Error>;
 
-    /// Visits a directory, and adds the names of its subdirectories to `below`. Returns a path to end the walk there.
+    /// Visits a directory, and adds the names of its subdirectories to `below`. Asks `stop` at each name. Returns a
+    /// path to end the walk there.
     fn visit(
         &self,
         dir: &Directory<Self::Dir>,
+        stop: &mut StopCheck<'_>,
         below: &mut Vec<CString>,
         count: &mut Self::Count,
     ) -> Result<Option<Vec<u8>>, Error>;
@@ -47,6 +54,39 @@ pub(super) struct Directory<D> {
     pub(super) path: Vec<u8>,
     /// Its depth, 0 at the top.
     pub(super) level: usize,
+}
+
+/// Tells the visitor of a directory, which may have a hundred thousand names, when to leave it: another thread has
+/// ended the walk, or the walk was cancelled.
+pub(super) struct StopCheck<'w> {
+    has_ended: &'w AtomicBool,
+    cancel: &'w CancellationToken,
+    /// Number of names so far.
+    names: usize,
+}
+
+impl StopCheck<'_> {
+    /// Called for each name in the directory. An error ends its listing; [`StopCheck::check`] then says what to return.
+    pub(super) fn at_name(&mut self) -> io::Result<()> {
+        self.names += 1;
+        // The token has a lock, which all threads would take for each name.
+        let is_cancelled = self.names.is_multiple_of(UNCHECKED_MAX) && self.cancel.is_cancelled();
+        if is_cancelled || self.has_ended.load(Ordering::Relaxed) { Err(end_listing()) } else { Ok(()) }
+    }
+
+    /// Returns [`Error::Cancelled`] if the walk has ended or was cancelled. Of several ends the first is reported.
+    pub(super) fn check(&self) -> Result<(), Error> {
+        if self.has_ended.load(Ordering::Relaxed) {
+            Err(Error::Cancelled)
+        } else {
+            check_cancelled(self.cancel)
+        }
+    }
+}
+
+/// The error with which a visitor ends the listing of a directory early. It is not reported.
+pub(super) fn end_listing() -> io::Error {
+    io::ErrorKind::Interrupted.into()
 }
 
 /// Why a walk ended before all directories were visited.
@@ -67,19 +107,21 @@ pub(super) struct Walked<C> {
 }
 
 /// Visits the tree whose top directory is `top` on at most `threads` threads. With `paths_max`, the paths of the
-/// directories are collected if they take at most so many bytes.
+/// directories are collected if they take at most so many bytes. Within a directory, each thread soon notices that
+/// another one has ended the walk, or that it was cancelled.
 pub(super) fn walk<V: Visitor>(
     top: V::Dir,
     visitor: &V,
     threads: usize,
     paths_max: Option<usize>,
+    cancel: &CancellationToken,
 ) -> Result<Walked<V::Count>, Error> {
-    let queue = Queue { state: Mutex::default(), changed: Condvar::new() };
-    let walk = Walk { visitor, threads, paths_max, queue, done: Mutex::default() };
+    let queue = Queue { state: Mutex::default(), changed: Condvar::new(), has_ended: AtomicBool::new(false) };
+    let walk = Walk { visitor, threads, paths_max, cancel, queue, done: Mutex::default() };
     let mut first = Share::default();
     let top = Directory { dir: top, path: Vec::new(), level: 0 };
     let mut below = Vec::new();
-    match visitor.visit(&top, &mut below, &mut first.count)? {
+    match walk.visit_open(&top, &mut below, &mut first.count)? {
         Some(path) => walk.queue.end(Ok(End::At(path))),
         None => walk.queue.put(top, below),
     }
@@ -111,6 +153,7 @@ struct Walk<'v, V: Visitor> {
     visitor: &'v V,
     threads: usize,
     paths_max: Option<usize>,
+    cancel: &'v CancellationToken,
     queue: Queue<V::Dir>,
     done: Mutex<Vec<Share<V::Count>>>,
 }
@@ -148,11 +191,22 @@ impl<V: Visitor> Walk<'_, V> {
         let Some(dir) = self.visitor.open(&parent.dir, name, &path)? else { return Ok(Some(End::At(path))) };
         let dir = Directory { dir, path, level: parent.level + 1 };
         let mut below = Vec::new();
-        let end = self.visitor.visit(&dir, &mut below, &mut share.count)?;
+        let end = self.visit_open(&dir, &mut below, &mut share.count)?;
         if end.is_none() {
             self.queue.put(dir, below);
         }
         Ok(end.map(End::At))
+    }
+
+    fn visit_open(
+        &self,
+        dir: &Directory<V::Dir>,
+        below: &mut Vec<CString>,
+        count: &mut V::Count,
+    ) -> Result<Option<Vec<u8>>, Error> {
+        let mut stop = StopCheck { has_ended: &self.queue.has_ended, cancel: self.cancel, names: 0 };
+        stop.check()?;
+        self.visitor.visit(dir, &mut stop, below, count)
     }
 }
 
@@ -160,6 +214,8 @@ impl<V: Visitor> Walk<'_, V> {
 struct Queue<D> {
     state: Mutex<Waiting<D>>,
     changed: Condvar,
+    /// True once the walk has ended. Threads look at it without the lock.
+    has_ended: AtomicBool,
 }
 
 struct Waiting<D> {
@@ -230,9 +286,12 @@ impl<D> Queue<D> {
         }
     }
 
-    /// Ends the walk.
+    /// Ends the walk. Of several ends the first counts.
     fn end(&self, end: Result<End, Error>) {
-        self.lock().end.get_or_insert(end);
+        let mut state = self.lock();
+        state.end.get_or_insert(end);
+        // Under the lock, so that the error of a thread that stops because of it cannot come first.
+        self.has_ended.store(true, Ordering::Relaxed);
     }
 
     /// Returns true if directories are waiting and the walk has not ended.
@@ -259,142 +318,4 @@ impl<D> Drop for Busy<'_, D> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::os::fd::OwnedFd;
-    use std::path::Path;
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
-    use rustix::fs::FileType;
-
-    use super::*;
-    use crate::fsx;
-
-    /// Counts files, and ends at a directory of the name `until`.
-    struct Files {
-        until: &'static str,
-        panics: bool,
-        /// The directories that are open, and the most that were at once.
-        open: Arc<(AtomicUsize, AtomicUsize)>,
-    }
-
-    struct Open(OwnedFd, Arc<(AtomicUsize, AtomicUsize)>);
-
-    impl Drop for Open {
-        fn drop(&mut self) {
-            self.1.0.fetch_sub(1, Ordering::SeqCst);
-        }
-    }
-
-    impl Files {
-        fn until(until: &'static str) -> Self {
-            Self { until, panics: false, open: Arc::default() }
-        }
-
-        fn opened(&self, dir: OwnedFd) -> Open {
-            let open = self.open.0.fetch_add(1, Ordering::SeqCst) + 1;
-            self.open.1.fetch_max(open, Ordering::SeqCst);
-            Open(dir, Arc::clone(&self.open))
-        }
-    }
-
-    impl Visitor for Files {
-        type Dir = Open;
-        type Count = usize;
-
-        fn open(&self, parent: &Open, name: &CStr, _: &[u8]) -> Result<Option<Open>, Error> {
-            let is_end = name.to_bytes() == self.until.as_bytes();
-            assert!(!(is_end && self.panics), "as the test wants it");
-            Ok((!is_end).then(|| self.opened(fsx::open_dir(&parent.0, name).unwrap())))
-        }
-
-        fn visit(
-            &self,
-            dir: &Directory<Open>,
-            below: &mut Vec<CString>,
-            count: &mut usize,
-        ) -> Result<Option<Vec<u8>>, Error> {
-            fsx::each(&dir.dir.0, |name, kind| {
-                match kind {
-                    FileType::Directory => below.push(name.to_owned()),
-                    _ => *count += 1,
-                }
-                Ok(())
-            })
-            .unwrap();
-            Ok(None)
-        }
-    }
-
-    fn walk_on(dir: &Path, threads: usize, files: &Files, paths_max: usize) -> Walked<usize> {
-        let top = files.opened(fsx::open_dir_at_path(dir).unwrap());
-        walk(top, files, threads, Some(paths_max)).unwrap()
-    }
-
-    /// Makes many directories, each with a file.
-    fn wide() -> tempfile::TempDir {
-        let dir = tempfile::tempdir().unwrap();
-        for number in 0..3 * WAITING_MIN {
-            fs_err::create_dir_all(dir.path().join(format!("{}/{number}/a/b", number % 7))).unwrap();
-            fs_err::write(dir.path().join(format!("{}/{number}/a/file", number % 7)), "").unwrap();
-        }
-        dir
-    }
-
-    #[test]
-    fn all_directories_are_visited_once_whatever_the_number_of_threads() {
-        let dir = wide();
-        for threads in [1, 4] {
-            let walked = walk_on(dir.path(), threads, &Files::until(""), usize::MAX);
-            assert!(walked.end.is_none());
-            assert_eq!(walked.counts.iter().sum::<usize>(), 3 * WAITING_MIN);
-            let mut found = Vec::new();
-            let mut paths = walked.dirs.paths();
-            while let Some(path) = paths.next() {
-                assert!(dir.path().join(path.to_str().unwrap()).is_dir());
-                found.push(path.to_owned());
-            }
-            assert_eq!(found.len(), 7 + 3 * 3 * WAITING_MIN);
-            found.sort();
-            found.dedup();
-            assert_eq!(found.len(), 7 + 3 * 3 * WAITING_MIN, "some twice");
-        }
-    }
-
-    #[test]
-    fn a_walk_ends_where_its_visitor_ends_it_or_where_there_are_too_many_paths() {
-        let dir = wide();
-        for threads in [1, 4] {
-            let ended = walk_on(dir.path(), threads, &Files::until("b"), usize::MAX).end;
-            assert!(matches!(ended, Some(End::At(path)) if path.ends_with(b"/a/b")), "{threads} threads");
-            let all = walk_on(dir.path(), threads, &Files::until(""), usize::MAX).dirs.size();
-            for (max, fits) in [(2 * all, true), (all / 8, false), (1, false)] {
-                let end = walk_on(dir.path(), threads, &Files::until(""), max).end;
-                assert_eq!(end.is_none(), fits, "{threads} threads, {max} of {all} bytes");
-            }
-        }
-    }
-
-    #[test]
-    fn a_visitor_that_panics_ends_the_walk() {
-        let files = Files { panics: true, ..Files::until("b") };
-        let walk = || walk_on(wide().path(), 4, &files, usize::MAX).counts;
-        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(walk)).is_err());
-    }
-
-    /// Many chains of directories, each with a branch at every level.
-    #[test]
-    fn few_directories_are_open_at_once() {
-        let dir = tempfile::tempdir().unwrap();
-        for chain in 0..2 * WAITING_MIN {
-            let mut path = dir.path().join(chain.to_string());
-            for _ in 0..20 {
-                path.push("d");
-                fs_err::create_dir_all(path.join("e")).unwrap();
-            }
-        }
-        let files = Files::until("");
-        walk_on(dir.path(), 4, &files, usize::MAX);
-        let most = files.open.1.load(Ordering::SeqCst);
-        assert!(most <= OPEN_MAX + 4 + 22, "{most} were open at once");
-    }
-}
+mod tests;

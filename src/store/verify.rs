@@ -11,7 +11,7 @@ use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Mutex;
 use std::sync::PoisonError;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use aws_lc_rs::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY};
 use rustix::fs::{FileType, Mode, OFlags};
@@ -21,7 +21,7 @@ use crate::fsx;
 use crate::human::one_line;
 use crate::payload::{Entry, Kind, Payload, escaped, join};
 use crate::revision::ObjectId;
-use crate::store::stage::{Dirs, GIT_FILE, git_file};
+use crate::store::stage::{Dirs, GIT_FILE, UNCHECKED_MAX, git_file};
 use crate::store::{Error, Store};
 use crate::threads::on_threads;
 
@@ -90,6 +90,8 @@ struct Check<'a> {
     tolerant: bool,
     /// True if read and write permissions are compared.
     modes: bool,
+    /// True once [`LISTED`] differences are found.
+    is_enough: AtomicBool,
     cancel: &'a CancellationToken,
 }
 
@@ -123,7 +125,8 @@ impl<'a> Check<'a> {
         }
         let mut below: Vec<u32> = (1..count).collect();
         below.sort_unstable_by_key(|dir| (expected.dir_parent(*dir), expected.dir_name(*dir)));
-        Self { top, expected, starts, below, threads, tolerant, modes, cancel }
+        let is_enough = AtomicBool::new(false);
+        Self { top, expected, starts, below, threads, tolerant, modes, is_enough, cancel }
     }
 
     /// Returns what the payload has in a directory.
@@ -138,6 +141,11 @@ impl<'a> Check<'a> {
     fn run(&self, compare: Compare<'a>) -> Result<Vec<String>, Error> {
         let next = AtomicU32::new(0);
         let found = Mutex::new(Vec::new());
+        let differs = |line: String| {
+            let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
+            found.push(line);
+            self.is_enough.fetch_or(found.len() >= LISTED, Ordering::Relaxed);
+        };
         let count = self.expected.dir_count() as u32; // directory numbers are u32
         let work = || {
             let mut open = Dirs::new(self.top.as_fd());
@@ -148,18 +156,16 @@ impl<'a> Check<'a> {
                 }
                 for dir in start..count.min(start + CLAIM) {
                     let dir = &self.dir(dir);
-                    let mut mine = Vec::new();
-                    let done = match open.open(&dir.path) {
-                        Ok(fd) => compare(self, dir, fd, &mut |line| mine.push(line))
-                            .err()
-                            .map(|error| error.to_string()),
-                        Err(error) => Some(one_line(&error)),
+                    let compared = match open.open(&dir.path) {
+                        Ok(fd) => compare(self, dir, fd, &mut |line| differs(line))
+                            .map_err(|error| error.to_string()),
+                        Err(error) => Err(one_line(&error)),
                     };
-                    mine.extend(done.map(|why| format!("{}: cannot be read: {why}", shown(&dir.path, b""))));
-                    let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
-                    found.append(&mut mine);
-                    if found.len() >= LISTED || self.cancel.is_cancelled() {
+                    if self.is_over() {
                         return;
+                    }
+                    if let Err(why) = compared {
+                        differs(format!("{}: cannot be read: {why}", shown(&dir.path, b"")));
                     }
                 }
             }
@@ -174,6 +180,11 @@ impl<'a> Check<'a> {
         Ok(found)
     }
 
+    /// Returns true if the comparison was cancelled or has found enough differences.
+    fn is_over(&self) -> bool {
+        self.is_enough.load(Ordering::Relaxed) || self.cancel.is_cancelled()
+    }
+
     /// Compares names, types, executable bits and sizes.
     fn shape(&self, dir: &Dir<'_>, fd: BorrowedFd<'_>, differs: &mut dyn FnMut(String)) -> io::Result<()> {
         let Dir { path, entries, dirs } = dir;
@@ -184,7 +195,12 @@ impl<'a> Check<'a> {
         // Which names were found: entries first, then subdirectories. Flags, because a directory may have a million
         // names.
         let mut found = vec![false; entries.len() + dirs.len()];
+        let mut names = 0_usize;
         fsx::each(fd, |name, _| {
+            names += 1;
+            if names.is_multiple_of(UNCHECKED_MAX) && self.is_over() {
+                return Err(io::ErrorKind::Interrupted.into());
+            }
             let entry = entries.binary_search_by_key(&name.to_bytes(), |entry| all.name(entry));
             let place = match entry {
                 Ok(at) => Some(at),
@@ -219,6 +235,9 @@ impl<'a> Check<'a> {
         let names =
             entries.iter().map(|entry| all.name(entry)).chain(dirs.iter().map(|dir| all.dir_name(*dir)));
         for (name, _) in names.zip(&found).filter(|(_, found)| !**found) {
+            if self.is_over() {
+                break;
+            }
             differs(format!("{}: is missing", shown(path, name)));
         }
         Ok(())
@@ -229,7 +248,7 @@ impl<'a> Check<'a> {
         let mut buffer = vec![0; 64 << 10];
         for entry in dir.entries {
             let name = self.expected.name(entry);
-            if self.cancel.is_cancelled() {
+            if self.is_over() {
                 break;
             }
             let found = match entry.kind {

@@ -429,6 +429,12 @@ impl Work for Worker {
         self.keep_house(bounds).await;
     }
 
+    async fn prepare_spare(&mut self, bounds: &Bounds) {
+        if self.options.spare {
+            self.begin_spare(bounds).await;
+        }
+    }
+
     fn notify_hooks(&self) {
         if let (Some(hooks), Some(record)) = (&self.hooks, self.view.current()) {
             let commit = self.view.commits.get(&record.revision).and_then(Option::as_ref);

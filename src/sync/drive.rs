@@ -7,13 +7,14 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tracing::Instrument;
+use tracing::{Instrument, debug};
 
 use super::bounds::Bounds;
 use super::error::Error;
 use super::report::Report;
 use super::view::{Done, View};
 use crate::phase::machine::{Machine, Phase};
+use crate::phase::spare::{self, Plan, Situation};
 use crate::phase::{Status, Trigger};
 use crate::retry;
 use crate::revision::Revision;
@@ -60,6 +61,11 @@ pub(super) trait Work {
     /// Does what follows a publication and may fail without failing the attempt: reap, collect garbage, prepare the
     /// spare.
     fn housekeep(&mut self, bounds: &Bounds) -> impl Future<Output = ()>;
+    /// Begins to prepare the spare in the background, if it is missing. Called after a failure instead of
+    /// [`Work::housekeep`], which may remove from the mirror what the next attempt would have to fetch again.
+    fn prepare_spare(&mut self, _bounds: &Bounds) -> impl Future<Output = ()> {
+        std::future::ready(())
+    }
     /// Notifies the hooks of the current generation.
     fn notify_hooks(&self) {}
     /// Writes the status to the root, where `treeswap status` reads it.
@@ -182,14 +188,15 @@ impl<W: Work> Drive<'_, W> {
 
     /// Reports a repair between attempts, and does what follows a publication if there was one.
     async fn after_repair(&mut self, bounds: &Bounds, result: Result<Option<Published>, Error>) {
-        let is_well = result.is_ok() && self.succeeded && self.machine.failures() == 0;
+        let is_repaired = result.is_ok();
+        let is_well = is_repaired && self.succeeded && self.machine.failures() == 0;
         let (result, published) = match result {
             Ok(published) => (Ok(()), published),
             Err(error) => (Err(error), None),
         };
         // A commit id cannot change, so there is nothing else to ask: the commit that is published in a root in order is
         // the success that an attempt would be. Otherwise the last success would look as if the sync had stopped.
-        if result.is_ok() && self.parked.is_some() && self.parked == self.work.view().revision() {
+        if is_repaired && self.parked.is_some() && self.parked == self.work.view().revision() {
             self.report.confirmed();
             self.record_if_due(false).await;
         }
@@ -204,6 +211,43 @@ impl<W: Work> Drive<'_, W> {
             self.work.record(status).await;
         } else if is_well && self.work.needs_housekeeping() {
             self.work.housekeep(bounds).await;
+        } else if is_repaired && self.machine.failures() > 0 && self.work.needs_housekeeping() {
+            self.replace_spare(false).await; // it may have had to wait, or have failed
+        }
+    }
+
+    /// Begins the spare again after a failure, if the attempt may have used it up: otherwise the next one would write
+    /// its generation in full.
+    async fn replace_spare(&mut self, is_root_missing: bool) {
+        let may_be_missing = self.work.needs_housekeeping();
+        let is_last = self.machine.phase() == Phase::GivenUp;
+        match spare::plan(Situation { may_be_missing, is_root_missing, is_last }) {
+            Plan::Prepare => {
+                self.report.promise_update(self.timeout); // the attempt may have used up the time promised
+                let bounds = self.bounds();
+                self.work.prepare_spare(&bounds).await;
+            }
+            Plan::Leave(why) => debug!(why, "no spare is prepared"),
+        }
+    }
+
+    /// Does what follows an attempt after its report: notifies hooks, keeps house after a success, and makes the spare
+    /// again after a failure.
+    async fn follow_up(&mut self, result: &Result<Done, Error>) {
+        // Hooks and housekeeping also run after the first success of the process: the spare may be missing.
+        let first = result.is_ok() && !std::mem::replace(&mut self.succeeded, true);
+        let publishes = first || matches!(result, Ok(Done::Published(_)));
+        if publishes {
+            self.work.notify_hooks();
+        }
+        match result {
+            Ok(_) if publishes || self.work.needs_housekeeping() => {
+                self.report.promise_update(self.timeout); // the attempt may have used up the time promised for it
+                let bounds = self.bounds();
+                self.work.housekeep(&bounds).await;
+            }
+            Ok(_) => {}
+            Err(error) => self.replace_spare(error.is_root_missing()).await,
         }
     }
 
@@ -261,17 +305,7 @@ impl<W: Work> Drive<'_, W> {
             (self.machine.phase() == Phase::GivenUp).then(|| self.machine.limit().unwrap_or_default());
         let is_news =
             self.report.attempt_ended(&result, bounds.stage(), self.work.view(), (failures, given_up)).await;
-        // Hooks and housekeeping also run after the first success of the process: the spare may be missing.
-        let first = result.is_ok() && !std::mem::replace(&mut self.succeeded, true);
-        let publishes = first || matches!(result, Ok(Done::Published(_)));
-        if publishes {
-            self.work.notify_hooks();
-        }
-        if publishes || (result.is_ok() && self.work.needs_housekeeping()) {
-            self.report.promise_update(self.timeout); // the attempt may have used up the time promised for it
-            let bounds = self.bounds();
-            self.work.housekeep(&bounds).await;
-        }
+        self.follow_up(&result).await;
         self.report_waiting();
         self.record_if_due(is_news).await;
         let end = match result {

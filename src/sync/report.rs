@@ -115,7 +115,8 @@ impl Report {
     pub(super) fn status(&self, view: &View) -> Status {
         self.status.send_modify(|status| fill_status(status, view));
         let recorded = Some(Timestamp::now());
-        Status { targets: Vec::new(), progress: None, recorded, ..self.status.borrow().clone() }
+        let (progress, delivery_progress) = (None, None);
+        Status { targets: Vec::new(), progress, delivery_progress, recorded, ..self.status.borrow().clone() }
     }
 
     /// The last status, written when the process ends.

@@ -4,7 +4,11 @@
 //! otherwise have to do itself, and for links, which cost less than writing the files. It does not wait for a copy:
 //! that is cancelled, and the publication writes its generation in full. After a wait for links that was in vain,
 //! publications do not wait for links until one finds them ready: a slow disk would delay every commit.
+//!
+//! A spare is prepared after each publication, and after an attempt that failed and may have used it up. A preparation
+//! that fails again and again is begun ever less often ([`Failures`]).
 
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
@@ -15,10 +19,12 @@ use tracing::{debug, warn};
 use super::bounds::Bounds;
 use super::error::Error;
 use super::staging::is_small;
+use crate::clock;
 use crate::generation::Name;
 use crate::human::one_line;
 use crate::mirror::{self, Objects, Selection};
 use crate::payload::{BlobSource, Payload};
+use crate::phase::spare::{Failures, Plan};
 use crate::revision::Revision;
 use crate::store::{SpareTask, Store};
 use crate::telemetry::metrics::Metrics;
@@ -93,6 +99,12 @@ pub(super) struct SpareWork {
     running: Option<Preparation>,
     /// True after a publication waited for links in vain, until one finds them ready.
     is_slow: bool,
+    /// Preparations that failed. A preparation records its end itself.
+    failures: Arc<Mutex<Failures>>,
+}
+
+fn lock(failures: &Mutex<Failures>) -> MutexGuard<'_, Failures> {
+    failures.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[derive(Debug)]
@@ -108,8 +120,9 @@ struct Preparation {
 }
 
 impl SpareWork {
-    /// Starts a preparation for the current generation, whose tree `revision` has. One that is still running is for a
-    /// generation that is no longer current, and is cancelled.
+    /// Starts a preparation for the current generation, whose tree `revision` has, unless some for it failed and it is
+    /// too early to try again. One that is still running is for a generation that is no longer current, and is
+    /// cancelled.
     pub(super) fn start(
         &mut self,
         task: SpareTask,
@@ -123,37 +136,46 @@ impl SpareWork {
         });
     }
 
-    /// Runs `work`, which prepares the spare, on a blocking thread, and logs the result.
+    /// Runs `work`, which prepares the spare, on a blocking thread, and logs the result. Does nothing if it is too
+    /// early for that after failures.
     fn spawn<F>(&mut self, task: SpareTask, revision: Revision, metrics: Metrics, work: F)
     where
         F: FnOnce(&SpareTask, oneshot::Sender<()>, &CancellationToken) -> Result<Option<&'static str>, Error>
             + Send
             + 'static,
     {
+        let (generation, links) = (task.generation().name.clone(), task.links());
+        let plan = lock(&self.failures).plan(&generation, clock::monotonic());
+        if let Plan::Leave(why) = plan {
+            debug!(why, "no spare is prepared");
+            return;
+        }
         self.stop();
         let cancel = CancellationToken::new();
         task.begin(&cancel);
         let until = cancel.clone();
-        let (generation, links) = (task.generation().name.clone(), task.links());
         let (ready, awaited) = oneshot::channel();
         let work = move || {
             let began = Instant::now();
             let how = work(&task, ready, &until)?;
             Ok::<_, Error>((how, began.elapsed()))
         };
+        let (failures, of) = (Arc::clone(&self.failures), generation.clone());
         let ended = tokio::spawn(async move {
             match tokio::task::spawn_blocking(work).await {
-                Ok(Ok((None, _))) => debug!("no spare: there is no room for a copy"),
                 Ok(Ok((Some(how), took))) => {
                     debug!(duration_ms = took.as_millis() as u64, %revision, how, "the spare is ready");
+                    return lock(&failures).clear();
                 }
-                Ok(Err(error)) if error.is_cancelled() => debug!("spare preparation cancelled"),
+                Ok(Err(error)) if error.is_cancelled() => return debug!("spare preparation cancelled"),
+                Ok(Ok((None, _))) => debug!("no spare: there is no room for a copy"),
                 Ok(Err(error)) => {
                     metrics.error("spare", error.class().label());
                     warn!(error = one_line(&error), "no spare: the next generation will be written in full");
                 }
                 Err(_) => metrics.error("spare", "permanent"),
             }
+            lock(&failures).add(&of, clock::monotonic());
         });
         self.running = Some(Preparation { cancel, generation, links, awaited, ended });
     }
@@ -213,246 +235,4 @@ impl SpareWork {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::{Arc, Mutex, mpsc};
-
-    use tokio::sync::Notify;
-
-    use super::*;
-    use crate::clock;
-    use crate::payload::testing::{Blobs, Tree, delta, payload, tree};
-    use crate::payload::{BlobError, BlobReader, Kind, Rules};
-    use crate::retention;
-    use crate::store::{self, Durability, Spare, Style};
-
-    /// Starts a preparation that ends only when it is cancelled.
-    fn begin(spare: &mut SpareWork, links: bool) -> (oneshot::Sender<()>, CancellationToken) {
-        let (ready, awaited) = oneshot::channel();
-        let cancel = CancellationToken::new();
-        let until = cancel.clone();
-        let ended = tokio::spawn(async move { until.cancelled().await });
-        let generation = Name::parse("..2026_01_01_00_00_00.000000001").unwrap();
-        spare.running = Some(Preparation { cancel: cancel.clone(), generation, links, awaited, ended });
-        (ready, cancel)
-    }
-
-    fn bounds() -> Bounds {
-        Bounds::new(Duration::from_secs(60), CancellationToken::new())
-    }
-
-    /// Simulates a publication and returns how many seconds it waits.
-    async fn waits(spare: &mut SpareWork) -> u64 {
-        let began = tokio::time::Instant::now();
-        spare.wait_until_ready(&bounds()).await;
-        spare.stop_and_wait().await;
-        began.elapsed().as_secs()
-    }
-
-    /// Signals after so many seconds that links are ready.
-    fn ready_after(seconds: u64, ready: oneshot::Sender<()>) {
-        tokio::spawn(async move {
-            tokio::time::sleep(Duration::from_secs(seconds)).await;
-            ready.send(())
-        });
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_publication_waits_for_what_is_carried_forward_and_for_no_copy() {
-        let mut spare = SpareWork::default();
-        let (carrying, cancel) = begin(&mut spare, false);
-        let began = tokio::time::Instant::now();
-        tokio::spawn(async move {
-            tokio::time::sleep(Duration::from_secs(3)).await;
-            drop(carrying); // a copy begins
-        });
-        spare.wait_until_ready(&bounds()).await;
-        assert_eq!(began.elapsed().as_secs(), 3);
-        assert!(!cancel.is_cancelled());
-        spare.stop_and_wait().await;
-        assert!(cancel.is_cancelled());
-        assert_eq!(began.elapsed().as_secs(), 3, "the copy gave way");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn it_waits_within_bounds() {
-        for links in [false, true] {
-            // Returns how long a publication waits, and whether the next one would wait, too.
-            let waited = async |limit: u64, is_draining: bool| {
-                let mut spare = SpareWork::default();
-                let (_ready, _) = begin(&mut spare, links);
-                let draining = CancellationToken::new();
-                if is_draining {
-                    draining.cancel();
-                }
-                let began = tokio::time::Instant::now();
-                spare.wait_until_ready(&Bounds::new(Duration::from_secs(limit), draining)).await;
-                (began.elapsed().as_secs(), !spare.is_slow)
-            };
-            assert_eq!(waited(60, false).await, (MAX_WAIT.as_secs(), !links), "links: {links}");
-            assert_eq!(waited(4, false).await, (4, !links), "an attempt's own deadline; links: {links}");
-            assert_eq!(waited(60, true).await, (0, true), "the process is to end; links: {links}");
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn after_a_wait_in_vain_links_are_not_waited_for_until_a_publication_finds_them_ready() {
-        let mut spare = SpareWork::default();
-        let (_never, _) = begin(&mut spare, true);
-        assert_eq!(waits(&mut spare).await, MAX_WAIT.as_secs());
-        let (_never, _) = begin(&mut spare, true);
-        assert_eq!(waits(&mut spare).await, 0, "the last wait was in vain");
-        let (fails, _) = begin(&mut spare, true);
-        drop(fails);
-        assert_eq!(waits(&mut spare).await, 0);
-        let (late, _) = begin(&mut spare, true);
-        ready_after(3, late);
-        assert_eq!(waits(&mut spare).await, 0, "what failed was not ready");
-        assert!(spare.is_slow);
-
-        let (in_time, _) = begin(&mut spare, true);
-        in_time.send(()).unwrap();
-        assert_eq!(waits(&mut spare).await, 0, "they were ready");
-        assert!(!spare.is_slow);
-        let (late, _) = begin(&mut spare, true);
-        ready_after(3, late);
-        assert_eq!(waits(&mut spare).await, 3, "it waits again");
-        let (_never, _) = begin(&mut spare, true);
-        assert_eq!(waits(&mut spare).await, MAX_WAIT.as_secs(), "a wait that was worth it changes nothing");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn what_is_carried_forward_is_waited_for_whatever_links_took() {
-        let mut spare = SpareWork { is_slow: true, ..SpareWork::default() };
-        let (_never, _) = begin(&mut spare, false);
-        assert_eq!(waits(&mut spare).await, MAX_WAIT.as_secs());
-    }
-
-    /// Blobs that notify `requested` of a reader, and block it until the sender of `release` is dropped.
-    struct Held {
-        blobs: Blobs,
-        requested: Arc<Notify>,
-        release: Mutex<mpsc::Receiver<()>>,
-    }
-
-    impl Held {
-        /// Returns the blobs of a tree, what they notify, and what releases readers when it is dropped.
-        fn of(tree: &Tree) -> (Self, Arc<Notify>, mpsc::Sender<()>) {
-            let (release, held) = mpsc::channel();
-            let requested = Arc::new(Notify::new());
-            let held = Self {
-                blobs: Blobs::of(&[tree]),
-                requested: Arc::clone(&requested),
-                release: Mutex::new(held),
-            };
-            (held, requested, release)
-        }
-    }
-
-    impl BlobSource for Held {
-        fn reader(&self) -> Result<Box<dyn BlobReader + '_>, BlobError> {
-            self.requested.notify_one();
-            let _ = self.release.lock().unwrap().recv(); // returns when the sender is dropped
-            self.blobs.reader()
-        }
-    }
-
-    /// Returns a store in a new directory that has published the tree.
-    fn published(dir: &tempfile::TempDir, spare: Spare, tree: &Tree) -> Store {
-        let options = store::Options {
-            root: dir.path().join("root"),
-            style: Style::Kubelet,
-            own: std::collections::BTreeSet::new(),
-            durability: Durability::None,
-            spare,
-            group_write: false,
-            writers: 2,
-            retention: retention::Options {
-                grace: Duration::from_secs(30),
-                max_pin: Duration::from_secs(600),
-                max_generations: 5,
-                max_bytes: None,
-            },
-        };
-        let (mut store, _) = Store::open(options).unwrap();
-        let all = payload(tree, Rules::default()).unwrap();
-        let staged = store.stage(&all, "all", &Blobs::of(&[tree]), &CancellationToken::new()).unwrap();
-        store.publish(staged, &clock::now()).unwrap();
-        store
-    }
-
-    /// Returns true if a publication uses the spare that is being prepared when it comes.
-    async fn uses_what_is_in_work(mode: Spare) -> bool {
-        let (first, second) = (tree(&[("a", Kind::File, "1")]), tree(&[("a", Kind::File, "2")]));
-        let dir = tempfile::tempdir().unwrap();
-        let mut store = published(&dir, mode, &first);
-        let (blobs, requested, release) = Held::of(&first);
-        let task = store.spare_task().unwrap();
-        let revision = task.generation().revision;
-        let all = payload(&first, Rules::default()).unwrap();
-        let mut spare = SpareWork::default();
-        spare.spawn(task, revision, Metrics::default(), move |task, awaited, cancel| {
-            if task.links() {
-                let _ = blobs.reader(); // links read no blob, which would hold them
-            }
-            make_new(task, || Ok(all), &blobs, awaited, cancel)
-        });
-        requested.notified().await; // the preparation is running
-
-        let comes = async {
-            spare.wait_until_ready(&bounds()).await;
-            spare.stop_and_wait().await;
-        };
-        tokio::join!(biased; comes, async { drop(release) });
-        let delta = delta(&first, &second, Rules::default()).unwrap();
-        let blobs = Blobs::of(&[&second]);
-        store.stage_delta(&delta, "all", &blobs, &CancellationToken::new()).unwrap().is_some()
-    }
-
-    #[tokio::test]
-    async fn a_preparation_is_known_by_its_generation_until_it_is_cancelled() {
-        let (first, second) = (tree(&[("a", Kind::File, "1")]), tree(&[("a", Kind::File, "2")]));
-        let dir = tempfile::tempdir().unwrap();
-        let mut store = published(&dir, Spare::Copy, &first);
-        let mut spare = SpareWork::default();
-        let task = store.spare_task().unwrap();
-        assert!(!spare.is_preparing(&store), "nothing is");
-        let (blobs, requested, release) = Held::of(&first);
-        let revision = task.generation().revision;
-        let all = payload(&first, Rules::default()).unwrap();
-        spare.spawn(task, revision, Metrics::default(), move |task, awaited, cancel| {
-            make_new(task, || Ok(all), &blobs, awaited, cancel)
-        });
-        requested.notified().await; // the preparation is running
-        assert!(spare.is_preparing(&store), "housekeeping need not begin again");
-        let all = payload(&second, Rules::default()).unwrap();
-        let staged = store.stage(&all, "all", &Blobs::of(&[&second]), &CancellationToken::new()).unwrap();
-        let of_first = spare.running.as_ref().unwrap().generation.clone();
-        std::thread::scope(|scope| {
-            let dropping = scope.spawn(|| store.drop_spare(&CancellationToken::new()));
-            let end = Instant::now() + Duration::from_secs(20);
-            while spare.is_preparing(&store) {
-                assert!(Instant::now() < end, "it was not cancelled");
-                std::thread::sleep(Duration::from_millis(5));
-            }
-            drop(release);
-            dropping.join().unwrap().unwrap();
-        });
-        store.publish(staged, &clock::now()).unwrap();
-        spare.spawn(store.spare_task().unwrap(), revision, Metrics::default(), |_, _, cancel| {
-            while !cancel.is_cancelled() {
-                std::thread::sleep(Duration::from_millis(5));
-            }
-            Ok(None)
-        });
-        assert!(spare.is_preparing(&store), "before it has the slot");
-        spare.running.as_mut().unwrap().generation = of_first;
-        assert!(!spare.is_preparing(&store), "it is for the last generation");
-        spare.stop();
-    }
-
-    #[tokio::test(start_paused = true)] // the clock stands still while the preparation is at work
-    async fn a_publication_is_made_from_links_that_are_in_work_when_it_comes_and_from_no_such_copy() {
-        assert!(uses_what_is_in_work(Spare::Link).await, "the links were given up");
-        assert!(!uses_what_is_in_work(Spare::Copy).await, "the copy was waited for");
-    }
-}
+mod tests;

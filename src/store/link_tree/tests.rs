@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::store::journal::Journal;
-use crate::store::stage::WriteOptions;
+use crate::store::stage::{UNCHECKED_MAX, WriteOptions};
 
 fn modes() -> Modes {
     Modes::of(&WriteOptions { threads: 1, group_write: false })
@@ -63,8 +63,7 @@ fn a_directory_that_somebody_removed_replaced_or_closed_is_a_reason_to_copy() {
         let (from, stamps) = published(&place, 0, &Arc::new(Journal::start().unwrap()));
         let to = fsx::make_dir(&place, "to", 0o755).unwrap();
         act(&dir.path().join("from/below"));
-        let cancel = CancellationToken::new();
-        let linker = TreeLinker { stamps: &stamps, modes: modes(), user: user(), cancel: &cancel };
+        let linker = TreeLinker { stamps: &stamps, modes: modes(), user: user() };
         let top = Pair { from, to };
         let linked = std::thread::scope(|scope| {
             let somebody = scope.spawn(|| {

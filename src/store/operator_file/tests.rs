@@ -97,11 +97,18 @@ fn a_way_round_into_what_a_commit_shapes_is_refused_when_it_is_used() {
         data.join("x/err.json"),
     ] {
         let own = world.own(&path);
+        let why = own.check_now().unwrap_err();
+        assert!(why.starts_with("by what it resolves to, ") && !why.contains('\n'), "{why}");
         for done in [own.touch(), own.write(b"ours"), own.remove()] {
             done.expect_err(path.to_str().unwrap());
         }
         world.assert_untouched();
         assert!(!world.root().join("new").exists());
+    }
+    for allowed in
+        [again.join("..own/file"), world.dir.path().join("none/yet/file"), data.with_file_name("file")]
+    {
+        assert_eq!(world.own(allowed).check_now(), Ok(()));
     }
     world.own(again.join("..own/file")).touch().unwrap();
     assert!(world.root().join("..own/file").is_file());

@@ -146,3 +146,27 @@ fn a_foreign_write_in_any_of_many_directories_is_found() {
         assert_eq!(stamps.rescan(&top, place.as_fd(), Paths::Keep, &cancel).unwrap(), changed);
     }
 }
+
+#[test]
+fn a_scan_leaves_a_huge_directory_when_cancelled() {
+    let mut scene = Scene::new();
+    for number in 0..4 * stage::UNCHECKED_MAX {
+        fsx::create_new(&scene.top, number.to_string(), 0o644).unwrap();
+    }
+    let (place, cancel) = (scene.place(), CancellationToken::new());
+    let journal = Arc::clone(&scene.stamps.journal);
+    scene.stamps = Stamps::of_new(&scene.top, place.as_fd(), &journal).unwrap();
+    let first = fsx::list(&scene.top).unwrap().remove(0);
+    let first = fsx::stat(&scene.top, first.os()).unwrap().unwrap();
+    let held = journal.lock(first.st_ino); // here it waits, after its look at the token
+    std::thread::scope(|scope| {
+        let scanned = scope.spawn(|| {
+            let Scene { top, stamps, .. } = &mut scene;
+            stamps.rescan(top, place.as_fd(), Paths::Forget, &cancel)
+        });
+        std::thread::sleep(Duration::from_millis(100));
+        cancel.cancel();
+        drop(held);
+        assert!(matches!(scanned.join().unwrap(), Err(Error::Cancelled)));
+    });
+}

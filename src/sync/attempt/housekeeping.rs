@@ -58,7 +58,7 @@ impl Worker {
     }
 
     /// Begins to make the spare in the background, if it is missing and there is room for it.
-    async fn begin_spare(&mut self, bounds: &Bounds) {
+    pub(super) async fn begin_spare(&mut self, bounds: &Bounds) {
         let (task, lacks) = {
             let store = self.store().await;
             if self.spare.is_preparing(&store) {

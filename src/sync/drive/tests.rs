@@ -32,6 +32,13 @@ struct FakeWorker {
     /// When each repair began.
     repairs: Vec<Duration>,
     next_repair: Option<Duration>,
+    /// True if an attempt that fails uses up the spare. A repair is due three seconds later.
+    uses_up_spare: bool,
+    lacks_spare: bool,
+    /// When a preparation of the spare was begun after a failure.
+    spares: Vec<Duration>,
+    /// When the house was kept.
+    housekept: Vec<Duration>,
     /// After so many repairs the current generation is gone.
     repairs_until_loss: usize,
     current: usize,
@@ -52,6 +59,10 @@ impl FakeWorker {
             attempts: Vec::new(),
             repairs: Vec::new(),
             next_repair: None,
+            uses_up_spare: false,
+            lacks_spare: false,
+            spares: Vec::new(),
+            housekept: Vec::new(),
             repairs_until_loss: usize::MAX,
             current: 0,
             recorded: Vec::new(),
@@ -91,6 +102,10 @@ impl Work for FakeWorker {
         }
         tokio::time::sleep(self.takes).await;
         if (self.fails)(number) {
+            if self.uses_up_spare {
+                self.lacks_spare = true;
+                self.next_repair = Some(S(3));
+            }
             return Err(Error::Mirror(mirror::Error::BadPack { why: "a test".to_owned() }));
         }
         let tip = self.commits.iter().filter(|at| **at <= self.began.elapsed()).count();
@@ -118,7 +133,18 @@ impl Work for FakeWorker {
         Ok(None)
     }
 
-    async fn housekeep(&mut self, _bounds: &Bounds) {}
+    async fn housekeep(&mut self, _bounds: &Bounds) {
+        self.housekept.push(self.began.elapsed());
+        self.lacks_spare = false;
+    }
+
+    async fn prepare_spare(&mut self, _bounds: &Bounds) {
+        self.spares.push(self.began.elapsed());
+    }
+
+    fn needs_housekeeping(&self) -> bool {
+        self.lacks_spare
+    }
 
     async fn record(&mut self, status: Status) {
         self.recorded.push(status);
@@ -429,4 +455,34 @@ async fn draining_ends_a_pause_at_once() {
     let ran = drive(&mut worker, options(), &[]).await;
     assert!(matches!(ran.end, End::Drained));
     assert_eq!(began.elapsed(), S(5));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_spare_that_a_failed_attempt_used_up_is_made_again_while_the_next_one_is_waited_for() {
+    for uses_up_spare in [false, true] {
+        let draining = CancellationToken::new();
+        let mut worker = FakeWorker::new(&[S(0)], 5, &draining);
+        worker.fails = Box::new(|number| (1..3).contains(&number));
+        worker.uses_up_spare = uses_up_spare;
+        drive(&mut worker, options(), &[]).await;
+        assert_eq!(seconds(&worker.attempts), [0, 10, 20, 40, 50]);
+        let (spares, housekept) = if uses_up_spare {
+            (vec![10, 13, 20, 23], vec![0, 40]) // a repair looks after it as well
+        } else {
+            (Vec::new(), vec![0])
+        };
+        assert_eq!(seconds(&worker.spares), spares);
+        assert_eq!(seconds(&worker.housekept), housekept, "all of it only after a success");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_spare_is_made_after_the_last_attempt() {
+    let draining = CancellationToken::new();
+    let mut worker = FakeWorker::new(&[S(0)], 100, &draining);
+    worker.fails = Box::new(|_| true);
+    worker.uses_up_spare = true;
+    let failure_limits = FailureLimits { failures: None, init_failures: Some(2) };
+    drive(&mut worker, Options { failure_limits, ..options() }, &[]).await;
+    assert_eq!((seconds(&worker.attempts), seconds(&worker.spares)), (vec![0, 10], vec![0, 3]));
 }
