@@ -347,7 +347,7 @@ fn run(runtime: &Runtime, mut settings: Settings, rules: Option<Rules>) -> Resul
         RootDelivery::new(rules, objects, &sync, pace, reporter)
     });
     let ended = CancellationToken::new();
-    let live = runtime.spawn(admin::live::serve(socket, shown.clone(), ended.clone()));
+    let live = runtime.spawn(admin::status_socket::serve(socket, shown.clone(), ended.clone()));
     let result = runtime.block_on(async {
         trigger_sender.get_or_init(|| sync.trigger_sender());
         signals.on_trigger(move |trigger| ask(trigger, &[]));

@@ -409,6 +409,12 @@ fn whatever_comes_from_outside_is_escaped_on_the_page() {
         error: Some(HOSTILE.into()),
         hints: vec![HOSTILE.into()],
     };
+    let progress = Progress {
+        since: Timestamp::UNIX_EPOCH,
+        stage: HOSTILE.into(),
+        what: HOSTILE.into(),
+        fetched_bytes: 1,
+    };
     server.status.send_replace(Status {
         remote: HOSTILE.into(),
         ref_name: HOSTILE.into(),
@@ -425,12 +431,8 @@ fn whatever_comes_from_outside_is_escaped_on_the_page() {
             consecutive_failures: 1,
             ..HookStatus::default()
         }],
-        progress: Some(Progress {
-            since: Timestamp::UNIX_EPOCH,
-            stage: HOSTILE.into(),
-            what: HOSTILE.into(),
-            fetched_bytes: 1,
-        }),
+        progress: Some(progress.clone()),
+        delivery_progress: Some(progress),
         targets: vec![TargetStatus {
             cluster: HOSTILE.into(),
             namespace: "ci".into(),
@@ -451,7 +453,7 @@ fn whatever_comes_from_outside_is_escaped_on_the_page() {
     let escaped = "&quot;&#39;&gt;&lt;script&gt;alert(1)&lt;/script&gt;&amp;amp;";
     assert_eq!(
         page.body.matches(escaped).count(),
-        21,
+        22,
         "title, remote, ref, root, errors, hints, reasons, commits, a hook, what runs, and of a target cluster and error"
     );
     assert!(page.header("content-security-policy").unwrap().starts_with("default-src 'none'"));

@@ -34,11 +34,11 @@
 #[path = "../../tests/fuzz/targets/admin.rs"]
 pub(crate) mod fuzz;
 mod hook;
-pub mod live;
 mod page;
 mod proof;
 mod render;
 mod routes;
+pub mod status_socket;
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;

@@ -124,6 +124,9 @@ fn write_current(page: &mut String, status: &Status, now: Timestamp) -> fmt::Res
             row(page, "Not as desired", &Text(line).to_string())?;
         }
     }
+    if let Some(progress) = &status.delivery_progress {
+        row(page, "Delivery", &format!("{}; started {}", Text(&progress.what), when(progress.since, now)))?;
+    }
     if let Some(delivery) = &status.last_delivery {
         row(page, "Last delivery", &attempt_line(delivery, now))?;
     }

@@ -18,11 +18,11 @@ use super::opening::Opening;
 use super::{Error, listen_for_signals, listener, starting, system};
 use crate::cluster::Clusters;
 use crate::config::Settings;
-use crate::deliver::{self, LoopEvent, LoopTiming, Report};
+use crate::deliver::{self, LoopEvent, LoopTiming, Report, Step};
 use crate::desired::Planner;
 use crate::mirror::Received;
 use crate::phase::machine::Timing;
-use crate::phase::{Applied, Attempt, LastAnswer, Outcome, Status, Trigger};
+use crate::phase::{Applied, Attempt, LastAnswer, Outcome, Progress, Status, Trigger};
 use crate::repeats::{Repeats, suppressed};
 use crate::sources::{PollState, Remote, Requests, SetOptions, SourceError, Upstream};
 use crate::telemetry::metrics::{Metrics, ResultLabel, SourceLabel};
@@ -114,7 +114,10 @@ pub(super) fn run(runtime: &Runtime, settings: Settings, rules: &Rules) -> Resul
         let clusters = &rules.clusters;
         let remote = Arc::clone(&source);
         let tell = |event: LoopEvent<'_>| {
-            reporter.polled(remote.take_state());
+            // Between two steps there is nothing to tell of a poll: what it found belongs to how the attempt ends.
+            if !matches!(event, LoopEvent::Runs(_)) {
+                reporter.polled(remote.take_state());
+            }
             reporter.report(&event);
         };
         let end =
@@ -217,6 +220,7 @@ impl DeliveryReporter {
     pub(super) fn report(&mut self, event: &LoopEvent<'_>) {
         match event {
             LoopEvent::Begins(trigger) => self.begins(*trigger),
+            LoopEvent::Runs(step) => self.runs(*step),
             LoopEvent::Unchanged { success } => self.unchanged(*success),
             LoopEvent::Delivered(report) => self.delivered(report),
             LoopEvent::Failed(error) => self.failed(error),
@@ -245,6 +249,23 @@ impl DeliveryReporter {
             status.starting = None;
             // The time limit of a delivery does not include the poll and the fetch before it.
             status.promise_update(DELIVERY_LIMIT + 2 * polls.timeout);
+        });
+    }
+
+    /// Shows in the status that the attempt is still running, and its step.
+    fn runs(&self, step: Step) {
+        let Some((_, since, _)) = self.began else { return };
+        let fetched = |polls: &Polls| polls.received.bytes().saturating_sub(polls.counted);
+        let progress = Some(Progress {
+            since,
+            stage: step.label().to_owned(),
+            what: step.phrase().to_owned(),
+            fetched_bytes: self.polls.as_ref().map_or(0, fetched),
+        });
+        let is_beside = self.is_beside();
+        self.status.send_modify(|status| match is_beside {
+            true => status.delivery_progress = progress,
+            false => status.progress = progress,
         });
     }
 
@@ -365,10 +386,13 @@ impl DeliveryReporter {
         let duration_ms = u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX);
         let attempt = Attempt { at, trigger, outcome, duration_ms, error, hints };
         if self.is_beside() {
-            // An unchanged revision whose delivery failed must not hide that failure.
-            if success || outcome == Outcome::Failed {
-                self.status.send_modify(|status| status.last_delivery = Some(attempt));
-            }
+            self.status.send_modify(|status| {
+                status.delivery_progress = None;
+                // An unchanged revision whose delivery failed must not hide that failure.
+                if success || outcome == Outcome::Failed {
+                    status.last_delivery = Some(attempt);
+                }
+            });
             return;
         }
         let result = match outcome {
@@ -386,6 +410,7 @@ impl DeliveryReporter {
             self.metrics.succeeded(Some(seconds));
         }
         self.status.send_modify(|status| {
+            status.progress = None;
             if outcome == Outcome::Failed {
                 status.consecutive_failures += 1;
                 status.last_failure = Some(attempt.clone());

@@ -1,9 +1,9 @@
 //! Findings: problems that a plan has with the actual files of a tree, and their messages.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use super::data::{InvalidKey, sized};
+use super::policies::TimeLimit;
 use super::rule_problem::{SHOWN, others};
 use super::tree::BadLink;
 use crate::human;
@@ -101,7 +101,7 @@ pub enum Finding {
         /// The number of rules.
         rules: usize,
         /// The limit.
-        limit: Duration,
+        limit: TimeLimit,
     },
     /// An oversized ConfigMap would be split into a name that another rule uses.
     NameTaken {
@@ -186,8 +186,11 @@ impl Finding {
             Self::MemoryLimit { .. } => {
                 "raise the container's memory limit, or match fewer files: two plans must fit in memory"
             }
-            Self::MatchingLimit { .. } => {
+            Self::MatchingLimit { limit: TimeLimit { set_by: None, .. }, .. } => {
                 "write fewer rules, and patterns that begin with a directory instead of `**/`; check the processor limit"
+            }
+            Self::MatchingLimit { limit: TimeLimit { set_by: Some(_), .. }, .. } => {
+                "write fewer rules, and patterns that begin with a directory instead of `**/`; or raise that timeout"
             }
             Self::RepositoryUnknown { .. } => "give it with --repository=ORGANISATION/NAME",
             Self::NameTaken { .. } => {
@@ -263,9 +266,14 @@ impl std::fmt::Display for Finding {
                 let limit = human::bytes(*limit);
                 write!(f, "the ConfigMaps take more than the {limit} of memory that there are for a plan")
             }
-            Self::MatchingLimit { rules, limit } => {
-                write!(f, "matching the files against {rules} rules takes longer than {limit:?}")
-            }
+            Self::MatchingLimit { rules, limit: TimeLimit { time, set_by } } => match set_by {
+                None => write!(f, "matching the files against {rules} rules takes longer than {time:?}"),
+                Some(what) => write!(
+                    f,
+                    "computing the plan takes longer than {time:?} ({what}), while matching the files against \
+                     {rules} rules"
+                ),
+            },
             Self::NameTaken { name, taken } => {
                 write!(
                     f,
@@ -331,9 +339,12 @@ impl Refused {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
-    /// One of each, of [`Finding::OversizeKey`] one for each of its hints, of [`Finding::Stamp`] one for each problem.
+    /// One of each; of [`Finding::OversizeKey`] and [`Finding::MatchingLimit`] one for each hint, of [`Finding::Stamp`]
+    /// one for each problem.
     fn each() -> Vec<Finding> {
         let text = || "x".to_owned();
         let path = || b"a/b".to_vec();
@@ -343,6 +354,10 @@ mod tests {
         };
         let (what, bytes, limit, largest) = ("of values", 2, 1, vec![("x".to_owned(), 2, path())]);
         let stamp = |key, problem| Finding::Stamp { name: text(), key, problem };
+        let matching_limit = |set_by| {
+            let limit = TimeLimit { time: Duration::from_secs(60), set_by };
+            Finding::MatchingLimit { rules: 20_000, limit }
+        };
         vec![
             Finding::Overlap { path: path(), rules: vec![(text(), text())], total: 2 },
             Finding::Collision { name: text(), key: text(), paths: vec![path()] },
@@ -360,7 +375,8 @@ mod tests {
             stamp(text(), StampProblem::Taken(path())),
             stamp(text(), StampProblem::Oversize { what, bytes, limit, largest }),
             Finding::MemoryLimit { limit: 1 << 20 },
-            Finding::MatchingLimit { rules: 20_000, limit: Duration::from_secs(60) },
+            matching_limit(None),
+            matching_limit(Some("--sync-timeout")),
             Finding::NameTaken { name: text(), taken: text() },
             Finding::RepositoryUnknown { pattern: text() },
             Finding::RepositoryNotPermitted { pattern: text(), files: 1 },

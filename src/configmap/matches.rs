@@ -178,7 +178,7 @@ impl Matches {
 
     /// Notes whether matching that began at this time takes too long, and returns it.
     fn is_late_since(&mut self, began: Instant) -> bool {
-        self.is_late = self.options.matching_limit.is_some_and(|limit| began.elapsed() > limit);
+        self.is_late = self.options.matching_limit.is_some_and(|limit| began.elapsed() > limit.time);
         self.is_late
     }
 

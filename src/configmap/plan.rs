@@ -5,11 +5,10 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::data::{DesiredData, LimitExceeded, Value, ValueEncoding};
 use super::finding::{FINDINGS_MAX, Finding, Refused};
-use super::policies::Policies;
+use super::policies::{Policies, TimeLimit};
 use super::rules::ClusterNamespace;
 use super::tree::FileRef;
 
@@ -74,7 +73,7 @@ pub struct Options {
     /// Limit on the memory that keys and values take together, in bytes; `None` for no limit.
     pub memory_limit: Option<u64>,
     /// Limit on the time for matching the files of a tree; `None` for no limit.
-    pub matching_limit: Option<Duration>,
+    pub matching_limit: Option<TimeLimit>,
 }
 
 /// One planned ConfigMap, with all the places where it is identical.

@@ -1,4 +1,7 @@
-//! The operator's choices for cases that rules leave ambiguous or that the API server does not accept.
+//! The operator's choices for cases that rules leave ambiguous or that the API server does not accept,
+//! and the type of a time limit.
+
+use std::time::Duration;
 
 /// What to do when rules that do different things match one file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -67,6 +70,15 @@ pub struct Policies {
     pub links: Links,
     /// For data over a limit.
     pub oversize: Oversize,
+}
+
+/// A limit on the time for matching the files of a tree against the rules.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct TimeLimit {
+    /// The time.
+    pub time: Duration,
+    /// What an operator sets it by, as a phrase for messages ("--sync-timeout"); `None` if nobody can change it.
+    pub set_by: Option<&'static str>,
 }
 
 /// Defines each policy's words. Flags take them, and rules digests that clusters store contain them, so they must never

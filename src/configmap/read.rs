@@ -61,8 +61,10 @@ impl RuleSet {
             let why = format!("brackets are more than {NESTED_MAX} deep in each other");
             return Err(RulesError::Syntax { file: file(), why });
         }
-        let top =
-            Top::read(source).map_err(|error| RulesError::Syntax { file: file(), why: error.to_string() })?;
+        let top = Top::read(source).map_err(|error| {
+            let why = human::yaml_problem(&error.to_string()).to_owned();
+            RulesError::Syntax { file: file(), why }
+        })?;
         if top.0.is_empty() {
             return Err(RulesError::Empty { file: file() });
         }

@@ -24,6 +24,15 @@ pub(super) fn split(data: &DesiredData, stamps: &[(&str, usize)]) -> BTreeMap<St
     parts
 }
 
+/// Returns the name of the ConfigMap that one of this name is a part of, if it is a part; `None` if no part has such a
+/// name.
+pub(super) fn whole_of(name: &str) -> Option<&str> {
+    let (whole, bits) = name.rsplit_once('-')?;
+    let is_part =
+        bits.len() <= DEPTH_MAX && bits.ends_with('1') && bits.bytes().all(|bit| b"01".contains(&bit));
+    is_part.then_some(whole)
+}
+
 fn halve(
     data: DesiredData,
     stamps: &[(&str, usize)],
@@ -46,5 +55,27 @@ fn halve(
     halve(DesiredData::new(zeros), stamps, format!("{bits}0"), into);
     if !ones.is_empty() {
         halve(DesiredData::new(ones), stamps, format!("{bits}1"), into);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::super::data::Value;
+    use super::*;
+
+    #[test]
+    fn the_name_of_each_part_leads_to_the_whole_and_other_names_do_not() {
+        let value = |at: usize| (format!("key-{at}"), Arc::new(Value::new(vec![b'x'; 300_000], false)));
+        let parts = split(&DesiredData::new((0..30).map(value).collect()), &[]);
+        assert!(parts.len() > 8, "{:?}", parts.keys());
+        for bits in parts.keys().filter(|bits| !bits.is_empty()) {
+            assert_eq!(whole_of(&format!("a-map-{bits}")), Some("a-map"));
+        }
+        let longest = format!("a-{}1", "0".repeat(DEPTH_MAX));
+        for other in ["a", "1", "a-", "a-0", "a-10", "a-2", "a-x1", longest.as_str()] {
+            assert_eq!(whole_of(other), None, "{other}");
+        }
     }
 }

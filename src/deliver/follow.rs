@@ -11,10 +11,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, interval_at, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::{Directory, Options, Report, deliver};
+use super::step::{CurrentStep, Step};
+use super::{Directory, Options, Report, deliver_in_steps};
 use crate::phase::Trigger;
 use crate::retry::{Backoff, jittered, random_fraction};
 use crate::revision::Revision;
@@ -22,6 +23,9 @@ use crate::sources::{Source, SourceError};
 
 /// Jitter of the resync, so that a fleet that was started at once does not resync at once.
 const SPREAD: f64 = 0.2;
+
+/// How often it is reported that an attempt is still running.
+const PROGRESS: Duration = Duration::from_millis(500);
 
 /// The intervals and limits of the loop.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -49,6 +53,8 @@ pub struct LoopTiming {
 pub enum LoopEvent<'a> {
     /// An attempt begins: the remote is asked, and what is new is delivered.
     Begins(Trigger),
+    /// The attempt is still running, and is in this step.
+    Runs(Step),
     /// There is nothing new since the last delivery.
     Unchanged {
         /// True if the last delivery was a success.
@@ -77,6 +83,8 @@ struct LoopState {
     failures: u32,
     /// Consecutive attempts in which the remote failed.
     remote_failures: u32,
+    /// The step that the running attempt is in.
+    step: CurrentStep,
 }
 
 impl LoopState {
@@ -137,13 +145,25 @@ pub async fn follow<S: Source>(
     mut on_event: impl FnMut(LoopEvent<'_>),
 ) -> Option<Result<Report, SourceError>> {
     let mut state = LoopState::default();
+    let step = state.step.clone();
     let mut trigger = Trigger::StartUp;
     // A trigger has been received whose attempt has not begun.
     let mut pending = false;
     while !draining.is_cancelled() {
         pending = false;
         on_event(LoopEvent::Begins(trigger));
-        let done = attempt(&source, clusters, options, loop_timing, draining, &mut state, trigger).await;
+        let done = {
+            let attempt = attempt(&source, clusters, options, loop_timing, draining, &mut state, trigger);
+            let mut attempt = std::pin::pin!(attempt);
+            let mut progress = interval_at(Instant::now() + PROGRESS, PROGRESS);
+            loop {
+                tokio::select! {
+                    biased;
+                    done = &mut attempt => break done,
+                    _ = progress.tick() => on_event(LoopEvent::Runs(step.get())),
+                }
+            }
+        };
         match &done {
             None => break,
             Some(Attempt::Unchanged(success)) => on_event(LoopEvent::Unchanged { success: *success }),
@@ -197,6 +217,7 @@ async fn attempt<S: Source>(
     state: &mut LoopState,
     trigger: Trigger,
 ) -> Option<Attempt> {
+    state.step.begin(Step::Resolve);
     let named = tokio::select! {
         () = draining.cancelled() => return None,
         named = source.resolve() => named,
@@ -219,7 +240,9 @@ async fn attempt<S: Source>(
         }
     }
     let cancel = draining.child_token();
-    let mut delivery = std::pin::pin!(deliver(Arc::clone(source), clusters, options, &cancel));
+    let step = state.step.clone();
+    let delivery = deliver_in_steps(Arc::clone(source), clusters, options, &cancel, &step);
+    let mut delivery = std::pin::pin!(delivery);
     let done = tokio::select! {
         done = &mut delivery => done,
         () = sleep(loop_timing.limit) => {
@@ -266,6 +289,24 @@ mod tests {
         }
     }
 
+    /// The same, but its plan takes two seconds.
+    struct Slow;
+
+    impl Source for Slow {
+        async fn resolve(&self) -> Result<Named, SourceError> {
+            Nothing.resolve().await
+        }
+
+        async fn desired(&self, named: Named) -> Result<Arc<Desired>, SourceError> {
+            sleep(2 * SECOND).await;
+            Nothing.desired(named).await
+        }
+
+        async fn relation(&self, recorded: Recorded, named: Revision) -> Result<Relation, SourceError> {
+            Nothing.relation(recorded, named).await
+        }
+    }
+
     const HOUR: Duration = Duration::from_secs(3_600);
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -309,6 +350,22 @@ mod tests {
         let clusters = Clusters::default();
         follow(Arc::new(Nothing), &clusters, &options, &loop_timing, &mut triggers, &ending, tell).await;
         assert!(begun.len() > 2 && begun[..2] == [0, 300], "{begun:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_plan_that_takes_long_is_reported_while_it_is_computed() {
+        let ending = CancellationToken::new();
+        let (_ask, mut triggers) = mpsc::channel(1);
+        let mut steps = Vec::new();
+        let tell = |event: LoopEvent<'_>| match event {
+            LoopEvent::Runs(step) => steps.push(step),
+            LoopEvent::Waits(_) => ending.cancel(),
+            _ => {}
+        };
+        let options = Options::new(Owner::new("team").unwrap());
+        let clusters = Clusters::default();
+        follow(Arc::new(Slow), &clusters, &options, &slow(), &mut triggers, &ending, tell).await;
+        assert!(steps.len() >= 3 && steps.iter().all(|step| *step == Step::Plan), "{steps:?}");
     }
 
     #[tokio::test(start_paused = true)]

@@ -31,8 +31,8 @@
 //! `write` is step 4; `set` computes the inventory and the ledger, `record` writes them (step 5). `aliases` finds names
 //! that mean the same cluster; `orphaned` finds namespaces that no rule names any more. `turns` decides when a worker
 //! may write, by `lease` (options), `pool` and `places` (a limit for a fleet) and `renewal` (one Lease). `pauses` has
-//! the waits and retries, `report` the results, `ledgers` merges a report into ledgers, `follow` is the loop that
-//! delivers every new revision.
+//! the waits and retries, `report` the results, `step` the step that a delivery is in, `ledgers` merges a report into
+//! ledgers, `follow` is the loop that delivers every new revision.
 
 mod aliases;
 mod earlier_writes;
@@ -49,6 +49,7 @@ mod renewal;
 mod report;
 mod rewind;
 mod set;
+mod step;
 mod survey;
 #[cfg(test)]
 mod testing;
@@ -69,17 +70,19 @@ pub use lease::Leases;
 pub use ledgers::updated_ledgers;
 pub use places::{BadPlaces, PoolSpec};
 pub use report::{Outcome, Report, Target, Unread};
+pub use step::Step;
 
 use crate::cluster::{Clusters, ConfigError};
 use crate::configmap::apply::{Adopt, Desired, Owner, Policy, PruneLimit, RepairLimit};
 use crate::human;
-use crate::retry::Backoff;
+use crate::retry::{Backoff, ErrorClass};
 pub use crate::revision::Relation;
 use crate::revision::Revision;
-use crate::sources::{Source, SourceError};
+use crate::sources::{Named, Source, SourceError};
 use aliases::Aliases;
 use pool::Pool;
 use report::ClusterOutcome;
+use step::CurrentStep;
 use worker::Worker;
 
 /// How many rounds over the clusters one delivery makes while the ref keeps moving. The rest is left to the next run.
@@ -201,15 +204,26 @@ impl Directory for Clusters {
 /// meanwhile, delivers the new revision. Returns when every target has a definite result, or soon after `cancel`.
 ///
 /// # Errors
-/// If the remote does not answer the first request, or its revision cannot be planned. Nothing was written then.
+/// If the remote does not answer the first request, or its revision cannot be planned, or `cancel` comes before either
+/// is done. Nothing was written then.
 pub async fn deliver<S: Source>(
     source: Arc<S>,
     clusters: &impl Directory,
     options: &Options,
     cancel: &CancellationToken,
 ) -> Result<Report, SourceError> {
-    let newest = async || source.desired(source.resolve().await?).await;
-    let mut desired = or_cancelled(cancel, newest()).await?;
+    deliver_in_steps(source, clusters, options, cancel, &CurrentStep::default()).await
+}
+
+/// [`deliver`], which notes in `step` what it is doing.
+async fn deliver_in_steps<S: Source>(
+    source: Arc<S>,
+    clusters: &impl Directory,
+    options: &Options,
+    cancel: &CancellationToken,
+    step: &CurrentStep,
+) -> Result<Report, SourceError> {
+    let mut desired = newest(&*source, cancel, step).await?;
     let mut outcomes: BTreeMap<String, ClusterOutcome> = BTreeMap::new();
     let mut failures = Vec::new();
     let aliases = Arc::new(Aliases::of(clusters));
@@ -227,13 +241,14 @@ pub async fn deliver<S: Source>(
             cancel,
             pool: pool.as_ref(),
         };
+        step.begin(Step::Apply);
         outcomes.extend(context.deliver_to(&names, &desired).await);
         let settled = all.iter().all(|name| outcomes[name].revision == desired.revision);
         if settled || cancel.is_cancelled() || round == MAX_ROUNDS {
             break;
         }
         // The ref moved: some clusters already have the newer revision, the others get it in the next round.
-        match or_cancelled(cancel, newest()).await {
+        match newest(&*source, cancel, step).await {
             Ok(newest) => desired = newest,
             Err(error) => {
                 failures.push(error.to_string());
@@ -245,6 +260,46 @@ pub async fn deliver<S: Source>(
     report.failures = failures;
     outcomes.into_iter().for_each(|(name, outcome)| report.add(name, outcome));
     Ok(report)
+}
+
+/// Asks the remote which revision its ref names, and computes the desired state of that.
+async fn newest<S: Source>(
+    source: &S,
+    cancel: &CancellationToken,
+    step: &CurrentStep,
+) -> Result<Arc<Desired>, SourceError> {
+    step.begin(Step::Resolve);
+    let named = or_cancelled(cancel, source.resolve()).await?;
+    step.begin(Step::Plan);
+    planned(source, named, cancel).await
+}
+
+/// Computes the desired state of a revision. If `cancel` comes first, the error names this step: the remote has
+/// answered.
+async fn planned<S: Source>(
+    source: &S,
+    named: Named,
+    cancel: &CancellationToken,
+) -> Result<Arc<Desired>, SourceError> {
+    let revision = named.revision;
+    tokio::select! {
+        biased;
+        desired = source.desired(named) => desired,
+        () = cancel.cancelled() => Err(unplanned(revision)),
+    }
+}
+
+/// The error of a run that ended while a plan was computed.
+fn unplanned(revision: Revision) -> SourceError {
+    SourceError {
+        what: format!("revision {}: the run ended while computing the plan", revision.short()),
+        hints: vec![
+            "fewer rules, and patterns that begin with a directory instead of `**/`, take less time"
+                .to_owned(),
+            "the next run starts over; `apply --timeout` gives one run more time".to_owned(),
+        ],
+        class: ErrorClass::Transient,
+    }
 }
 
 /// Awaits an answer of the remote; returns an `interrupted` error if `cancel` comes first.
@@ -314,4 +369,52 @@ impl<S: Source, D: Directory> WorkerContext<'_, S, D> {
 /// Parses a full commit id in hex; `None` if the text is none.
 fn parse_revision(text: &str) -> Option<Revision> {
     crate::revision::ObjectId::from_hex(text).map(Revision)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::testing::{options, revision};
+    use super::*;
+    use crate::sources::Recorded;
+
+    /// A remote that names revision 2 or does not answer, and whose revisions are never planned.
+    struct Endless {
+        answers: bool,
+    }
+
+    impl Source for Endless {
+        async fn resolve(&self) -> Result<Named, SourceError> {
+            match self.answers {
+                true => Ok(revision(2).into()),
+                false => std::future::pending().await,
+            }
+        }
+
+        async fn desired(&self, _: Named) -> Result<Arc<Desired>, SourceError> {
+            std::future::pending().await
+        }
+
+        async fn relation(&self, _: Recorded, _: Revision) -> Result<Relation, SourceError> {
+            Ok(Relation::Ahead)
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_run_that_is_ended_names_the_step_that_it_was_in() {
+        let steps = [(false, "before the remote had answered"), (true, "while computing the plan")];
+        for (answers, step) in steps {
+            let cancel = CancellationToken::new();
+            let clusters = Clusters::default();
+            let options = options();
+            let mut run =
+                std::pin::pin!(deliver(Arc::new(Endless { answers }), &clusters, &options, &cancel));
+            let long = tokio::time::timeout(Duration::from_secs(60), &mut run).await;
+            assert!(long.is_err(), "nothing ends it");
+            cancel.cancel();
+            let error = run.await.unwrap_err();
+            assert!(error.what.ends_with(step), "{error}");
+            assert!(error.class.is_transient());
+            human::assert_message_style(&error, &error.hints);
+        }
+    }
 }

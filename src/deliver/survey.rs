@@ -128,6 +128,8 @@ impl SurveyContext<'_> {
             .collect::<Result<_, _>>()
             .map_err(|error| NamespaceFailure::of(&error))?;
         items.sort_by(|a, b| a.name.cmp(&b.name));
+        let is_part = |item: &&mut Item| desired.is_part_of_left_out((name, namespace), &item.name);
+        items.iter_mut().filter(is_part).for_each(leave_part);
         if !marker.damaged.is_empty() {
             items.iter_mut().for_each(never_delete);
         }
@@ -231,6 +233,15 @@ fn recorded(marker: &Marker, meta: &Meta) -> Option<Recorded> {
     Some(Recorded { revision: parse_revision(&marker.revision)?, sources: sources.unwrap_or_default() })
 }
 
+/// Leaves a part of a ConfigMap that is left out as it is. It is named by no rule only because the whole is not split.
+fn leave_part(item: &mut Item) {
+    if item.decision.why == DecisionReason::NoRule {
+        let claim = item.decision.claim.clone();
+        let unchanged = Decision::unchanged(String::new());
+        item.decision = Decision { why: DecisionReason::LeftOut, claim, ..unchanged };
+    }
+}
+
 /// Turns a deletion into no action. While the inventory is damaged, it is not known which objects it listed.
 fn never_delete(item: &mut Item) {
     if item.decision.action == Action::Delete {
@@ -248,5 +259,25 @@ fn seen(object: &ConfigMap) -> LiveConfigMap {
         immutable: object.immutable,
         deleting: object.meta.deleting,
         content: object.content.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::survey;
+    use super::*;
+
+    #[test]
+    fn a_part_of_what_is_left_out_is_not_deleted_and_what_is_not_ours_is_told_as_before() {
+        for (action, why, expected) in [
+            (Action::Delete, DecisionReason::NoRule, DecisionReason::LeftOut),
+            (Action::Nothing, DecisionReason::NoRule, DecisionReason::LeftOut),
+            (Action::Nothing, DecisionReason::NotOurs, DecisionReason::NotOurs),
+        ] {
+            let decision = Decision { action, why, ..Decision::unchanged(String::new()) };
+            let mut item = survey("ci", decision).items.remove(0);
+            leave_part(&mut item);
+            assert_eq!((item.decision.action, item.decision.why), (Action::Nothing, expected));
+        }
     }
 }

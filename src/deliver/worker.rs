@@ -22,7 +22,7 @@ use super::set;
 use super::survey::{Item, NamespaceFailure, NamespaceSurvey, SurveyContext};
 use super::turns::LeaseTurns;
 use super::write::{StopReason, Writer, Written};
-use super::{Options, or_cancelled};
+use super::{Options, planned};
 use crate::cluster::Cluster;
 use crate::configmap::apply::{Action, Desired, Order, order};
 use crate::sources::Source;
@@ -141,7 +141,7 @@ impl<S: Source> Worker<S> {
                 }
                 StopReason::Moved(newer) if restarts < MAX_RESTARTS => {
                     restarts += 1;
-                    match or_cancelled(&self.cancel, self.source.desired(newer)).await {
+                    match planned(&*self.source, newer, &self.cancel).await {
                         Ok(newer) => {
                             desired = newer;
                             continue;

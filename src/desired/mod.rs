@@ -17,6 +17,7 @@ use std::time::Duration;
 use crate::configmap::apply::{Desired, ExtraKeys, Placement, VersionKey, rules_digest};
 use crate::configmap::{
     self, BadLink, Dialect, Finding, Matches, Plan, Policies, Refused, RuleSet, RulesError, Setting,
+    TimeLimit,
 };
 use crate::fsx;
 use crate::mirror::{self, Objects};
@@ -71,21 +72,29 @@ impl Options {
     }
 }
 
-/// The most time for matching a tree against the rules. Rules in the tree are an author's: thousands of patterns that begin
-/// with `**/` take microseconds each per file. 129 rules and 90,000 files take less than a second.
-const MATCHING_LIMIT: Duration = Duration::from_secs(60);
+/// The most time for matching a tree against the rules. Rules in the tree are an author's: thousands of patterns that
+/// begin with `**/` take microseconds each per file. 129 rules and 90,000 files take less than a second.
+const MATCHING_LIMIT: TimeLimit = TimeLimit { time: Duration::from_secs(60), set_by: None };
 
 /// Computes plans and desired states, each from one tree.
 #[derive(Clone, Debug)]
 pub struct Planner {
     options: Options,
     rules: Rules,
+    matching_limit: TimeLimit,
 }
 
 impl Planner {
     /// A planner for these rules.
     pub fn new(options: Options, rules: Rules) -> Self {
-        Self { options, rules }
+        Self { options, rules, matching_limit: MATCHING_LIMIT }
+    }
+
+    /// The same planner, but matching a tree takes at most this long: an operator's timeout that is shorter than the
+    /// limit so far ends it. A longer one changes nothing.
+    #[must_use]
+    pub fn within(self, limit: TimeLimit) -> Self {
+        if limit.time < self.matching_limit.time { Self { matching_limit: limit, ..self } } else { self }
     }
 
     /// Computes the desired state of a revision; fails if the plan is refused. `sources` has the sources of a composed
@@ -162,7 +171,7 @@ impl Planner {
             stamp,
             policies: *policies,
             memory_limit: *memory_limit,
-            matching_limit: Some(MATCHING_LIMIT),
+            matching_limit: Some(self.matching_limit),
         }
     }
 

@@ -98,3 +98,26 @@ fn a_plan_that_seems_to_need_too_much_memory_is_made_of_the_whole_tree() {
         last = Some(next);
     }
 }
+
+#[test]
+fn matching_ends_at_the_shorter_limit_and_the_error_names_what_sets_it() {
+    let limit = |seconds| TimeLimit { time: Duration::from_secs(seconds), set_by: Some("--sync-timeout") };
+    let limited = |seconds| planner(None).within(limit(seconds)).matching_limit;
+    assert_eq!((limited(59), limited(61)), (limit(59), MATCHING_LIMIT));
+    let fixture = Fixture::new();
+    let (objects, known) = (fixture.objects(), KnownValues::default());
+    let file = |text: &str| Some((Kind::File, text.as_bytes().to_vec()));
+    let model = Model::from([("ci/rules.yaml".into(), file(RULES)), ("jobs/a".into(), file("1"))]);
+    let revision = fixture.commit_of(&model);
+    let tree = Commit::new(&objects, revision, &known);
+    let desired = |seconds| {
+        let planner = planner(None).within(limit(seconds));
+        planner.desired(&tree, revision, &Placement::default(), None)
+    };
+    assert!(desired(59).is_ok());
+    let error = desired(0).unwrap_err();
+    let what =
+        "computing the plan takes longer than 0ns (--sync-timeout), while matching the files against 2 rules";
+    assert_eq!(error.to_string(), what);
+    assert!(error.hints()[0].contains("`**/`; or raise that timeout") && !error.is_transient());
+}

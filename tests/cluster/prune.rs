@@ -237,6 +237,34 @@ fn two_rule_sets_of_one_repository_under_one_owner_do_not_prune_each_other() {
     ends(&installation.apply(first, &["--prune", "--max-prune=100"]), 0, &["1 deleted", "2 unchanged"]);
 }
 
+/// A ConfigMap that is left out stays as it is, also if it was split before: its parts go once it fits.
+#[test]
+fn the_parts_of_a_configmap_that_is_left_out_are_not_pruned() {
+    let installation = Installation::new(1);
+    let a = installation.namespaces[0].as_str();
+    installation.may_find_inventories();
+    let places: Places<'_> = &[("east", a)];
+    let half = "x".repeat(600_000);
+    let files = Files::new().file("map/a", half.as_str()).file("map/b", half.as_str());
+    installation.world.remote.commit(&files);
+    ends(&installation.apply(places, &["--oversize=grow"]), 0, &["created"]);
+    let parts = || {
+        let mut all = Kubernetes::shared().versions(a);
+        all.retain(|name, _| name.starts_with("map"));
+        all
+    };
+    let grown = parts();
+    assert!(grown.len() > 1, "{grown:?}");
+    let skip = ["--oversize=skip", "--prune", "--max-prune=100"];
+    for _ in 0..2 {
+        ends(&installation.apply(places, &skip), 0, &[]);
+        assert_eq!(parts(), grown);
+    }
+    installation.commit("1");
+    ends(&installation.apply(places, &skip), 0, &["deleted"]);
+    assert_eq!(installation.names(a), installation.all_names());
+}
+
 /// The rules change before whoever was killed is run again: nothing of what it made is left behind.
 #[test]
 fn nothing_that_was_made_before_a_kill_is_stranded_when_the_rules_change() {

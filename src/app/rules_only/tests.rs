@@ -132,3 +132,21 @@ fn deliveries_beside_a_root_that_reach_no_cluster_are_counted() {
     assert_eq!(deliver(LoopEvent::Unchanged { success: false }), 0);
     assert_eq!(shown.borrow().consecutive_failures, 0, "attempts are the root's");
 }
+
+#[test]
+fn the_step_of_a_delivery_that_takes_long_is_shown_until_it_ends() {
+    for ((mut reporter, shown), is_beside) in [(without_root(), false), (with_root(), true)] {
+        let stages = || {
+            let status = shown.borrow();
+            let stage = |progress: Option<&Progress>| progress.map(|progress| progress.stage.clone());
+            (stage(status.progress.as_ref()), stage(status.delivery_progress.as_ref()))
+        };
+        reporter.report(&LoopEvent::Begins(Trigger::Timer));
+        assert_eq!(stages(), (None, None));
+        reporter.report(&LoopEvent::Runs(Step::Plan));
+        let plan = Some("plan".to_owned());
+        assert_eq!(stages(), if is_beside { (None, plan) } else { (plan, None) });
+        reporter.report(&LoopEvent::Failed(&down()));
+        assert_eq!(stages(), (None, None));
+    }
+}

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::super::compare::ConfigMapData;
 use super::super::data::{DesiredData, LimitExceeded};
 use super::super::plan::VERSION;
-use super::super::{ClusterNamespace, Finding, Plan, Planned, StampProblem, check_key};
+use super::super::{ClusterNamespace, Finding, Plan, Planned, StampProblem, check_key, split};
 use super::names;
 use super::owner::Owner;
 use super::placement::Placement;
@@ -108,6 +108,14 @@ impl Desired {
     pub fn of(&self, cluster: &str, namespace: &str) -> Option<&BTreeMap<String, DesiredConfigMap>> {
         self.config_maps
             .get(&ClusterNamespace { cluster: cluster.to_owned(), namespace: namespace.to_owned() })
+    }
+
+    /// Returns true if a ConfigMap that no rule names has the name of a part of one that is left out: an earlier run
+    /// may have split that one.
+    pub fn is_part_of_left_out(&self, (cluster, namespace): (&str, &str), name: &str) -> bool {
+        let Some(config_maps) = self.of(cluster, namespace) else { return false };
+        let whole = split::whole_of(name).and_then(|whole| config_maps.get(whole));
+        !config_maps.contains_key(name) && whole.is_some_and(|whole| whole.left_out)
     }
 
     /// The namespaces of a cluster that have any desired ConfigMap; sorted.

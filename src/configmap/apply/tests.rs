@@ -379,6 +379,27 @@ fn what_a_policy_leaves_out_is_neither_written_nor_deleted() {
 }
 
 #[test]
+fn the_parts_of_what_is_left_out_are_told_by_their_names() {
+    let planned = |name: &str, left_out: bool| Planned {
+        rules: vec![0],
+        name: name.to_owned(),
+        places: vec![ClusterNamespace { cluster: "c".into(), namespace: "n".into() }],
+        data: DesiredData::default(),
+        files: BTreeMap::new(),
+        fed: !left_out,
+        left_out,
+        stamp: None,
+    };
+    let all = [planned("large", true), planned("large-01", false), planned("small", false)];
+    let plan = Plan { configmaps: all.into_iter().map(Arc::new).collect(), ..Plan::default() };
+    let desired = desired_of(&plan, ExtraKeys::default()).unwrap();
+    for (name, is_part) in [("large-1", true), ("large-001", true), ("large-01", false), ("small-1", false)] {
+        assert_eq!(desired.is_part_of_left_out(("c", "n"), name), is_part, "{name}");
+    }
+    assert!(!desired.is_part_of_left_out(("c", "elsewhere"), "large-1"));
+}
+
+#[test]
 fn an_immutable_one_is_refused_or_made_again() {
     let old = LiveConfigMap { immutable: true, ..ours(&wanted(&[("a", "1")]), R1) };
     let new = wanted(&[("a", "2")]);

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::super::{Collisions, Dialect, Oversize, Policies, Setting};
+use super::super::{Collisions, Dialect, Oversize, Policies, Setting, TimeLimit};
 use super::*;
 
 const RULES: &str = r#"maps:
@@ -240,13 +240,18 @@ fn a_configmap_that_is_left_out_stays_in_the_plan_and_a_file_that_is_left_out_co
 #[test]
 fn matching_that_takes_too_long_is_refused_and_so_is_following() {
     let entries = BTreeMap::from([("one/a", Entry::File(1.into()))]);
-    let limited = |limit| Options { matching_limit: Some(limit), ..Options::default() };
+    let limit = |time| Some(TimeLimit { time, set_by: Some("--sync-timeout") });
+    let limited = |time| Options { matching_limit: limit(time), ..Options::default() };
     let refusal = |plan: Plan| matches!(plan.refused[..], [Finding::MatchingLimit { .. }]);
     let mut late = Matches::of(rules(), limited(Duration::ZERO), &tree(&entries));
-    assert!(refusal(late.plan(&mut Texts).unwrap()));
+    let refused = late.plan(&mut Texts).unwrap().accepted().unwrap_err();
+    let rules_count = rules().rules.len();
+    let what = format!("(--sync-timeout), while matching the files against {rules_count} rules");
+    assert!(refused.to_string().ends_with(&what), "{refused}");
+    assert!(refused.hints()[0].contains("raise that timeout"), "{:?}", refused.hints());
     let mut in_time = Matches::of(rules(), limited(Duration::from_secs(600)), &tree(&entries));
     assert!(!refusal(in_time.plan(&mut Texts).unwrap()));
-    in_time.options.matching_limit = Some(Duration::ZERO);
+    in_time.options.matching_limit = limit(Duration::ZERO);
     let change = Change { path: b"one/b".to_vec(), before: false, now: Some(Entry::File(2.into())) };
     assert!(!in_time.follow(&[change]), "the whole tree is matched instead, and refused");
 }

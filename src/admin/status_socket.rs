@@ -33,14 +33,15 @@ const MAX_ANSWERS: usize = 16;
 /// How many bytes of an answer a client reads.
 const MAX_ANSWER_SIZE: u64 = 16 << 20;
 
-/// The pause before another try to make the socket: on a file system without sockets, and in a root that was removed and
-/// that the next repair may make again.
+/// The pause before another try to make the socket, for example on a file system without sockets.
 const BIND_RETRY: Duration = Duration::from_secs(60);
+
+/// The pause before another try in a root that was removed: the next repair may make it again.
 const ROOT_RETRY: Duration = Duration::from_secs(1);
 
 /// The state of a root's writer, as a client finds it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Writer {
+pub enum WriterState {
     /// It runs and answers.
     Answers(Box<LiveStatus>),
     /// It runs and does not answer: it is stopped, or the machine is overloaded.
@@ -183,41 +184,42 @@ fn answer(status: &Status) -> Vec<u8> {
 }
 
 /// Asks the writer of a root for its status. Blocks for at most `timeout`.
-pub fn query_writer(path: &Path, timeout: Duration) -> Writer {
+pub fn query_writer(path: &Path, timeout: Duration) -> WriterState {
     let (send, received) = std::sync::mpsc::channel();
     let path = path.to_owned();
     // On a thread, as connect(2) blocks without a timeout while the listener's backlog is full.
     let asking = std::thread::Builder::new().spawn(move || send.send(connect(&path, timeout)));
     if let Err(error) = asking {
-        return Writer::Unknown(error.to_string());
+        return WriterState::Unknown(error.to_string());
     }
     match received.recv_timeout(timeout) {
         Ok(Ok(text)) => match serde_json::from_slice(&text) {
-            Ok(answer) => Writer::Answers(Box::new(answer)),
-            Err(error) => Writer::Unknown(format!("its response cannot be parsed: {error}")),
+            Ok(answer) => WriterState::Answers(Box::new(answer)),
+            Err(error) => WriterState::Unknown(format!("its response cannot be parsed: {error}")),
         },
         Ok(Err(error)) => match error.kind() {
-            ErrorKind::NotFound | ErrorKind::ConnectionRefused => Writer::Absent,
-            ErrorKind::WouldBlock | ErrorKind::TimedOut => Writer::Silent,
-            _ => Writer::Unknown(error.to_string()),
+            ErrorKind::NotFound | ErrorKind::ConnectionRefused => WriterState::Absent,
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => WriterState::Silent,
+            _ => WriterState::Unknown(error.to_string()),
         },
-        Err(_) => Writer::Silent,
+        Err(_) => WriterState::Silent,
     }
 }
 
-/// Connects to the socket and reads the answer.
+/// Connects to the socket and reads the answer. If the writer dies before it answers, that is
+/// [`ErrorKind::ConnectionRefused`]; if it dies in mid-answer, what it wrote is returned, and cannot be parsed.
 fn connect(path: &Path, timeout: Duration) -> std::io::Result<Vec<u8>> {
     let (_dir, at) = short_path(path)?;
     let stream = std::os::unix::net::UnixStream::connect(at)?;
     stream.set_read_timeout(Some(timeout))?;
     let mut text = Vec::new();
     stream.take(MAX_ANSWER_SIZE).read_to_end(&mut text)?;
-    // A writer that ends at this moment closes the connection without an answer.
     if text.is_empty() { Err(ErrorKind::ConnectionRefused.into()) } else { Ok(text) }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
     use std::os::unix::fs::MetadataExt as _;
 
     use tokio::io::AsyncReadExt as _;
@@ -236,14 +238,14 @@ mod tests {
             let path = path.clone();
             tokio::task::spawn_blocking(move || super::query_writer(&path, LONG))
         };
-        assert_eq!(query_writer().await.unwrap(), Writer::Absent);
+        assert_eq!(query_writer().await.unwrap(), WriterState::Absent);
         let (status, shown) = watch::channel(Status { remote: "r".into(), ..Status::default() });
         let shutdown = CancellationToken::new();
         let serving = tokio::spawn(serve(path.clone(), shown, shutdown.clone()));
         let answers = async |failures: u64| {
             loop {
                 match query_writer().await.unwrap() {
-                    Writer::Answers(answer) if answer.status.consecutive_failures == failures => {
+                    WriterState::Answers(answer) if answer.status.consecutive_failures == failures => {
                         break answer;
                     }
                     _ => tokio::time::sleep(Duration::from_millis(10)).await,
@@ -260,7 +262,7 @@ mod tests {
         assert_eq!(answers(38).await.status.remote, "r");
         shutdown.cancel();
         serving.await.unwrap();
-        assert_eq!(query_writer().await.unwrap(), Writer::Absent);
+        assert_eq!(query_writer().await.unwrap(), WriterState::Absent);
     }
 
     /// With as many slow clients as there may be answers, and one more that waits.
@@ -335,9 +337,25 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("status.sock");
         let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
-        assert_eq!(query_writer(&path, Duration::from_millis(50)), Writer::Silent);
+        assert_eq!(query_writer(&path, Duration::from_millis(50)), WriterState::Silent);
         drop(listener);
         assert!(path.exists());
-        assert_eq!(query_writer(&path, LONG), Writer::Absent);
+        assert_eq!(query_writer(&path, LONG), WriterState::Absent);
+    }
+
+    #[test]
+    fn a_writer_that_dies_in_mid_answer_is_in_an_unknown_state_and_one_that_dies_before_it_is_absent() {
+        let ask_one_that_says = |answer: &'static [u8]| {
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join("status.sock");
+            let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+            let writer = std::thread::spawn(move || listener.accept().unwrap().0.write_all(answer).unwrap());
+            let state = query_writer(&path, LONG);
+            writer.join().unwrap();
+            state
+        };
+        assert_eq!(ask_one_that_says(b""), WriterState::Absent);
+        let state = ask_one_that_says(b"{\"alive\":tr");
+        assert!(matches!(state, WriterState::Unknown(_)), "{state:?}");
     }
 }
