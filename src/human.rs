@@ -126,6 +126,18 @@ pub fn one_line(error: &(dyn std::error::Error + 'static)) -> String {
     text.replace(['\n', '\r'], " ")
 }
 
+/// What is wrong with a text that is no valid YAML, from the parser's message: what that says about the parser is said
+/// about the text.
+pub fn yaml_problem(message: &str) -> &str {
+    if message.contains("more than one document") {
+        "it has more than one document: write only one, without a line `---` between two"
+    } else if message.contains("repetition limit exceeded") {
+        "its aliases (*) stand for too much: repetition limit exceeded"
+    } else {
+        message
+    }
+}
+
 /// The known name with the smallest edit distance to `name`; `None` if none is close enough to be a likely typo.
 pub fn nearest<'n>(name: &str, known: impl Iterator<Item = &'n str>) -> Option<&'n str> {
     let near = known.map(|other| (edits(name, other), other)).min();
@@ -172,6 +184,22 @@ mod tests {
         assert_eq!(sanitize("a\u{1b}[2Jb\nc\u{202e}d\u{200b}e\u{9b}f", 40), "a�[2Jb�c�d�e�f");
         assert_eq!(sanitize("abcdef", 6), "abcdef");
         assert_eq!(sanitize("abcdefg", 6), "abcde…");
+    }
+
+    #[cfg(feature = "program")] // the parser belongs to it
+    #[test]
+    fn what_a_parser_says_about_itself_is_said_about_the_text() {
+        let problem = |text: &str| {
+            let error = serde_yaml::from_str::<serde_yaml::Value>(text).unwrap_err().to_string();
+            yaml_problem(&error).to_owned()
+        };
+        let mut aliases = format!("a0: &a0 [{}]\n", ["x"; 10].join(","));
+        for level in 1..8 {
+            aliases += &format!("a{level}: &a{level} [{}]\n", vec![format!("*a{}", level - 1); 10].join(","));
+        }
+        assert!(problem("a: 1\n---\nb: 1\n").starts_with("it has more than one document"));
+        assert!(problem(&aliases).starts_with("its aliases (*) stand for too much"));
+        assert!(problem("a: [").contains("line"), "others stay");
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! The command line from outside: help, what is refused and how, where values come from, exit codes, and the end.
 
 mod common;
+#[path = "cli/inputs.rs"]
+mod inputs;
 #[path = "cli/render.rs"]
 mod render;
 #[path = "cli/words.rs"]
@@ -93,7 +95,8 @@ fn wrong_values_end_with_one_line_that_names_the_flag() {
         (&["--depth=-1"], &["--depth: must be at least 0 and at most 2147483647\n"]),
         (&["--depth=3000000000"], &["--depth: must be at least 0 and at most 2147483647\n"]),
         (&["--depth=5000000000"], &["--depth: must be at least 0 and at most 2147483647\n"]),
-        (&["--max-path-depth=0"], &["--max-path-depth: must be at least 1 and at most 4294967295\n"]),
+        (&["--max-path-depth=0"], &["--max-path-depth: must be at least 1 and at most 1000\n"]),
+        (&["--max-path-depth=1001"], &["--max-path-depth: must be at least 1 and at most 1000\n"]),
         (&["--max-fetch-bytes=0"], &["--max-fetch-bytes: must be at least 1\n"]),
         (&["--filter=foo"], &["\"foo\"", "--filter", "blob:none"]),
         (&["--filter=blob:limit=1x"], &["--filter"]),

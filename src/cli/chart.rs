@@ -143,8 +143,10 @@ fn integer(refuses: &mut dyn FnMut(&str) -> bool) -> Value {
     if least != LowerBound::Any {
         schema["minimum"] = u64::from(least == LowerBound::MoreThanZero).into();
     }
-    if refuses("4294967296") {
-        schema["maximum"] = u32::MAX.into();
+    // The upper bounds that are tried. --depth has a lower one than the last, so its schema is lenient.
+    let is_bound = |most: &u32| refuses(&(u64::from(*most) + 1).to_string());
+    if let Some(most) = [1000, u32::MAX].into_iter().find(is_bound) {
+        schema["maximum"] = most.into();
     }
     schema
 }
@@ -221,7 +223,8 @@ fn accepts(schema: &Value, value: &Value, patterns: &mut BTreeMap<String, Regex>
 }
 
 /// Values of valid syntax that are out of range, which only the parser detects.
-const OUT_OF_BOUNDS: [&str; 10] = [
+const OUT_OF_BOUNDS: [&str; 11] = [
+    "65535",
     "65536",
     "4294967295",
     "4294967296",

@@ -72,7 +72,7 @@ fn source_table(list: &SourcesFile) -> String {
     let mut rows = vec![["source", "repo", "ref", "path", "to"].map(str::to_owned)];
     rows.extend(list.sources.iter().map(|source| {
         let repo = secret::redacted(&source.repo).into_owned();
-        [source.name.clone(), repo, source.ref_name.clone(), top(&source.path), top(&source.to)]
+        [source.name.clone(), repo, source.ref_text.clone(), top(&source.path), top(&source.to)]
     }));
     super::columns(&rows, |_| false).iter().map(|line| format!("# {line}\n")).collect()
 }

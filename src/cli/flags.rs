@@ -1,6 +1,8 @@
 //! The origin of a command's flags (flag, variable or default), and the step from flags to valid settings. Shared by
 //! the commands that read a repository.
 
+use std::time::Duration;
+
 use clap::ArgMatches;
 
 use crate::config::gitsync::Call;
@@ -20,6 +22,8 @@ pub(super) struct FlagOrigins {
     origins: Origins,
     /// Name and help heading of each flag whose value differs from its default.
     flags: Vec<(String, String)>,
+    /// Name and text of each flag that is a duration, for messages: `0` and `0s` are the same value.
+    durations: Vec<(String, String)>,
     /// Secrets that only variables can hold.
     hidden: config::Hidden,
     /// The effective configuration as flags, with secrets replaced.
@@ -37,6 +41,7 @@ impl FlagOrigins {
             return Self {
                 origins: Origins::default(),
                 flags: Vec::new(),
+                durations: Vec::new(),
                 hidden: hidden(),
                 lines: Vec::new(),
                 warnings: Vec::new(),
@@ -66,7 +71,14 @@ impl FlagOrigins {
             given.then(|| (name.to_owned(), heading.to_owned()))
         };
         let flags = command.get_arguments().filter_map(flag).collect();
-        Self { lines: config::lines(command, matches, &origins), flags, warnings, hidden, origins }
+        let duration = |arg: &clap::Arg| {
+            let id = arg.get_id().as_str();
+            matches.try_get_one::<Duration>(id).ok()??; // other values may be secret
+            let text = matches.try_get_raw(id).ok()??.next_back()?.to_str()?.to_owned();
+            Some((arg.get_long()?.to_owned(), text))
+        };
+        let durations = command.get_arguments().filter_map(duration).collect();
+        Self { lines: config::lines(command, matches, &origins), flags, durations, warnings, hidden, origins }
     }
 
     /// Refuses given flags that have no effect because the flag `other` is absent. `needs_other` selects them by name
@@ -102,7 +114,19 @@ impl FlagOrigins {
 
     /// Validates the arguments.
     pub(super) fn settings(&self, args: &config::Args) -> Result<Settings, config::Error> {
-        Settings::new(args, &self.origins, &self.hidden)
+        Settings::new(args, &self.origins, &self.hidden).map_err(|error| self.as_given(error))
+    }
+
+    /// Shows the value of a duration as it was given.
+    fn as_given(&self, error: config::Error) -> config::Error {
+        match error {
+            config::Error::Value { name, value, why } => {
+                let given = self.durations.iter().find(|(flag, _)| self.origins.name(flag) == name);
+                let value = given.map_or(value, |(_, text)| text.clone());
+                config::Error::Value { name, value, why }
+            }
+            error => error,
+        }
     }
 }
 

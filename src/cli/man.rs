@@ -1,6 +1,6 @@
 //! `treeswap man`: manual pages in roff for the program and for each command, made from clap's tree.
 
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -9,7 +9,9 @@ use clap::Command;
 use clap_mangen::Man;
 use clap_mangen::roff::{Inline, Roff, bold, italic, roman};
 
-use super::{EXIT_CODES, Exit};
+use super::Exit;
+use super::exit::EXIT_CODES;
+use crate::config;
 
 /// Arguments of `treeswap man`.
 #[derive(clap::Args, Debug)]
@@ -143,7 +145,7 @@ pub(super) fn run(args: &Args, tree: &Command) -> anyhow::Result<ExitCode> {
     let mut tree = whole(tree.clone()).mut_subcommands(whole);
     tree.build();
     if let Some(dir) = &args.dir {
-        fs_err::create_dir_all(dir)?;
+        make_dir(dir)?;
         for command in std::iter::once(&tree).chain(commands(&tree)) {
             let name = Man::new(command.clone()).get_filename();
             fs_err::write(Path::join(dir, name), page(command, &tree)?)?;
@@ -163,6 +165,19 @@ pub(super) fn run(args: &Args, tree: &Command) -> anyhow::Result<ExitCode> {
     };
     super::print(&page(command, &tree)?);
     Ok(Exit::Done.into())
+}
+
+/// Makes the directory for all pages. It is an error of the command line if something else is in its place.
+fn make_dir(dir: &Path) -> anyhow::Result<()> {
+    let Err(error) = fs_err::create_dir_all(dir) else { return Ok(()) };
+    let why = match error.kind() {
+        ErrorKind::AlreadyExists => "it is not a directory",
+        ErrorKind::NotADirectory => "one of its parents is not a directory",
+        _ => return Err(error.into()),
+    };
+    let (name, value) = ("--dir".to_owned(), dir.display().to_string());
+    let hint = "name a directory, which is made if it is missing; without --dir, the page is printed";
+    Err(config::Error::Place { name, value, why: why.to_owned(), hint }.into())
 }
 
 fn commands(tree: &Command) -> impl Iterator<Item = &Command> {

@@ -55,9 +55,12 @@ mod temporary;
 mod usage;
 
 mod demo;
+mod exit;
 pub mod pin;
 pub mod status;
 pub mod watch;
+
+pub use exit::Exit;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -68,38 +71,6 @@ use crate::{
     app, cluster, config, configmap, desired, human, mirror, sandbox, secret, shutdown, sources, store,
     telemetry,
 };
-
-/// The exit code of the process.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u8)]
-pub enum Exit {
-    /// Done, or drained after SIGTERM or SIGINT.
-    Done = 0,
-    /// Failed.
-    Failed = 1,
-    /// The command line or the configuration is wrong; nothing was touched.
-    Usage = 2,
-    /// Some targets, or sources, failed; the others are done.
-    Some = 3,
-    /// A dry run found differences.
-    Differs = 4,
-}
-
-impl From<Exit> for ExitCode {
-    fn from(exit: Exit) -> Self {
-        Self::from(exit as u8)
-    }
-}
-
-/// The exit codes and their meaning, for help and manual.
-const EXIT_CODES: [(&str, &str); 6] = [
-    ("0", "done"),
-    ("1", "failed"),
-    ("2", "usage or configuration"),
-    ("3", "some targets failed"),
-    ("4", "differences found"),
-    ("128+N", "ended by a second signal N"),
-];
 
 const EXAMPLES: &str = "\
 Examples:
@@ -368,15 +339,7 @@ fn report(error: &anyhow::Error, arguments: &[OsString]) -> ExitCode {
     hints.retain(|hint| !recommends_same_command(hint, arguments));
     let line = human::one_line(error.as_ref());
     print_error(requested_format(arguments), telemetry::ExitReason::Other, &line, &hints);
-    // Rules in the tree are a commit's content and no configuration of ours: what is wrong with them is a failure.
-    let usage = error.is::<config::Error>()
-        || error.is::<configmap::RulesError>()
-        || error.is::<cluster::ConfigError>();
-    match error.downcast_ref() {
-        _ if usage => Exit::Usage.into(),
-        Some(app::Error::Sources { .. } | app::Error::Stale { .. }) => Exit::Some.into(),
-        _ => Exit::Failed.into(),
-    }
+    Exit::of(error).into()
 }
 
 /// Whether a hint recommends the command that has just run.
@@ -432,12 +395,6 @@ mod tests {
     #[test]
     fn the_tree_is_sound() {
         tree(Help::All).debug_assert();
-    }
-
-    #[test]
-    fn the_help_and_the_manual_have_the_same_exit_codes() {
-        let listed: Vec<String> = EXIT_CODES.iter().map(|(code, text)| format!("{code} {text}")).collect();
-        assert!(EXAMPLES.ends_with(&format!("Exit codes: {}.", listed.join(", "))), "{EXAMPLES}");
     }
 
     #[test]

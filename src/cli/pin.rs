@@ -40,8 +40,8 @@ const NOT_FOUND: u8 = 127;
     The command gets the generation's own directory in TREESWAP_DIR and wherever {} stands in its arguments; its commit \
     in TREESWAP_REVISION, and the name and commit of each of several sources as JSON in TREESWAP_REVISIONS, where that is \
     on record. It must read that directory, not PATH, which may name a newer generation at any moment. The pin lasts until the command, and \
-    every process that inherited it, has ended; the exit code and signals are the command's. 126: it cannot be run; \
-    127: there is no such command.")]
+    every process that inherited it, has ended; the exit code and signals are the command's. 1: nothing could be \
+    pinned, and nothing was run; 126: the command cannot be run; 127: there is no such command.")]
 pub struct Args {
     /// The root; or a link that names a generation, as in git-sync's layout
     #[arg(value_name = "PATH")]
@@ -51,7 +51,7 @@ pub struct Args {
     #[arg(long)]
     pub link: bool,
 
-    /// Wait up to this long for the first generation
+    /// Wait up to this long for the first generation, or for a lock that is in the way
     #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = config::duration)]
     pub wait: Duration,
 
@@ -63,13 +63,11 @@ pub struct Args {
 /// Pins the current generation and executes the command. Returns only on failure.
 ///
 /// # Errors
-/// When there is nothing to pin, or no descriptor for it.
+/// When there is nothing to pin, no lock or no descriptor for it.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    check_command(&args.command)?;
     shutdown::init::install_signal_handlers().context("cannot listen for signals")?;
     let pin = take_pin(&args)?;
-    if let Some(warning) = warning(&pin) {
-        say!("treeswap: {warning}");
-    }
     let inherited = pin.inheritable().context("cannot hand the pin to the command")?;
     let mut command = command(&args.command, &pin);
     let _ = inherited.into_raw_fd(); // the descriptor stays open across exec(2): its lock is the pin
@@ -78,16 +76,27 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 /// Pins the current generation, waiting for it for up to `--wait`. Whether PATH is a root or a link is checked again
-/// meanwhile, as it may not exist yet.
+/// meanwhile, as it may not exist yet. A pin without a lock is none: the command would read what may go at any moment.
 fn take_pin(args: &Args) -> Result<Pin, Error> {
     let began = Instant::now();
+    let may_pass = |error: &Error| error.is_absence() || matches!(error, Error::Contended { .. });
     loop {
         let left = args.wait.saturating_sub(began.elapsed());
-        match Pin::take_link(link_of(&args.path, args.link), &Options { wait: left.min(RECHECK) }) {
-            Err(error) if error.is_absence() && !left.is_zero() => {}
+        let options = Options { wait: left.min(RECHECK) };
+        match Pin::take_link(link_of(&args.path, args.link), &options).and_then(Pin::locked) {
+            Err(error) if may_pass(&error) && !left.is_zero() => {}
             taken => return taken,
         }
     }
+}
+
+/// Refuses an empty name of a command: nothing could ever be run.
+pub(super) fn check_command(words: &[OsString]) -> Result<(), config::Error> {
+    if words.first().is_some_and(|program| program.is_empty()) {
+        let why = "it is empty: name the program to run".to_owned();
+        return Err(config::Error::Value { name: "CMD".to_owned(), value: String::new(), why });
+    }
+    Ok(())
 }
 
 /// Prints why a command cannot be run, and returns a shell's exit code for it.
@@ -137,7 +146,8 @@ fn expand_braces(word: &OsStr, place: &OsStr) -> OsString {
     OsString::from_vec(text)
 }
 
-/// The warning if the generation could not be locked; `None` if the pin holds.
+/// The warning of `watch` if the generation could not be locked; `None` if the pin holds. `watch` runs its command
+/// anyway: a reload that never comes would be worse.
 pub(super) fn warning(pin: &Pin) -> Option<String> {
     let why = match pin.protection() {
         Protection::Locked => return None,

@@ -14,7 +14,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use crate::admin::live::{self, Writer};
+use crate::admin::status_socket::{self, WriterState};
 use crate::clock;
 use crate::config::{duration, print_duration};
 use crate::configmap::ClusterNamespace;
@@ -62,7 +62,7 @@ pub struct Args {
 /// When the root cannot be read.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let found = store::inspect(&args.root)?;
-    let report = Report::new(&found, live::query_writer(&found.socket, ANSWER_TIMEOUT));
+    let report = Report::new(&found, status_socket::query_writer(&found.socket, ANSWER_TIMEOUT));
     let now = clock::now().wall;
     let failed = report.failure(args.max_age, now);
     // If nothing was ever published, the two lines on stderr say everything.
@@ -164,15 +164,15 @@ struct Facts<'a> {
 }
 
 impl<'a> Report<'a> {
-    fn new(found: &'a Inspection, writer: Writer) -> Self {
+    fn new(found: &'a Inspection, writer: WriterState) -> Self {
         let recorded = || found.status.clone();
         let (writer, why, sync) = match writer {
-            Writer::Answers(answer) if answer.alive => ("running", None, Some(answer.status)),
-            Writer::Answers(answer) => ("hangs", None, Some(answer.status)),
+            WriterState::Answers(answer) if answer.alive => ("running", None, Some(answer.status)),
+            WriterState::Answers(answer) => ("hangs", None, Some(answer.status)),
             // Without a socket: the writer is starting or ending, or could not make one.
-            Writer::Absent if !found.has_writer() => ("absent", None, recorded()),
-            Writer::Silent | Writer::Absent => ("silent", None, recorded()),
-            Writer::Unknown(why) => ("unknown", Some(why), recorded()),
+            WriterState::Absent if !found.has_writer() => ("absent", None, recorded()),
+            WriterState::Silent | WriterState::Absent => ("silent", None, recorded()),
+            WriterState::Unknown(why) => ("unknown", Some(why), recorded()),
         };
         let commits = sync.iter().flat_map(|sync| sync.current.iter().chain(&sync.retired));
         let commits: Vec<(Name, Commit)> =

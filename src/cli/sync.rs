@@ -11,6 +11,7 @@ use super::apply::{ClusterArgs, Rights};
 use super::flags::FlagOrigins;
 use super::input::RuleArgs;
 use super::temporary::TempDir;
+use crate::configmap::TimeLimit;
 use crate::{app, config, human, telemetry};
 
 /// Options of `treeswap sync`.
@@ -127,10 +128,11 @@ impl Args {
     fn job(&self, given: &FlagOrigins) -> anyhow::Result<Job> {
         let mode = self.mode(given)?;
         let has_root = mode == Mode::Both;
+        let limit = TimeLimit { time: self.sync.pace.sync_timeout, set_by: Some("--sync-timeout") };
         let rules = || -> anyhow::Result<app::Rules> {
             Ok(app::Rules {
                 options: self.rights.options(&self.clusters)?,
-                planner: self.rules.planner(self.rights.extra_keys()?, has_root)?,
+                planner: self.rules.planner(self.rights.extra_keys()?, has_root)?.within(limit),
                 clusters: self.clusters.load()?,
                 resync: if self.resync_period.is_zero() { NEVER } else { self.resync_period },
             })

@@ -52,7 +52,8 @@ pub(super) fn explain(error: &Error, arguments: &[OsString]) -> (String, Vec<Str
                     if hints.is_empty() {
                         hints.extend(help_hint(arguments));
                     }
-                    format!("unknown argument {name}")
+                    let shown = if name.is_empty() { "\"\"" } else { name.as_str() };
+                    format!("unknown argument {shown}")
                 }
             }
         }
@@ -84,6 +85,12 @@ pub(super) fn explain(error: &Error, arguments: &[OsString]) -> (String, Vec<Str
             }
             match value.as_str() {
                 "" if source.starts_with('-') => format!("{source} needs a value{why}"),
+                "" if !source.starts_with('$') => {
+                    if hints.is_empty() {
+                        hints.extend(meaning(&source).map(str::to_owned));
+                    }
+                    format!("{source} is empty{why}")
+                }
                 value => format!("invalid value {value:?} for {source}{why}"),
             }
         }
@@ -118,9 +125,12 @@ pub(super) fn explain(error: &Error, arguments: &[OsString]) -> (String, Vec<Str
     (line, hints)
 }
 
-/// The name of an argument for people: `--ref` for clap's `--ref <REF>`, `ROOT` for `<ROOT>`, and `--a or --b` for a
-/// group `<--a <A>|--b <B>>`.
+/// The name of an argument for people: `--ref` for clap's `--ref <REF>`, `ROOT` for `<ROOT>` and `[ROOT]`, and
+/// `--a or --b` for a group `<--a <A>|--b <B>>`.
 fn flag_of(text: &str) -> String {
+    if let Some(optional) = text.strip_prefix('[') {
+        return optional.split(']').next().unwrap_or_default().to_owned();
+    }
     if let Some(one_of) = text.strip_prefix('<') {
         return match one_of.split_once('>') {
             Some((name, _)) if !name.starts_with('-') => name.to_owned(),

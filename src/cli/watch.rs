@@ -73,6 +73,7 @@ pub struct Args {
 /// # Errors
 /// When PATH cannot be pinned and trying again cannot help, or the process is short of threads or descriptors.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    pin::check_command(&args.command)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.context("cannot start the runtime")?.block_on(watch(&args))
 }

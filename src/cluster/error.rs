@@ -16,6 +16,12 @@ fn place(namespace: &str) -> String {
     if namespace.is_empty() { "all namespaces".to_owned() } else { format!("namespace {namespace}") }
 }
 
+/// Returns paths as text, one after the other.
+fn listed(paths: &[PathBuf]) -> String {
+    let texts: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
+    texts.join(", ")
+}
+
 fn of_user(user: &str) -> String {
     if user.is_empty() { String::new() } else { format!(" for {user}") }
 }
@@ -322,6 +328,12 @@ pub enum ConfigError {
     /// There is no kubeconfig, and the process does not run in a cluster.
     #[error("no cluster is configured")]
     None,
+    /// The kubeconfigs that were named, or the directory of them, name no cluster.
+    #[error("no cluster is configured: there is no context in {}", listed(paths))]
+    NoContext {
+        /// The files, and the directory.
+        paths: Vec<PathBuf>,
+    },
     /// The context or an entry that it refers to is missing or invalid.
     #[error("the context {name} of {} cannot be used: {why}", path.display())]
     Context {
@@ -389,6 +401,10 @@ impl ConfigError {
             Self::None => {
                 "give --kubeconfig, --kubeconfig-dir or $KUBECONFIG; a Pod has its own cluster".to_owned()
             }
+            Self::NoContext { .. } => {
+                "name a kubeconfig with contexts; `kubectl config view --raw` prints one where kubectl works"
+                    .to_owned()
+            }
             Self::Twice { .. } => "rename one of them: rules name clusters by their contexts".to_owned(),
             Self::InCluster { .. } => {
                 "it needs to run in a Pod with `automountServiceAccountToken`".to_owned()
@@ -396,7 +412,15 @@ impl ConfigError {
             Self::PluginStart { source, .. } if source.kind() == io::ErrorKind::NotFound => {
                 "the program must be in our image and in PATH; a ServiceAccount's token needs none".to_owned()
             }
-            Self::Read { .. } => "it must be readable by the user that treeswap runs as".to_owned(),
+            Self::Read { source, .. } => match source.kind() {
+                io::ErrorKind::IsADirectory | io::ErrorKind::NotADirectory => {
+                    "--kubeconfig and $KUBECONFIG name files, --kubeconfig-dir a directory of them".to_owned()
+                }
+                io::ErrorKind::NotFound => {
+                    "create it, or name another one: --kubeconfig, --kubeconfig-dir or $KUBECONFIG".to_owned()
+                }
+                _ => "it must be readable by the user that treeswap runs as".to_owned(),
+            },
             Self::Malformed { .. } => {
                 "compare it with what `kubectl config view --raw` prints where kubectl works".to_owned()
             }

@@ -68,7 +68,8 @@ impl Clusters {
             None => drop(clusters.known.remove(DEFAULT)),
         }
         if clusters.known.is_empty() && clusters.problems.is_empty() {
-            return Err(ConfigError::None);
+            let paths: Vec<_> = options.kubeconfigs.iter().chain(&options.kubeconfig_dir).cloned().collect();
+            return Err(if paths.is_empty() { ConfigError::None } else { ConfigError::NoContext { paths } });
         }
         Ok(clusters)
     }

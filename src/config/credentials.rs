@@ -8,7 +8,7 @@ use super::check::Check;
 use super::env::Origins;
 use super::error::Error;
 use super::json::{Json, NO_JSON, parse};
-use super::origin::{Hidden, Origin, Variable};
+use super::origin::{CREDENTIALS, Hidden, Origin, PASSWORDS, PRIVATE_KEYS, Variable};
 use super::personality::Personality;
 use super::values::boolean;
 use crate::mirror::wire::{App, Credential, Issuance};
@@ -17,25 +17,39 @@ use crate::secret;
 /// The fixed path from which git-sync reads cookies.
 const COOKIES: &str = "/etc/git-secret/cookie_file";
 
+/// The flags of a GitHub App.
+const APPLICATION_ID: &str = "github-app-application-id";
+const CLIENT_ID: &str = "github-app-client-id";
+const INSTALLATION_ID: &str = "github-app-installation-id";
+const PRIVATE_KEY_FILE: &str = "github-app-private-key-file";
+
+/// The variable that holds a secret, for messages. `names` are treeswap's and git-sync's, as in [`super::origin`].
+pub(super) fn variable_for(personality: Personality, names: [&str; 2]) -> String {
+    let [treeswap, git_sync] = names;
+    match personality {
+        Personality::Treeswap => format!("${treeswap}"),
+        Personality::GitSync => format!("${git_sync}"),
+    }
+}
+
 /// The credential of `--username`, if it is given. `password` is the password from the environment.
-pub(super) fn named(
+pub(super) fn of_username_flag(
     args: &args::Args,
     origins: &Origins,
     password: Option<&Variable>,
 ) -> Result<Vec<Credential>, Error> {
     let given = &args.credentials;
     if given.password.is_some() {
-        return Err(Error::Password {
-            what: "--password",
-            hint: "put it into a file (--password-file), or into $TREESWAP_PASSWORD",
-        });
+        let variable = variable_for(origins.personality(), PASSWORDS);
+        let hint = format!("put it into a file (--password-file), or into {variable}");
+        return Err(Error::Password { what: "--password", hint });
     }
     let username = origins.name("username");
     let file = origins.name("password-file");
     let password = match (password, given.password_file.as_str()) {
         (None, "") if given.username.is_empty() => return Ok(Vec::new()),
         (None, "") => {
-            let variable = password_variable(origins.personality());
+            let variable = variable_for(origins.personality(), PASSWORDS);
             return Err(Error::Needs { one: username, other: format!("--password-file or {variable}") });
         }
         (Some(Variable { name, .. }), path) if !path.is_empty() => {
@@ -53,16 +67,8 @@ pub(super) fn named(
     Ok(vec![Credential { url: None, username: Some(given.username.clone()), password: password.1 }])
 }
 
-/// The variable for the password, for messages.
-pub(super) fn password_variable(personality: Personality) -> &'static str {
-    match personality {
-        Personality::Treeswap => "$TREESWAP_PASSWORD",
-        Personality::GitSync => "$GITSYNC_PASSWORD",
-    }
-}
-
 /// The credentials of all `--credential` flags; without one, those of the variable.
-pub(super) fn listed(
+pub(super) fn of_credential_flags(
     args: &args::Args,
     origins: &Origins,
     variable: Option<&Variable>,
@@ -90,10 +96,9 @@ fn parse_credentials(text: &str, name: &str, refuse_password: bool) -> Result<Ve
             (value, file) if value.is_empty() && !file.is_empty() => secret::Source::File(file.into()),
             (value, file) if !value.is_empty() && file.is_empty() => {
                 if refuse_password {
-                    return Err(Error::Password {
-                        what: "a password in --credential",
-                        hint: "name a file (\"password-file\"), or give the JSON in $TREESWAP_CREDENTIAL",
-                    });
+                    let variable = variable_for(Personality::Treeswap, CREDENTIALS); // git-sync refuses none
+                    let hint = format!("name a file (\"password-file\"), or give the JSON in {variable}");
+                    return Err(Error::Password { what: "a password in --credential", hint });
                 }
                 secret::Source::Value(secret::Secret::new(value))
             }
@@ -118,7 +123,7 @@ impl Check<'_> {
             "" => None,
             url => Some(Issuance::Askpass(self.http_url("askpass-url", url)?)),
         };
-        match (askpass, self.github(hidden)?) {
+        match (askpass, self.github_app(hidden)?) {
             (Some(_), Some(_)) => {
                 let one = self.origins.name("askpass-url");
                 Err(Error::Conflict { one, other: "a GitHub App".into() })
@@ -129,57 +134,86 @@ impl Check<'_> {
 
     /// The GitHub App, if one is given: it needs exactly one of its ids, an installation and a key, and excludes
     /// `--username`.
-    fn github(&self, hidden: &Hidden) -> Result<Option<App>, Error> {
+    fn github_app(&self, hidden: &Hidden) -> Result<Option<App>, Error> {
+        let Some((id_flag, issuer)) = self.app_id()? else {
+            return self.refuse_parts_of_app(hidden).map(|()| None);
+        };
+        let installation = self.installation_id(id_flag)?;
+        let key = self.private_key(id_flag, hidden.private_key.as_ref())?;
+        self.refuse_user_beside_app(id_flag, hidden)?;
+        let base = self.http_url("github-base-url", &self.args.credentials.github_base_url)?;
+        Ok(Some(App { base, issuer, installation, key }))
+    }
+
+    /// The id of the GitHub App and the flag that it was given by, if one is given.
+    fn app_id(&self) -> Result<Option<(&'static str, String)>, Error> {
         let given = &self.args.credentials;
-        let name = |flag: &str| self.origins.name(flag);
-        let application = "github-app-application-id";
-        let client = "github-app-client-id";
-        let installation = "github-app-installation-id";
-        let key = "github-app-private-key-file";
-        let (id, issuer) = match (given.github_app_application_id, given.github_app_client_id.as_str()) {
-            (0, "") => {
-                let alone = [
-                    (installation, given.github_app_installation_id != 0),
-                    (key, !given.github_app_private_key_file.is_empty()),
-                ];
-                return match alone.into_iter().find(|(_, given)| *given) {
-                    Some((flag, _)) => {
-                        Err(Error::Needs { one: name(flag), other: format!("--{application} or --{client}") })
-                    }
-                    None => Ok(None),
-                };
+        match (given.github_app_application_id, given.github_app_client_id.as_str()) {
+            (0, "") => Ok(None),
+            (0, id) => Ok(Some((CLIENT_ID, id.to_owned()))),
+            (id @ ..0, _) => Err(self.invalid(APPLICATION_ID, id, "must be at least 1")),
+            (id, "") => Ok(Some((APPLICATION_ID, id.to_string()))),
+            _ => {
+                let (one, other) = (self.origins.name(APPLICATION_ID), self.origins.name(CLIENT_ID));
+                Err(Error::Conflict { one, other })
             }
-            (0, id) => (client, id.to_owned()),
-            (..0, _) => {
-                return Err(self.invalid(application, given.github_app_application_id, "must be at least 1"));
-            }
-            (id, "") => (application, id.to_string()),
-            _ => return Err(Error::Conflict { one: name(application), other: name(client) }),
-        };
-        let number = match given.github_app_installation_id {
-            0 => return Err(Error::Needs { one: name(id), other: format!("--{installation}") }),
-            number => {
-                u64::try_from(number).map_err(|_| self.invalid(installation, number, "must be at least 1"))?
-            }
-        };
-        let source = match (given.github_app_private_key_file.as_str(), &hidden.private_key) {
-            ("", None) => {
-                let other = format!("--{key} or $TREESWAP_GITHUB_APP_PRIVATE_KEY");
-                return Err(Error::Needs { one: name(id), other });
-            }
-            ("", Some(variable)) => secret::Source::Value(variable.value.clone()),
-            (path, None) => secret::Source::File(PathBuf::from(path)),
-            (_, Some(Variable { name: variable, .. })) => {
-                return Err(Error::Conflict { one: variable.clone(), other: name(key) });
-            }
-        };
-        let users = [("username", &given.username), ("password-file", &given.password_file)];
-        let user = users.into_iter().find(|(_, text)| !text.is_empty()).map(|(flag, _)| name(flag));
-        if let Some(other) = user.or_else(|| hidden.password.as_ref().map(|set| set.name.clone())) {
-            return Err(Error::Conflict { one: name(id), other });
         }
-        let base = self.http_url("github-base-url", &given.github_base_url)?;
-        Ok(Some(App { base, issuer, installation: number, key: source }))
+    }
+
+    /// Refuses what belongs to a GitHub App whose id is not given: it would have no effect.
+    fn refuse_parts_of_app(&self, hidden: &Hidden) -> Result<(), Error> {
+        let given = &self.args.credentials;
+        let flag = |name, is_given: bool| is_given.then(|| self.origins.name(name));
+        let installation = flag(INSTALLATION_ID, given.github_app_installation_id != 0);
+        let variable = hidden.private_key.as_ref().map(|key| key.name.clone());
+        let file = || flag(PRIVATE_KEY_FILE, !given.github_app_private_key_file.is_empty());
+        let part = match self.origins.personality() {
+            Personality::Treeswap => installation.or(variable).or_else(file),
+            Personality::GitSync => installation, // git-sync ignores a key without an id
+        };
+        match part {
+            Some(one) => Err(Error::Needs { one, other: format!("--{APPLICATION_ID} or --{CLIENT_ID}") }),
+            None => Ok(()),
+        }
+    }
+
+    /// The installation of the GitHub App whose id was given by the flag `id_flag`.
+    fn installation_id(&self, id_flag: &str) -> Result<u64, Error> {
+        match self.args.credentials.github_app_installation_id {
+            0 => Err(Error::Needs { one: self.origins.name(id_flag), other: format!("--{INSTALLATION_ID}") }),
+            number => {
+                u64::try_from(number).map_err(|_| self.invalid(INSTALLATION_ID, number, "must be at least 1"))
+            }
+        }
+    }
+
+    /// The key of the GitHub App whose id was given by the flag `id_flag`. `variable` is the key from the environment.
+    fn private_key(&self, id_flag: &str, variable: Option<&Variable>) -> Result<secret::Source, Error> {
+        match (self.args.credentials.github_app_private_key_file.as_str(), variable) {
+            ("", None) => {
+                let variable = variable_for(self.origins.personality(), PRIVATE_KEYS);
+                let other = format!("--{PRIVATE_KEY_FILE} or {variable}");
+                Err(Error::Needs { one: self.origins.name(id_flag), other })
+            }
+            ("", Some(variable)) => Ok(secret::Source::Value(variable.value.clone())),
+            (path, None) => Ok(secret::Source::File(PathBuf::from(path))),
+            (_, Some(variable)) => {
+                let other = self.origins.name(PRIVATE_KEY_FILE);
+                Err(Error::Conflict { one: variable.name.clone(), other })
+            }
+        }
+    }
+
+    /// Refuses `--username`, `--password-file` and the variable of the password beside a GitHub App.
+    fn refuse_user_beside_app(&self, id_flag: &str, hidden: &Hidden) -> Result<(), Error> {
+        let given = &self.args.credentials;
+        let users = [("username", &given.username), ("password-file", &given.password_file)];
+        let user = users.into_iter().find(|(_, text)| !text.is_empty());
+        let user = user.map(|(flag, _)| self.origins.name(flag));
+        match user.or_else(|| hidden.password.as_ref().map(|password| password.name.clone())) {
+            Some(other) => Err(Error::Conflict { one: self.origins.name(id_flag), other }),
+            None => Ok(()),
+        }
     }
 
     /// The cookie file. git-sync's flag is a boolean that turns a fixed path on; ours takes a path, too.
@@ -191,6 +225,66 @@ impl Check<'_> {
                 Ok(false) => None,
                 Err(_) => Some(PathBuf::from(text)),
             },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Bare {
+        #[command(flatten)]
+        args: args::Args,
+    }
+
+    fn refused(origins: &Origins, flags: &[&str], hidden: &Hidden) -> Error {
+        checked(origins, flags, hidden).unwrap_err()
+    }
+
+    fn checked(origins: &Origins, flags: &[&str], hidden: &Hidden) -> Result<(), Error> {
+        let given = ["treeswap", "--repo=https://git.example.com/x", "--root=/config"].iter().chain(flags);
+        let args = Bare::try_parse_from(given).unwrap().args;
+        let user = of_username_flag(&args, origins, hidden.password.as_ref()).map(drop);
+        let check = Check { args: &args, origins };
+        user.and_then(|()| check.issuance(hidden).map(drop))
+    }
+
+    #[test]
+    fn a_part_of_a_github_app_without_an_id_is_refused() {
+        let key = Variable {
+            name: "$GITSYNC_GITHUB_APP_PRIVATE_KEY".into(),
+            value: secret::Secret::new("canary-of-a-lone-key"),
+        };
+        let with_key = Hidden { private_key: Some(key), ..Hidden::default() };
+        let without = Hidden::default();
+        for (name, flags, hidden) in [
+            ("$GITSYNC_GITHUB_APP_PRIVATE_KEY", &[][..], &with_key),
+            ("--github-app-installation-id", &["--github-app-installation-id=42"][..], &with_key),
+            ("--github-app-private-key-file", &["--github-app-private-key-file=/k"][..], &without),
+        ] {
+            let error = refused(&Origins::default(), flags, hidden).to_string();
+            assert_eq!(error, format!("{name} needs --{APPLICATION_ID} or --{CLIENT_ID}"));
+        }
+        let as_git_sync = Origins::default().as_git_sync(std::iter::empty());
+        assert!(checked(&as_git_sync, &[], &with_key).is_ok(), "git-sync ignores it");
+    }
+
+    #[test]
+    fn messages_name_the_variable_of_the_name_that_the_program_is_called_by() {
+        let none = Hidden::default();
+        let as_git_sync = Origins::default().as_git_sync(std::iter::empty());
+        for (origins, prefix) in [(Origins::default(), "TREESWAP"), (as_git_sync, "GITSYNC")] {
+            let user = refused(&origins, &["--username=me"], &none).to_string();
+            assert_eq!(user, format!("--username needs --password-file or ${prefix}_PASSWORD"));
+            let hints = refused(&origins, &["--password=x"], &none).hints();
+            assert!(hints[0].ends_with(&format!("or into ${prefix}_PASSWORD")), "{hints:?}");
+            let app = ["--github-app-client-id=x", "--github-app-installation-id=42"];
+            let key = refused(&origins, &app, &none).to_string();
+            assert!(key.ends_with(&format!("or ${prefix}_GITHUB_APP_PRIVATE_KEY")), "{key}");
         }
     }
 }

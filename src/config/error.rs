@@ -82,7 +82,7 @@ pub enum Error {
         /// The flag or the part of its value that holds the password.
         what: &'static str,
         /// What to do instead.
-        hint: &'static str,
+        hint: String,
     },
     /// A feature of git-sync v3 or v4 that treeswap does not have.
     #[error("{name} is not supported")]
@@ -98,10 +98,8 @@ impl Error {
     /// What an operator can do about it, one line per hint.
     pub fn hints(&self) -> Vec<String> {
         match self {
-            Self::Password { hint, .. } | Self::Unsupported { hint, .. } | Self::Place { hint, .. } => {
-                vec![(*hint).to_owned()]
-            }
-            Self::Required { hint, .. } => vec![hint.clone()],
+            Self::Unsupported { hint, .. } | Self::Place { hint, .. } => vec![(*hint).to_owned()],
+            Self::Password { hint, .. } | Self::Required { hint, .. } => vec![hint.clone()],
             Self::Remote { source, .. } => source.hints(),
             Self::Sources { file, .. } => file.hints(),
             // The message itself says which value is valid.
@@ -134,7 +132,7 @@ mod tests {
             Error::Conflict { one: text(), other: text() },
             Error::Needs { one: text(), other: text() },
             Error::Required { name: text(), hint: text() },
-            Error::Password { what: "a password", hint: "use a file" },
+            Error::Password { what: "a password", hint: "use a file".into() },
             Error::Unsupported { name: text(), hint: "leave it out" },
         ];
         for error in each {

@@ -102,9 +102,9 @@ impl Settings {
         let signal = check.value("sync-on-signal", &args.pace.sync_on_signal, values::signal)?;
         let sync_timeout = check.at_least("sync-timeout", args.pace.sync_timeout, SHORTEST)?;
         let hooks = check.hooks()?;
-        let mut credentials = credentials::named(args, origins, hidden.password.as_ref())?;
+        let mut credentials = credentials::of_username_flag(args, origins, hidden.password.as_ref())?;
         let issuance = check.issuance(hidden)?;
-        credentials.extend(credentials::listed(args, origins, hidden.credential.as_ref())?);
+        credentials.extend(credentials::of_credential_flags(args, origins, hidden.credential.as_ref())?);
         let admin = check.admin(pace, check.parks(&followed))?;
         let (entries, git) = check.git_config(hidden)?;
         let has_sources = check.has_sources()?;

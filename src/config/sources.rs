@@ -167,14 +167,15 @@ impl WireSettings {
         }
         let check = Check { args: &args, origins: &self.origins };
         let mut credentials = match own.username.as_str() {
-            "" => credentials::named(&args, &self.origins, self.hidden.password.as_ref())?,
+            "" => credentials::of_username_flag(&args, &self.origins, self.hidden.password.as_ref())?,
             username => vec![wire::Credential {
                 url: None,
                 username: Some(username.to_owned()),
                 password: Source::File(own.password_file.clone()),
             }],
         };
-        credentials.extend(credentials::listed(&args, &self.origins, self.hidden.credential.as_ref())?);
+        let variable = self.hidden.credential.as_ref();
+        credentials.extend(credentials::of_credential_flags(&args, &self.origins, variable)?);
         let (_, git) = check.git_config(&self.hidden)?;
         let wire = check.wire(credentials, self.timeout, &self.hidden, &git)?;
         Ok(wire::Options { issuance: check.issuance(&self.hidden)?, ..wire })

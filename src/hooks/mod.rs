@@ -229,14 +229,15 @@ impl Gate {
 #[derive(Debug)]
 struct PinnedGeneration {
     event: HookEvent,
-    /// See [`take_pin`].
-    _pin: Option<OwnedFd>,
+    /// See [`take_pin`]. Held until this is dropped, which ends the pin.
+    #[allow(dead_code)] // it is a lock: only tests look at it
+    pin: Option<OwnedFd>,
 }
 
 impl PinnedGeneration {
     fn new(event: HookEvent) -> Self {
         let pin = take_pin(&event.dir);
-        Self { event, _pin: pin }
+        Self { event, pin }
     }
 }
 

@@ -24,15 +24,15 @@ async fn a_panic_in_the_task_of_a_hook_is_no_success() {
 }
 
 #[test]
-fn a_pin_is_a_lock_and_what_is_locked_exclusively_has_none() {
+fn a_hook_event_pins_its_generation_unless_the_reaper_holds_it() {
     let dir = tempfile::tempdir().unwrap();
-    let other = fsx::open_dir_at_path(dir.path()).unwrap();
+    let reaper = fsx::open_dir_at_path(dir.path()).unwrap();
     let pinned = PinnedGeneration::new(event(dir.path()));
-    assert!(pinned._pin.is_some());
-    assert_eq!(fsx::try_lock(&other).unwrap(), fsx::Lock::Held);
+    assert!(pinned.pin.is_some());
+    assert_eq!(fsx::try_lock(&reaper).unwrap(), fsx::Lock::Held);
     drop(pinned);
-    assert_eq!(fsx::try_lock(&other).unwrap(), fsx::Lock::Taken);
-    assert!(PinnedGeneration::new(event(dir.path()))._pin.is_none());
+    assert_eq!(fsx::try_lock(&reaper).unwrap(), fsx::Lock::Taken);
+    assert!(PinnedGeneration::new(event(dir.path())).pin.is_none());
 }
 
 #[test]

@@ -14,7 +14,8 @@
 //! 1. Open the link; the descriptor refers to the generation's directory. If the link does not exist yet, wait.
 //! 2. Take the shared lock without waiting. If the lock is held exclusively, the generation is being reaped (or
 //!    somebody misuses the lock): close, pause, start again at 1; after [`LOCK_TRIES`] tries go on without a lock.
-//!    Also go on without a lock if locks are not supported: the grace period still protects.
+//!    Also go on without a lock if locks are not supported: the grace period still protects. Whether that is enough
+//!    is for the caller to say: [`Pin::protection`] tells, and [`Pin::locked`] refuses it, as `treeswap pin` does.
 //! 3. Check that the link still names the directory that was opened. The lock alone proves nothing, because the kernel
 //!    grants it on a deleted directory, too. The writer never reaps the current generation, and cannot reap this one
 //!    later because of the lock. If the link was swapped in between, start again at 1; after [`ROUNDS`] rounds accept a
@@ -183,6 +184,19 @@ impl Pin {
         self.protection
     }
 
+    /// Returns the pin if its lock holds the generation. For a reader that would rather fail than read what only the
+    /// grace period protects.
+    ///
+    /// # Errors
+    /// If there is no lock: another process holds it exclusively, or the file system does not support it.
+    pub fn locked(self) -> Result<Self, Error> {
+        match self.protection {
+            Protection::Locked => Ok(self),
+            Protection::Contended => Err(Error::Contended { generation: self.location }),
+            Protection::Unsupported => Err(Error::Unsupported { generation: self.location }),
+        }
+    }
+
     /// Duplicates the pin for a child process to inherit: the generation stays until the child, and every process that
     /// inherits the descriptor from it, has ended. Drop it after the child was started.
     ///
@@ -331,6 +345,18 @@ pub enum Error {
         /// The link.
         link: PathBuf,
     },
+    /// Another process holds an exclusive lock on the generation: see [`Pin::locked`].
+    #[error("cannot pin {}: another process holds an exclusive lock on it", generation.display())]
+    Contended {
+        /// The generation's directory.
+        generation: PathBuf,
+    },
+    /// The generation cannot be locked at all: see [`Pin::locked`].
+    #[error("cannot pin {}: its file system does not support locks", generation.display())]
+    Unsupported {
+        /// The generation's directory.
+        generation: PathBuf,
+    },
     /// A system call failed.
     #[error("cannot {act} {}", path.display())]
     Io {
@@ -355,7 +381,7 @@ impl Error {
 
     /// Returns true if trying again may help without an operator.
     pub fn is_transient(&self) -> bool {
-        matches!(self, Self::NoGeneration { .. } | Self::Restless { .. })
+        matches!(self, Self::NoGeneration { .. } | Self::Restless { .. } | Self::Contended { .. })
     }
 
     /// What an operator can do, one hint per line.
@@ -370,6 +396,12 @@ impl Error {
             }
             Self::Restless { .. } => {
                 "try again; publications are spaced by --min-interval of `treeswap sync`"
+            }
+            Self::Contended { .. } => {
+                "lslocks(8) shows which one; a reader must lock it shared; `treeswap pin --wait 1m` waits for the lock"
+            }
+            Self::Unsupported { .. } => {
+                "pins need a volume with flock(2); elsewhere finish reading within --grace of `treeswap sync`"
             }
             Self::Io { .. } => "check the volume and its mount, and the modes of the parent directories",
         };

@@ -13,6 +13,8 @@ fn every_variant_is_one_line_and_says_what_to_do() {
         Error::NotALink { link: link() },
         Error::NotAGeneration { link: link(), target: link() },
         Error::Restless { link: link() },
+        Error::Contended { generation: link() },
+        Error::Unsupported { generation: link() },
         io(io::ErrorKind::PermissionDenied),
         io(io::ErrorKind::Other),
     ];
@@ -23,6 +25,8 @@ fn every_variant_is_one_line_and_says_what_to_do() {
             | Error::NotALink { .. }
             | Error::NotAGeneration { .. }
             | Error::Restless { .. }
+            | Error::Contended { .. }
+            | Error::Unsupported { .. }
             | Error::Io { .. } => {}
         }
         crate::human::assert_message_style(&error, &error.hints());
@@ -101,6 +105,22 @@ fn somebody_who_keeps_the_exclusive_lock_cannot_keep_readers_out() {
     assert_eq!(fsx::try_lock(&dir).unwrap(), fsx::Lock::Taken);
     let pin = Pin::take(root.path(), &Options::default()).unwrap();
     assert_eq!(pin.protection(), Protection::Contended);
+}
+
+#[test]
+fn a_reader_that_needs_the_lock_gets_no_pin_without_it() {
+    let root = root();
+    let location = root.path().canonicalize().unwrap().join(name(1));
+    let dir = fsx::open_dir_at_path(&location).unwrap();
+    assert_eq!(fsx::try_lock(&dir).unwrap(), fsx::Lock::Taken);
+    let error = Pin::take(root.path(), &Options::default()).unwrap().locked().unwrap_err();
+    assert!(matches!(&error, Error::Contended { generation } if *generation == location), "{error}");
+    assert!(error.is_transient() && !error.is_absence());
+    fsx::unlock(&dir).unwrap();
+    let pin = Pin::take(root.path(), &Options::default()).unwrap();
+    let unsupported = Pin { protection: Protection::Unsupported, ..pin }.locked().unwrap_err();
+    assert!(matches!(unsupported, Error::Unsupported { .. }) && !unsupported.is_transient(), "{unsupported}");
+    assert!(Pin::take(root.path(), &Options::default()).unwrap().locked().is_ok());
 }
 
 #[test]

@@ -55,7 +55,34 @@ fn a_retired_generation_stays_for_its_grace_period_and_not_longer() {
     assert!(last.keep);
     assert_eq!(last.reason, "in its grace period for another 1s");
     assert_eq!(last.next_change_in, Some(Duration::from_secs(1)));
-    assert!(!decision_at(1030, false, &generous()).keep);
+    let past = decision_at(1030, false, &generous());
+    assert!(!past.keep && !past.early && !past.evicts);
+    assert_eq!(past.reason, "past its grace period and not pinned");
+    assert_eq!(past.next_change_in, None);
+}
+
+#[test]
+fn time_that_is_left_is_rounded_up_to_a_second() {
+    let shown = |millis| Seconds(Duration::from_millis(millis)).to_string();
+    assert_eq!([shown(1), shown(1000), shown(1001)], ["1s", "1s", "2s"]);
+    assert_eq!([shown(59_001), shown(60_001)], ["1m", "1m 1s"]);
+}
+
+#[test]
+fn a_plan_changes_when_the_first_of_its_decisions_does() {
+    let records =
+        [record(1, 10, Some(retired(1000))), record(2, 10, Some(retired(990))), record(3, 10, None)];
+    let candidates: Vec<Candidate<'_>> = (records.iter().enumerate())
+        .map(|(at, record)| Candidate { record, current: at == 2, pinned: false })
+        .collect();
+    let plan_at = |seconds| plan(&candidates, &generous(), Reserved::default(), &now(seconds));
+    assert_eq!(plan_at(1001).next_change_in(), Some(Duration::from_secs(19)));
+    assert_eq!(
+        plan_at(1021).next_change_in(),
+        Some(Duration::from_secs(9)),
+        "what is reaped changes no more"
+    );
+    assert_eq!(plan_at(1030).next_change_in(), None);
 }
 
 #[test]
@@ -63,7 +90,8 @@ fn a_pin_holds_a_generation_up_to_max_pin() {
     assert_eq!(decision_at(1030, true, &generous()).reason, "pinned (for another 9m 30s at most)");
     assert!(decision_at(1599, true, &generous()).keep);
     let evicted = decision_at(1600, true, &generous());
-    assert!(!evicted.keep && evicted.evicts);
+    assert!(!evicted.keep && evicted.evicts && !evicted.early);
+    assert_eq!(evicted.reason, "pinned for longer than --max-pin allows");
 }
 
 #[test]
@@ -86,6 +114,8 @@ fn without_boot_ids_an_age_is_never_overstated() {
     let here = Now { boot_id: String::new(), ..now(100) };
     assert_eq!(age(&nameless(90), &here), Duration::from_secs(10));
     assert_eq!(age(&nameless(500), &here), Duration::from_secs(100), "only another boot can explain it");
+    assert_eq!(age(&nameless(500), &now(100)), Duration::from_secs(100), "also if only the record has none");
+    assert_eq!(age(&retired(500), &now(100)), Duration::ZERO, "in one boot no time is negative");
 }
 
 #[test]
@@ -109,6 +139,15 @@ fn ceilings_end_grace_periods_before_they_evict_readers() {
     assert_eq!(kept(4, 1), [true, false, true, true], "the oldest unpinned one makes room");
     assert_eq!(kept(2, 0), [true, false, false, true]);
     assert_eq!(kept(1, 1), [false, false, false, true], "the current one stays over any ceiling");
+
+    let bytes = |max_bytes| {
+        let options = Options { max_bytes: Some(max_bytes), ..generous() };
+        plan(&candidates, &options, Reserved::default(), &now(1001)).decisions
+    };
+    assert!(bytes(40).iter().all(|decision| decision.keep && !decision.early), "a ceiling may be reached");
+    let over = bytes(39);
+    assert!(!over[1].keep && over[1].early && over[0].keep);
+    assert_eq!(over[1].reason, "in its grace period, and --max-bytes is exceeded");
 }
 
 /// The generations that are reaped if each frees 10 bytes and an inode, the last is current and the first pinned.

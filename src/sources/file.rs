@@ -66,9 +66,9 @@ pub struct SourceSpec {
     /// Its repository, as in `--repo`. It may contain a secret.
     pub repo: String,
     /// The ref that is followed, as written.
-    pub ref_name: String,
+    pub ref_text: String,
     /// The same, parsed.
-    pub followed: Ref,
+    pub reference: Ref,
     /// The directory or file of the repository that is placed; empty for the whole tree.
     pub path: String,
     /// Where it is placed; empty for the top of the root.
@@ -83,11 +83,11 @@ pub struct SourceSpec {
 
 impl fmt::Debug for SourceSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { name, repo, ref_name, followed: _, path, to, sparse, optional, credentials } = self;
+        let Self { name, repo, ref_text, reference: _, path, to, sparse, optional, credentials } = self;
         f.debug_struct("SourceSpec")
             .field("name", name)
             .field("repo", &secret::redact(repo))
-            .field("ref_name", ref_name)
+            .field("ref_text", ref_text)
             .field("path", path)
             .field("to", to)
             .field("sparse", sparse)
@@ -143,8 +143,7 @@ const NO_END: &str = "its last line must be `end: true`, with a line break and n
                       would mean something else";
 
 impl SourcesFile {
-    /// Reads and checks the file. Blocking. The file is read twice, and it is an error if the two reads differ:
-    /// somebody may be writing it in place.
+    /// Reads and checks the file. Blocking. Fails if two reads differ: somebody may be writing the file in place.
     pub fn read(path: &Path) -> Result<Self, BadFile> {
         let text = read_twice(|| read_once(path));
         text.and_then(|text| Self::parse(&text)).map_err(|why| BadFile { path: path.to_owned(), why })
@@ -166,7 +165,7 @@ impl SourcesFile {
     }
 }
 
-/// Reads a file with `read` two times.
+/// Reads a file with `read`. Fails if two reads differ: somebody may be writing the file in place.
 fn read_twice(mut read: impl FnMut() -> std::io::Result<String>) -> Result<String, String> {
     let text = read().map_err(|error| format!("cannot read it: {error}"))?;
     let again = read().map_err(|error| format!("cannot read it again: {error}"))?;
@@ -231,9 +230,10 @@ fn sources(raw: &Keys<'_>) -> Result<Vec<SourceSpec>, String> {
         sources.push(source);
     }
     let bytes =
-        |source: &SourceSpec| source.repo.len() + source.ref_name.len() + source.path.len() + source.to.len();
+        |source: &SourceSpec| source.repo.len() + source.ref_text.len() + source.path.len() + source.to.len();
     if sources.iter().map(bytes).sum::<usize>() > MAX_NAMED {
-        return Err("repo, ref, path and to of all sources together exceed 512 KiB".to_owned());
+        let limit = MAX_NAMED >> 10;
+        return Err(format!("repo, ref, path and to of all sources together exceed {limit} KiB"));
     }
     Ok(sources)
 }
@@ -294,15 +294,15 @@ impl SourceSpec {
         }
         let repo = keys.string("repo")?.filter(|repo| !repo.is_empty()).ok_or("it has no repo")?;
         secret::register_remote(&repo);
-        let ref_name = keys.string("ref")?.unwrap_or_else(|| "HEAD".to_owned());
-        let followed: Result<Ref, BadRef> = ref_name.parse();
-        let followed = followed.map_err(|error| format!("ref {ref_name:?}: {}", error.why()))?;
+        let ref_text = keys.string("ref")?.unwrap_or_else(|| "HEAD".to_owned());
+        let reference: Result<Ref, BadRef> = ref_text.parse();
+        let reference = reference.map_err(|error| format!("ref {ref_text:?}: {}", error.why()))?;
         let (path, to) = placement(&keys)?;
         let credentials = keys.get("credentials").map(Credentials::read).transpose();
         let credentials = credentials.map_err(|why| format!("credentials: {why}"))?.unwrap_or_default();
         let sparse = sparse(&keys)?;
         let optional = keys.flag("optional")?;
-        Ok(Self { name, repo, ref_name, followed, path, to, sparse, optional, credentials })
+        Ok(Self { name, repo, ref_text, reference, path, to, sparse, optional, credentials })
     }
 }
 
@@ -310,9 +310,10 @@ impl SourceSpec {
 fn placement(keys: &Keys<'_>) -> Result<(String, String), String> {
     let path = relative_path("path", &keys.string("path")?.unwrap_or_default())?;
     let to = keys.string("to")?.unwrap_or_default();
-    // It looks like a directory to place the source in, but a file would get that name itself.
+    // As in cp(1), it would say that a file is placed in this directory.
     if to.len() > 1 && to.ends_with('/') {
-        return Err("to: remove the `/` at the end: if `path` is a file, `to` is its new name".to_owned());
+        let why = "`to` is the new name of what `path` names, not a directory to put it in";
+        return Err(format!("to: remove the `/` at the end: {why}"));
     }
     let to = relative_path("to", &to)?;
     if to.split('/').any(|part| part.eq_ignore_ascii_case(".git") || part.starts_with("..")) {
@@ -330,7 +331,7 @@ fn placement(keys: &Keys<'_>) -> Result<(String, String), String> {
 fn sparse(keys: &Keys<'_>) -> Result<Vec<String>, String> {
     let sparse = keys.strings("sparse")?;
     if sparse.iter().map(String::len).sum::<usize>() > MAX_PATTERNS {
-        return Err("sparse: the patterns have more than 8 KiB".to_owned());
+        return Err(format!("sparse: the patterns have more than {} KiB", MAX_PATTERNS >> 10));
     }
     if sparse.iter().any(|pattern| pattern.contains(['\n', '\0'])) {
         return Err("sparse: each entry must be one pattern, without line breaks".to_owned());

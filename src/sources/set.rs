@@ -335,7 +335,7 @@ impl SourceSet {
                 continue;
             }
             let sources = self.sources.iter().filter(|source| source.mirror == *name);
-            let named = |source: &Followed| (source.listed.ref_name.clone(), source.listed.followed.clone());
+            let named = |source: &Followed| (source.listed.ref_text.clone(), source.listed.reference.clone());
             let refs: BTreeMap<String, Ref> = sources.map(named).collect();
             let is_wanted = polls_all || repository.is_due(&refs, now, self.options.period);
             if refs.is_empty() || !is_wanted {

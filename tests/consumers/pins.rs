@@ -51,7 +51,7 @@ fn a_pin_of_another_user_through_a_read_only_mount_holds_as_well() {
 #[test]
 fn a_pin_that_a_swap_overtakes_is_taken_again() {
     let mut writer = Writer::new();
-    // The library tries for a quarter of a second and then goes on: its own tests have that.
+    // The library tries for a quarter of a second and then goes on, and the program fails: their own tests have that.
     let patient = |(what, _): &(&str, _)| !what.starts_with("treeswap") && *what != "Rust";
     let consumers: Vec<_> = writer.pinners(writer.root()).into_iter().filter(patient).collect();
     assert_eq!(consumers.len(), 4);

@@ -17,6 +17,7 @@ use super::flags::FlagOrigins;
 use super::input::{self, Input, TreeLocation};
 use super::{Exit, warn};
 use crate::cluster::{self, Clusters};
+use crate::configmap::TimeLimit;
 use crate::configmap::apply::{Adopt, ExtraKeys, Owner, Placement, PruneLimit, VersionKey};
 use crate::deliver::{self, Leases, OnRewind, PoolSpec, Report};
 use crate::desired::Directory;
@@ -218,7 +219,7 @@ pub(super) fn run(args: &Args, given: &FlagOrigins) -> anyhow::Result<ExitCode> 
     given.warnings.iter().for_each(warn);
     let extra_keys = args.rights.extra_keys()?;
     let options = args.options()?;
-    let planner = args.input.rules.planner(extra_keys, false)?;
+    let planner = args.input.rules.planner(extra_keys, false)?.within(args.once.matching_limit());
     let clusters = args.clusters.load()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2) // so that comparing the data of one cluster does not delay another cluster
@@ -420,6 +421,12 @@ impl Rights {
 }
 
 impl Once {
+    /// The limit on matching the tree against the rules. It is shorter than that of the run, so that the plan ends with
+    /// an error of its own, which says what took so long.
+    fn matching_limit(&self) -> TimeLimit {
+        TimeLimit { time: self.timeout / 10 * 9, set_by: Some("nine tenths of --timeout") }
+    }
+
     /// The revision of the directory `--tree`.
     fn revision(&self) -> Result<Revision, config::Error> {
         input::revision(self.revision.as_deref(), "--tree")

@@ -62,6 +62,9 @@ fn sync_lines(sync: &Status, live: bool, now: Timestamp, line: &mut impl FnMut(&
         };
         line("now", &format!("{}{fetched}, since {}", progress.what, when(progress.since)));
     }
+    if let Some(progress) = &sync.delivery_progress {
+        line("delivery", &format!("{}, since {}", progress.what, when(progress.since)));
+    }
     // Attempts without a change are not recorded, as they write nothing to disk.
     let name = if live { "last attempt" } else { "last recorded" };
     line(name, &sync.last_attempt.as_ref().map(|last| attempt(last, now)).unwrap_or_default());

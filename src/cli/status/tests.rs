@@ -43,8 +43,8 @@ fn failing(error: &str) -> Status {
 fn a_probe_sees_two_lines_that_change_with_the_trouble_and_not_with_the_time() {
     let found = inspection();
     let said = failing("the server answered 401");
-    let live = live::LiveStatus { alive: true, status: said.clone() };
-    let report = Report::new(&found, Writer::Answers(Box::new(live)));
+    let live = status_socket::LiveStatus { alive: true, status: said.clone() };
+    let report = Report::new(&found, WriterState::Answers(Box::new(live)));
     let failure = report.failure(None, at(260)).unwrap();
     assert_eq!(
         failure,
@@ -54,7 +54,7 @@ fn a_probe_sees_two_lines_that_change_with_the_trouble_and_not_with_the_time() {
     let next = report.next_steps().unwrap();
     assert_eq!(next, "hint: look at the token; the next attempt is due at 1970-01-01 00:05:00 UTC");
     let found = Inspection { status: Some(said), ..inspection() };
-    let killed = Report::new(&found, Writer::Absent).failure(None, at(260)).unwrap();
+    let killed = Report::new(&found, WriterState::Absent).failure(None, at(260)).unwrap();
     assert!(killed.contains("last seen at 1970-01-01 00:04:10 UTC; its sync fails"), "{killed}");
 }
 
@@ -63,7 +63,7 @@ fn age_is_that_of_the_last_success_whoever_says_it() {
     let name = Name::parse("..2026_11_20_15_04_05.000000001").unwrap();
     let status = Status { last_success: Some(at(1_000)), ended: Some(at(1_001)), ..Status::default() };
     let found = Inspection { current: Some(name), status: Some(status), ..inspection() };
-    let report = Report::new(&found, Writer::Absent);
+    let report = Report::new(&found, WriterState::Absent);
     assert_eq!(report.failure(None, at(1_000_000)), None, "it is published, and no more was asked for");
     let hour = Some(Duration::from_secs(3_600));
     assert_eq!(report.failure(hour, at(4_600)), None);
@@ -74,7 +74,10 @@ fn age_is_that_of_the_last_success_whoever_says_it() {
     assert!(early.contains("the last success is in the future, at 1970-01-01 00:16:40 UTC"), "{early}");
     let found = Inspection { status: None, ..found };
     assert!(
-        Report::new(&found, Writer::Silent).failure(hour, at(0)).unwrap().contains("no success is on record")
+        Report::new(&found, WriterState::Silent)
+            .failure(hour, at(0))
+            .unwrap()
+            .contains("no success is on record")
     );
 }
 
@@ -97,7 +100,7 @@ fn what_a_record_holds_moves_no_terminals_cursor() {
         root: evil.into(),
         ..inspection()
     };
-    let mut report = Report::new(&found, Writer::Unknown(evil.into()));
+    let mut report = Report::new(&found, WriterState::Unknown(evil.into()));
     let record = Attempted {
         revision: evil.into(),
         digest: evil.into(),

@@ -79,11 +79,14 @@ fn everything_wrong_with_a_kubeconfig_is_one_line_and_says_what_to_do() {
     let status: ExitStatus = std::os::unix::process::ExitStatusExt::from_raw(0x100);
     let each = [
         ConfigError::Read { path: path(), source: io::ErrorKind::NotFound.into() },
+        ConfigError::Read { path: path(), source: io::ErrorKind::IsADirectory.into() },
+        ConfigError::Read { path: path(), source: io::ErrorKind::PermissionDenied.into() },
         ConfigError::Malformed { path: path(), line: Some(3) },
         ConfigError::Twice { name: text(), first: path(), second: path() },
         ConfigError::Unknown { name: text(), known: Vec::new() },
         ConfigError::Unknown { name: text(), known: vec![text()] },
         ConfigError::None,
+        ConfigError::NoContext { paths: vec![path(), path()] },
         ConfigError::Context { name: text(), path: path(), why: text() },
         ConfigError::InCluster { why: text() },
         start(io::ErrorKind::NotFound),
@@ -99,6 +102,7 @@ fn everything_wrong_with_a_kubeconfig_is_one_line_and_says_what_to_do() {
             | ConfigError::Twice { .. }
             | ConfigError::Unknown { .. }
             | ConfigError::None
+            | ConfigError::NoContext { .. }
             | ConfigError::Context { .. }
             | ConfigError::InCluster { .. }
             | ConfigError::PluginStart { .. }

@@ -412,7 +412,7 @@ pub struct Limits {
     #[arg(long, value_name = "BYTES", default_value = of::MAX_FILE_BYTES.treeswap, value_parser = bytes, hide_short_help = true)]
     pub max_file_bytes: u64,
 
-    /// Most components of a path
+    /// Most components of a path, up to 1000
     #[arg(long, value_name = "N", default_value = of::MAX_PATH_DEPTH.treeswap, value_parser = integer, hide_short_help = true)]
     pub max_path_depth: i64,
 

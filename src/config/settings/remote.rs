@@ -9,7 +9,7 @@ use crate::config::check::{Check, UrlPassword};
 use crate::config::credentials;
 use crate::config::error::Error;
 use crate::config::git_config;
-use crate::config::origin::{Hidden, Origin};
+use crate::config::origin::{Hidden, Origin, PASSWORDS};
 use crate::config::personality::Personality;
 use crate::config::values::path;
 use crate::mirror::{self, wire};
@@ -18,6 +18,11 @@ use crate::revision::Ref;
 
 /// The largest number of commits to fetch: a git server refuses more than an `int` can hold.
 const DEPTH_MAX: u32 = i32::MAX.unsigned_abs();
+
+/// The largest `--max-path-depth`, and the default when called as git-sync. A commit's author chooses how deep its
+/// trees are, and walks must end also where nothing is selected. No path of more than 3800 bytes is published
+/// ([`Limits::path`]).
+const PATH_DEPTH_MAX: u32 = 1000;
 
 /// Returns true if the text has one of the forms of git-rev-list(1)'s `--filter`.
 fn is_filter(text: &str) -> bool {
@@ -74,7 +79,7 @@ impl Check<'_> {
             entries: self.count("max-tree-entries", limits.max_tree_entries, 1)?.into(),
             bytes: self.ceiling("max-tree-bytes", limits.max_tree_bytes)?,
             file_bytes: self.ceiling("max-file-bytes", limits.max_file_bytes)?,
-            depth: self.count("max-path-depth", limits.max_path_depth, 1)?,
+            depth: self.within("max-path-depth", limits.max_path_depth, 1..=PATH_DEPTH_MAX)?,
             ..Limits::default()
         })
     }
@@ -140,7 +145,7 @@ impl Check<'_> {
         let instead = match UrlPassword::of(&self.args.source.repo)? {
             UrlPassword::Sent => format!(
                 ": give it by --password-file, or in {}",
-                credentials::password_variable(self.origins.personality())
+                credentials::variable_for(self.origins.personality(), PASSWORDS)
             ),
             UrlPassword::OfSsh => {
                 ", and ssh does not use it: remove it, and give a key by --ssh-key-file".to_owned()

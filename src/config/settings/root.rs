@@ -1,5 +1,6 @@
 //! Validates the root, its layout, and the paths that the operator names beside or inside it.
 
+use std::io;
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
 
@@ -8,6 +9,7 @@ use crate::config::args::Args;
 use crate::config::check::Check;
 use crate::config::error::Error;
 use crate::config::values::path;
+use crate::detached_io;
 use crate::retention;
 use crate::store::{self, OperatorFile};
 
@@ -43,7 +45,7 @@ impl Check<'_> {
     }
 
     /// A file that we write for the operator, such as `--touch-file`. As in git-sync, a relative path is relative to
-    /// the root.
+    /// the root. A file system that hangs does not refuse the start: every use checks the path again.
     pub(super) fn operator_file(
         &self,
         flag: &str,
@@ -51,8 +53,14 @@ impl Check<'_> {
         root: &Path,
         style: &store::Style,
     ) -> Result<Option<OperatorFile>, Error> {
-        let file = path(text).map(|path| OperatorFile::new(root, style, &path)).transpose();
-        file.map_err(|why| self.misplaced_file(flag, text, why, style))
+        let Some(path) = path(text) else { return Ok(None) };
+        let file = OperatorFile::new(root, style, &path).and_then(|file| {
+            let own = file.clone();
+            let checked =
+                detached_io::wait(file.path(), detached_io::DEFAULT_TIMEOUT, move || own.check_now());
+            checked.unwrap_or(Ok(())).map(|()| file)
+        });
+        file.map(Some).map_err(|why| self.misplaced_file(flag, text, why, style))
     }
 
     /// The error for a path that may not be where it is.
@@ -104,6 +112,11 @@ impl Check<'_> {
     /// The mirror's directory. In `.git` and `..treeswap`, which no commit controls, it may be inside the root.
     pub(super) fn mirror_dir(&self, text: &str, root: &Path, style: &store::Style) -> Result<PathBuf, Error> {
         let dir = absolute(text);
+        if let Some(why) = obstacle(&dir) {
+            let (name, value) = (self.origins.name("mirror"), text.to_owned());
+            let hint = "give --mirror an empty directory, or one that does not exist yet";
+            return Err(Error::Place { name, value, why: why.to_owned(), hint });
+        }
         let made_for_it = |place| store::clean(&dir).starts_with(root.join(place));
         // With rules and without a root, the root's path is set to the mirror's directory, and never opened as a root.
         if [".git", "..treeswap"].into_iter().any(made_for_it) || dir == root {
@@ -149,5 +162,16 @@ impl Check<'_> {
                 max_bytes: (retention.max_bytes != 0).then_some(retention.max_bytes),
             },
         })
+    }
+}
+
+/// Why no directory can be at this path, or be made there; `None` if nothing is in its place.
+fn obstacle(path: &Path) -> Option<&'static str> {
+    match std::fs::metadata(path) {
+        Ok(found) => (!found.is_dir()).then_some("it is not a directory"),
+        Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
+            Some("one of its parents is not a directory")
+        }
+        Err(_) => None, // most likely it does not exist yet; opening the mirror reports the rest
     }
 }

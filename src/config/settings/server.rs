@@ -1,5 +1,7 @@
 //! Validates the flags of the HTTP listener and the log.
 
+use std::net::SocketAddr;
+
 use crate::config::check::Check;
 use crate::config::error::Error;
 use crate::config::personality::Personality;
@@ -25,7 +27,7 @@ impl Check<'_> {
         }
         let personality = self.origins.personality();
         if !given.http_bind.is_empty() {
-            if !admin::is_address(&given.http_bind) {
+            if !admin::is_address(&given.http_bind) || !can_be_bound(&given.http_bind) {
                 return Err(Error::Value {
                     name: self.origins.name("http-bind"),
                     value: given.http_bind.clone(),
@@ -88,5 +90,43 @@ impl Check<'_> {
                 _ => self.invalid("log-level", filter, why.to_string()),
             }
         })
+    }
+}
+
+/// Whether the host of an address, a text that [`admin::is_address`] accepts, can be one: an IP address, or a name that
+/// may resolve later.
+fn can_be_bound(address: &str) -> bool {
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    if host.starts_with('[') {
+        return address.parse::<SocketAddr>().is_ok();
+    }
+    // As inet_aton(3), the name service also reads numbers such as 127.1.
+    let numbers: Option<Vec<u64>> = host.split('.').map(|part| part.parse().ok()).collect();
+    let is_no_ipv4 = numbers.is_some_and(|numbers| numbers.len() == 4 && numbers.iter().any(|n| *n > 255));
+    !is_no_ipv4 && host.chars().all(|c| c.is_alphanumeric() || "-._".contains(c))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_that_no_name_service_knows_is_told_apart_from_one_that_may_resolve() {
+        for good in [
+            ":8080",
+            "127.0.0.1:8080",
+            "127.1:80",
+            "[::1]:8080",
+            "[::]:0",
+            "[fe80::1%2]:80",
+            "localhost:80",
+            "pod_a.ns.svc:1",
+        ] {
+            assert!(can_be_bound(good), "{good}");
+        }
+        for bad in ["[]:80", "[::g]:80", "[localhost]:80", "300.1.1.1:80", "a b:80", "//localhost:80", "*:80"]
+        {
+            assert!(!can_be_bound(bad), "{bad}");
+        }
     }
 }

@@ -3,7 +3,7 @@
 
 use serde_yaml::{Mapping, Value};
 
-use crate::human::nearest;
+use crate::human::{nearest, yaml_problem};
 
 /// Names that other tools use for some keys, and ours.
 const SYNONYMS: [(&str, &str); 9] = [
@@ -28,7 +28,7 @@ pub(super) fn read(text: &str) -> Result<Value, String> {
             .find(|line| text.lines().nth(line - 1).is_some_and(is_indented_with_tab));
         match tab {
             Some(line) => format!("line {line} is indented with a tab; YAML indents with spaces"),
-            None => error.to_string(),
+            None => yaml_problem(&error.to_string()).to_owned(),
         }
     })
 }

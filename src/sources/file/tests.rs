@@ -24,11 +24,11 @@ fn a_file_is_read_as_it_is_written() {
     assert_eq!(list.unique.globs(), ["jobs/**/*.yaml", "steps/**"]);
     let jobs = &list.sources[0];
     assert_eq!(
-        (jobs.path.as_str(), jobs.to.as_str(), jobs.ref_name.as_str()),
+        (jobs.path.as_str(), jobs.to.as_str(), jobs.ref_text.as_str()),
         ("ci-operator/jobs", "jobs", "main")
     );
-    assert_eq!((list.sources[1].ref_name.as_str(), list.sources[1].sparse.len()), ("HEAD", 2));
-    assert_eq!([&jobs.followed, &list.sources[1].followed], [&Ref::Named("main".into()), &Ref::Head]);
+    assert_eq!((list.sources[1].ref_text.as_str(), list.sources[1].sparse.len()), ("HEAD", 2));
+    assert_eq!([&jobs.reference, &list.sources[1].reference], [&Ref::Named("main".into()), &Ref::Head]);
     assert!(list.sources[2].optional && !list.sources[1].optional);
     assert_eq!(list.sources[2].credentials.ssh_key_file, PathBuf::from("/etc/a/key"));
 }
@@ -86,7 +86,7 @@ fn what_is_wrong_is_said_with_the_sources_name() {
         (one("name: a, repo: x, branch: y"), "source \"a\": there is no key \"branch\"; did you mean `ref`?"),
         (one("name: a, repo: x, spare: []"), "there is no key \"spare\"; did you mean `sparse`?"),
         (one("name: a, repo: x, colour: y"), "there is no key \"colour\"; there are name, repo, ref, "),
-        (one("name: a, repo: x, to: conf/"), "to: remove the `/` at the end: if `path` is a file, `to` is"),
+        (one("name: a, repo: x, to: conf/"), "to: remove the `/` at the end: `to` is the new name"),
         (one("name: a, repo: x, to: "), "source \"a\": to has no value"),
         (one("name: a, repo: x, ref: 1.4"), "ref: put it in quotes"),
         (one("name: a, repo: x, optional: yes please"), "source \"a\": optional: write true or false"),

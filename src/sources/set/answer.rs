@@ -56,7 +56,7 @@ impl SourceSet {
             SourceStatus {
                 name: listed.name.clone(),
                 repo: repo.clone(),
-                ref_name: listed.ref_name.clone(),
+                ref_name: listed.ref_text.clone(),
                 path: listed.path.clone(),
                 to: listed.to.clone(),
                 revision: part.map(|part| part.revision),

@@ -29,7 +29,7 @@ impl SourceSet {
             let new = |revision| Part {
                 name: listed.name.clone(),
                 repo: repo.clone(),
-                ref_name: listed.ref_name.clone(),
+                ref_name: listed.ref_text.clone(),
                 revision,
                 path: listed.path.clone(),
                 to: listed.to.clone(),
@@ -81,7 +81,7 @@ impl SourceSet {
     /// Returns the commit that the source's ref named last, unless it is refused, and what is wrong with the source.
     pub(super) fn state_of(&self, source: &Followed) -> (Option<Revision>, Option<SourceError>) {
         let repository = self.repositories.get(&source.mirror);
-        let named = repository.and_then(|repository| repository.known.get(&source.listed.ref_name));
+        let named = repository.and_then(|repository| repository.known.get(&source.listed.ref_text));
         let named = named.map(|(_, revision)| *revision);
         let refused = self.refused.get(&source.listed.name);
         match refused.filter(|(revision, _)| Some(*revision) == named) {
@@ -90,7 +90,7 @@ impl SourceSet {
             None if repository.is_none() && source.unopened.is_some() => (None, source.unopened.clone()),
             None => {
                 let why =
-                    repository.and_then(|repository| repository.errors.get(&source.listed.ref_name).cloned());
+                    repository.and_then(|repository| repository.errors.get(&source.listed.ref_text).cloned());
                 // An attempt that needs all answers waits as long as it can.
                 let is_late = |repository: &Repository| repository.busy && self.needs_all(self.on_failure);
                 let late = || repository.is_some_and(is_late).then(|| self.not_answered());

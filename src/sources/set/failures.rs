@@ -49,7 +49,7 @@ impl SourceSet {
             let (_, Some(why)) = self.state_of(source) else { continue };
             let repository = self.repositories.get(&source.mirror);
             let of_poll =
-                repository.filter(|repository| repository.errors.contains_key(&source.listed.ref_name));
+                repository.filter(|repository| repository.errors.contains_key(&source.listed.ref_text));
             let stage = of_poll.map_or(EXPORT, |repository| repository.failed_stage);
             self.uncounted.push((stage, why.class));
             self.failing.entry(source.listed.name.clone()).or_default().count += 1;

@@ -111,7 +111,7 @@ impl SourceSet {
         let options = mirror::Options {
             dir: self.options.dir.join(name),
             wire,
-            followed: listed.followed.clone(),
+            followed: listed.reference.clone(),
             ..self.options.mirror.clone()
         };
         let composer = Arc::clone(&self.composer);

@@ -6,7 +6,7 @@ use schemars::transform::RecursiveTransform;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::admin::live::LiveStatus;
+use crate::admin::status_socket::LiveStatus;
 
 const SCHEMA: &str = "docs/reference/status.schema.json";
 
@@ -14,13 +14,19 @@ const SCHEMA: &str = "docs/reference/status.schema.json";
 fn writers() -> Vec<&'static str> {
     let found = inspection();
     // Does not compile with a new variant, which must be added below as well.
-    let _: fn(&Writer) = |writer| match writer {
-        Writer::Answers(_) | Writer::Silent | Writer::Absent | Writer::Unknown(_) => {}
+    let _: fn(&WriterState) = |writer| match writer {
+        WriterState::Answers(_) | WriterState::Silent | WriterState::Absent | WriterState::Unknown(_) => {}
     };
-    let answers = |alive| Writer::Answers(Box::new(LiveStatus { alive, status: Status::default() }));
-    [answers(true), answers(false), Writer::Silent, Writer::Absent, Writer::Unknown(String::new())]
-        .map(|writer| Report::new(&found, writer).writer)
-        .to_vec()
+    let answers = |alive| WriterState::Answers(Box::new(LiveStatus { alive, status: Status::default() }));
+    [
+        answers(true),
+        answers(false),
+        WriterState::Silent,
+        WriterState::Absent,
+        WriterState::Unknown(String::new()),
+    ]
+    .map(|writer| Report::new(&found, writer).writer)
+    .to_vec()
 }
 
 #[test]

@@ -1,0 +1,251 @@
+//! Wrong inputs: one line names the thing, and a hint says what to do. The exit code is 2 if something else has to be
+//! given, and 1 if it may pass.
+
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::{FlockOperation, flock};
+
+use super::common::{Ran, World, run};
+use super::{SYNC, complains, files, treeswap};
+
+/// It ended with this code and an error line with a hint, whatever was logged before.
+#[track_caller]
+fn ends(ran: &Ran, code: i32, words: &[&str]) {
+    assert_eq!(ran.status.code(), Some(code), "{}", ran.stderr);
+    ran.names(words);
+}
+
+fn flag(name: &str, path: &Path) -> String {
+    format!("--{name}={}", path.display())
+}
+
+/// Writes a file of the world.
+fn written(world: &World, name: &str, text: &str) -> PathBuf {
+    let path = world.dir().join(name);
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+fn directory(world: &World, name: &str) -> PathBuf {
+    let path = world.dir().join(name);
+    std::fs::create_dir(&path).unwrap();
+    path
+}
+
+#[test]
+fn an_empty_argument_is_named() {
+    let world = World::new();
+    let root = world.root.to_str().unwrap();
+    for (args, line, hint) in [
+        (&["pin", root, ""][..], "unknown argument \"\"\n", "hint: the command to run goes after `--`"),
+        (&["pin", "", "--", "true"], "PATH is empty\n", "hint: PATH is the directory"),
+        (&["watch", "", "--", "true"], "PATH is empty\n", "hint: PATH is the directory"),
+        (&["status", ""], "ROOT is empty\n", "hint: ROOT is the directory"),
+        (&["completions", ""], "SHELL is empty\n", "hint: must be one of bash"),
+    ] {
+        complains(&treeswap(&world, args, &[]), 2, &[line, hint]);
+    }
+    for command in ["pin", "watch"] {
+        let ran = treeswap(&world, &[command, root, "--", ""], &[]);
+        complains(&ran, 2, &["invalid value \"\" for CMD: it is empty: name the program"]);
+    }
+}
+
+#[test]
+fn what_cannot_be_the_directory_of_the_manual_is_refused() {
+    let world = World::new();
+    let file = written(&world, "file", "");
+    let below = file.join("below");
+    for (dir, why) in [(&file, "it is not a directory"), (&below, "one of its parents is not a directory")] {
+        let ran = treeswap(&world, &["man", &flag("dir", dir)], &[]);
+        complains(&ran, 2, &[&format!(" for --dir: {why}\n"), "hint: name a directory"]);
+    }
+    let both = treeswap(&world, &["man", "sync", "--dir", "x"], &[]);
+    complains(&both, 2, &["COMMAND and --dir exclude each other\n", "hint: leave out COMMAND or --dir\n"]);
+}
+
+#[test]
+fn a_duration_is_shown_as_it_was_given() {
+    let world = World::new();
+    for (given, shown) in [
+        ("--period=0", "\"0\" for --period: "),
+        ("--period=0s", "\"0s\" for --period: "),
+        ("--init-period=0.5ms", "\"0.5ms\" for --init-period: "),
+        ("--sync-timeout=0m", "\"0m\" for --sync-timeout: "),
+    ] {
+        let ran = treeswap(&world, &[&SYNC[..], &[given]].concat(), &[]);
+        complains(&ran, 2, &[shown, "must be at least 10ms"]);
+    }
+    let ran = treeswap(&world, &SYNC, &[("GITSYNC_PERIOD", "0")]);
+    complains(&ran, 2, &["\"0\" for $GITSYNC_PERIOD: ", "must be at least 10ms"]);
+}
+
+/// Ten lists of ten lists, and so on: a few lines that stand for a hundred million values.
+fn many_aliases() -> String {
+    let list = |of: &str| [of; 10].join(",");
+    let mut text = format!("a0: &a0 [{}]\n", list("x"));
+    for level in 1..8 {
+        text += &format!("a{level}: &a{level} [{}]\n", list(&format!("*a{}", level - 1)));
+    }
+    text
+}
+
+#[test]
+fn a_file_of_sources_or_rules_that_is_none_is_named() {
+    let world = World::new();
+    let sources = "version: 1\nsources:\n  - {name: a, repo: https://git.example.com/x}\nend: true\n";
+    let fifo = world.dir().join("fifo");
+    rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    for (path, why) in [
+        (written(&world, "aliases.yaml", &format!("{}sources: *a7\nend: true\n", many_aliases())), ""),
+        (written(&world, "two.yaml", &format!("{sources}---\n{sources}")), "more than one document"),
+        (directory(&world, "directory"), "it is not a regular file"),
+        (fifo, "it is not a regular file"),
+    ] {
+        let ran = treeswap(&world, &["check", &flag("sources", &path), "--root=/x"], &[]);
+        complains(&ran, 2, &[&format!("treeswap: {}: ", flag("sources", &path)), why, "hint: fix the file"]);
+    }
+    let rules = "maps:\n  a: {name: a}\n";
+    for (path, why) in [
+        (written(&world, "aliases-of-rules.yaml", &format!("{}maps: *a7\n", many_aliases())), ""),
+        (written(&world, "two-of-rules.yaml", &format!("{rules}---\n{rules}")), "more than one document"),
+    ] {
+        let ran = treeswap(&world, &["render", &flag("rules", &path), "--tree=."], &[]);
+        complains(&ran, 2, &[&format!("the rules in {} cannot be read: ", path.display()), why, "hint: "]);
+    }
+}
+
+#[test]
+fn what_is_no_kubeconfig_is_named() {
+    let world = World::new();
+    let rules = flag("rules", &written(&world, "rules.yaml", "maps:\n  a: {name: a}\n"));
+    let apply = |given: &str| treeswap(&world, &["apply", "--owner=o", &rules, "--tree=.", given], &[]);
+    let text = written(&world, "text", "just some text\nof two lines\n");
+    let not = format!("treeswap: {} is not a kubeconfig (line 1)\n", text.display());
+    complains(&apply(&flag("kubeconfig", &text)), 2, &[&not, "hint: compare it with"]);
+    let (empty, dir) = (written(&world, "empty", ""), directory(&world, "directory"));
+    let pod = written(&world, "pod", "apiVersion: v1\nkind: Pod\nmetadata: {name: x}\n");
+    for (name, path) in [("kubeconfig", &empty), ("kubeconfig", &pod), ("kubeconfig-dir", &dir)] {
+        let none = format!("no cluster is configured: there is no context in {}\n", path.display());
+        complains(&apply(&flag(name, path)), 2, &[&none, "hint: name a kubeconfig with contexts"]);
+    }
+    let kinds = "hint: --kubeconfig and $KUBECONFIG name files, --kubeconfig-dir a directory";
+    let absent = world.dir().join("absent");
+    for (name, path, hint) in [
+        ("kubeconfig", &dir, kinds),
+        ("kubeconfig-dir", &text, kinds),
+        ("kubeconfig", &absent, "hint: create it, or name another one"),
+    ] {
+        let unread = format!("treeswap: cannot read {}: ", path.display());
+        complains(&apply(&flag(name, path)), 2, &[&unread, hint]);
+    }
+}
+
+#[test]
+fn what_can_never_be_a_root_a_link_or_a_mirror_is_a_wrong_configuration() {
+    let world = World::new();
+    world.remote.commit(&files("1"));
+    let sync = |args: &[&str]| {
+        let mut command = world.treeswap(&["sync", "--one-time", "--ref=main", "--repo"]);
+        run::to_end(command.arg(&world.remote.path).args(args))
+    };
+    let (file, full) = (written(&world, "file", ""), directory(&world, "full"));
+    std::fs::write(full.join("theirs"), "").unwrap();
+    let below = file.join("below");
+    for (root, why) in [
+        (&file, "it is not a directory"),
+        (&below, "one of its parents is not a directory"),
+        (&full, "it is not empty"),
+        (&PathBuf::from("/"), "it is the root of the file system"),
+        (&world.dir().join("x".repeat(300)), "File name too long"),
+    ] {
+        ends(&sync(&[&flag("root", root)]), 2, &[why]);
+    }
+    complains(&sync(&["--root="]), 2, &["sync needs --root, or --rules"]);
+    let own = flag("root", &world.root);
+    for (mirror, why) in [(&file, "it is not a directory"), (&below, "one of its parents is not a directory")]
+    {
+        let why = format!(" for --mirror: {why}\n");
+        complains(
+            &sync(&[&own, &flag("mirror", mirror)]),
+            2,
+            &[&why, "hint: give --mirror an empty directory"],
+        );
+    }
+    ends(&sync(&[&own, &flag("mirror", &full)]), 2, &["is not a mirror"]);
+    let rules = flag("rules", &written(&world, "rules.yaml", "maps:\n  a: {name: a}\n"));
+    let (repo, mirror) = (flag("repo", &world.remote.path), flag("mirror", &full));
+    ends(&treeswap(&world, &["render", &rules, &repo, &mirror], &[]), 2, &["is not a mirror"]);
+    let root = flag("root", &world.dir().join("other"));
+    for (link, why) in [(&file, "a file is there instead of a link"), (&below, "Not a directory")] {
+        ends(&sync(&[&root, "--layout=git-sync", &flag("link", link)]), 2, &[why]);
+    }
+}
+
+#[test]
+fn what_is_no_address_is_told_apart_from_one_that_cannot_be_had_now() {
+    let world = World::new();
+    world.remote.commit(&files("1"));
+    for bind in ["nonsense", ":99999", ":", "[]:80", "[::g]:80", "::1:80", "300.1.1.1:80", "a b:80"] {
+        let ran = world.sync_once(&[&format!("--http-bind={bind}")]);
+        complains(&ran, 2, &[&format!("invalid value {bind:?} for --http-bind: write :8080")]);
+    }
+    let elsewhere = world.sync_once(&["--http-bind=192.0.2.1:80"]);
+    ends(&elsewhere, 1, &["cannot listen at 192.0.2.1:80"]);
+    assert!(!world.root.exists(), "nothing was touched");
+}
+
+#[test]
+fn an_operators_file_that_a_link_leads_into_what_is_treeswaps_is_refused_at_the_start() {
+    let world = World::new();
+    world.remote.commit(&files("1"));
+    world.sync_once(&[]).expect_ok("a root");
+    symlink("..data", world.root.join("..d")).unwrap();
+    let private = world.dir().join("private");
+    symlink(world.root.join("..treeswap"), &private).unwrap();
+    let private = private.join("x");
+    for file in ["..d/x", "..d/sub/x", private.to_str().unwrap()] {
+        for flag in ["--error-file", "--touch-file"] {
+            let ran = world.sync_once(&[&format!("{flag}={file}")]);
+            let line = format!("invalid value {file:?} for {flag}: by what it resolves to, ");
+            complains(&ran, 2, &[&line, "in the root is treeswap's own\n", "hint: name a path outside"]);
+        }
+    }
+    assert!(!world.root.join("..data/x").exists() && !private.exists());
+    // What is the operator's own may be reached through a link.
+    let own = directory(&world, "own");
+    symlink(&own, world.root.join("..own")).unwrap();
+    world.sync_once(&["--touch-file=..own/touched"]).expect_ok("beside the generations");
+    assert!(own.join("touched").exists());
+}
+
+#[test]
+fn a_command_is_not_run_without_the_pin_that_was_asked_for() {
+    let world = World::new();
+    world.remote.commit(&files("1"));
+    world.sync_once(&[]).expect_ok("a root");
+    let root = world.root.to_str().unwrap();
+    let generation = std::fs::canonicalize(world.root.join("..data")).unwrap();
+    let held = std::fs::File::open(&generation).unwrap();
+    flock(&held, FlockOperation::LockExclusive).unwrap();
+    let ran = treeswap(&world, &["pin", root, "--", "echo", "it ran"], &[]);
+    let line =
+        format!("cannot pin {}: another process holds an exclusive lock on it\n", generation.display());
+    complains(&ran, 1, &[&line, "`treeswap pin --wait 1m`"]);
+    assert_eq!(ran.stdout, "");
+    // With --wait the command runs once the lock is free.
+    let mut command = world.treeswap(&["pin", "--wait=1m", root, "--", "echo", "it ran"]);
+    let mut waiting = run::Background::start(&mut command, &world.dir().join("pin.log"));
+    std::thread::sleep(Duration::from_secs(1)); // without --wait it has ended by now
+    assert!(waiting.is_running(), "{}", waiting.log());
+    flock(&held, FlockOperation::Unlock).unwrap();
+    assert!(waiting.ended().success(), "{}", waiting.log());
+    assert_eq!(waiting.log(), "it ran\n");
+    // `watch` reloads what reads by itself: that is not given up for a lock.
+    flock(&held, FlockOperation::LockExclusive).unwrap();
+    let ran = treeswap(&world, &["watch", "--exit-on-failure", root, "--", "sh", "-c", "exit 3"], &[]);
+    assert_eq!(ran.status.code(), Some(3), "{}", ran.stderr);
+    assert!(ran.stderr.contains("is not pinned, only its grace period protects it"), "{}", ran.stderr);
+}
