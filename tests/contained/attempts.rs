@@ -1,5 +1,5 @@
-//! What the process tries.
-#![allow(unsafe_code)] // what is tried are system calls, most of which have no safe form
+//! The attempts of the hostile child.
+#![allow(unsafe_code)] // they are system calls, most of which have no safe form
 
 use std::ffi::{CString, OsString};
 use std::fs::{self, OpenOptions};
@@ -11,23 +11,27 @@ use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixStream};
 use std::path::{Path, PathBuf};
 
-use libc::{EACCES, EBADF, ENOSYS, EPERM, EXDEV, c_long};
+use libc::{EACCES, EBADF, EFAULT, EINVAL, ENOSYS, EOPNOTSUPP, EPERM, EXDEV, c_long};
 use serde::{Deserialize, Serialize};
 
-/// What is tried, and where.
+use Outcome::{Done, Errno, NeverReturned};
+
+/// Which attempt the child makes, and on what.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Scene {
+    /// The attempt's name.
     pub(crate) escape: String,
     pub(crate) mirror: PathBuf,
-    /// A directory that is not the mirror's.
+    /// A directory outside of the mirror.
     pub(crate) outside: PathBuf,
     /// A file in it.
     pub(crate) secret: PathBuf,
-    /// Somebody listens there; and at the socket `outside/socket`, and at the abstract one of the directory's name.
+    /// The parent listens there, at the socket `outside/socket`, and at the abstract socket named like `outside`.
     pub(crate) tcp: SocketAddr,
     pub(crate) parent: u32,
-    /// Where in the parent's memory something is.
+    /// The address of a secret in the parent's memory.
     pub(crate) memory: usize,
+    /// A descriptor that the parent left open.
     pub(crate) left_open: i32,
 }
 
@@ -36,7 +40,7 @@ impl Scene {
         super::packs(&self.mirror)
     }
 
-    /// What became of it.
+    /// The file into which the child writes the [`Outcome`].
     pub(crate) fn outcome(&self) -> PathBuf {
         self.packs().join("outcome")
     }
@@ -46,7 +50,7 @@ impl Scene {
     }
 }
 
-/// The scene, if the process is to carry one out.
+/// The scene, if the process is the child; `args` are its arguments.
 pub(crate) fn scene(args: &[OsString]) -> Option<Scene> {
     #[derive(Deserialize)]
     struct Job {
@@ -56,33 +60,72 @@ pub(crate) fn scene(args: &[OsString]) -> Option<Scene> {
     Some(serde_json::from_slice(&fs::read(job.dir.join("scene.json")).unwrap()).unwrap())
 }
 
-/// Tries, and never returns.
+/// Makes the attempt, records its outcome and exits. `limited` says whether the child could enter the sandbox.
 pub(crate) fn run(scene: &Scene, limited: io::Result<()>) -> ! {
     limited.unwrap();
     let all = ESCAPES.iter().chain([&THREADS, &OWN_SIGNALS, &ABORT]);
-    let escape = all.into_iter().find(|escape| escape.name == scene.escape).expect("it is known");
-    fs::write(scene.outcome(), "does not come back").unwrap();
-    let outcome = match (escape.run)(scene) {
-        Ok(()) => "done".to_owned(),
-        Err(error) => format!("refused: {}", error.raw_os_error().unwrap_or(0)),
+    let escape = all.into_iter().find(|escape| escape.name == scene.escape).expect("it is one of them");
+    let record = |outcome: Outcome| {
+        let text = serde_json::to_string(&outcome).unwrap();
+        fs::write(scene.outcome(), text).unwrap();
     };
-    fs::write(scene.outcome(), outcome).unwrap();
+    record(NeverReturned);
+    record(match (escape.run)(scene) {
+        Ok(()) => Done,
+        Err(error) => Errno(error.raw_os_error().unwrap_or(0)),
+    });
     std::process::exit(0)
+}
+
+/// What came of an attempt.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) enum Outcome {
+    /// It succeeded.
+    Done,
+    /// It failed with this errno.
+    Errno(i32),
+    /// The process became another program, or ended.
+    NeverReturned,
 }
 
 pub(crate) struct Escape {
     pub(crate) name: &'static str,
-    /// What counts as a refusal. Other failures are those of a kernel that would do it.
-    pub(crate) refusals: &'static [i32],
+    /// The errnos that count as a refusal.
+    refusals: &'static [i32],
+    /// The outcomes that show, without the sandbox, that nothing else refuses it.
+    pub(crate) unconfined: &'static [Outcome],
     run: fn(&Scene) -> io::Result<()>,
 }
 
+/// An attempt that succeeds without the sandbox.
 const fn escape(name: &'static str, run: fn(&Scene) -> io::Result<()>) -> Escape {
-    Escape { name, refusals: &[EPERM, EACCES], run }
+    Escape { name, refusals: &[EPERM, EACCES], unconfined: &[Done], run }
 }
 
-/// A system call by its number, which libraries cannot hide. The kernel gets whole registers, and an `i32` among variadic
-/// arguments need not fill one.
+impl Escape {
+    pub(crate) fn is_refused(&self, outcome: Outcome) -> bool {
+        matches!(outcome, Errno(errno) if self.refusals.contains(&errno))
+    }
+
+    /// Without the sandbox, the outcome is one of these.
+    const fn unconfined(self, unconfined: &'static [Outcome]) -> Self {
+        Self { unconfined, ..self }
+    }
+
+    /// This errno counts as a refusal, too.
+    const fn or(self, errno: i32) -> Self {
+        let refusals = match errno {
+            EXDEV => &[EPERM, EACCES, EXDEV],
+            EBADF => &[EPERM, EACCES, EBADF],
+            ENOSYS => &[EPERM, EACCES, ENOSYS],
+            _ => panic!("add it here"),
+        };
+        Self { refusals, ..self }
+    }
+}
+
+/// Makes a system call by its number, so that no library emulates it. Each argument is widened: the kernel reads whole
+/// registers, and an `i32` among variadic arguments need not fill one.
 macro_rules! call {
     ($number:ident $(, $argument:expr)*) => {
         answer(unsafe { libc::syscall(libc::$number $(, $argument as c_long)*) })
@@ -93,7 +136,7 @@ fn answer(returned: c_long) -> io::Result<()> {
     if returned < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Makes a pipe whose signals `own` directs to somebody, and lets it have input.
+/// Makes a pipe, has `own` choose who gets the signals about its input, and writes to it.
 fn signal_at_input(own: impl FnOnce(i32) -> io::Result<()>) -> io::Result<()> {
     let (end, mut input) = io::pipe()?;
     call!(SYS_fcntl, end.as_raw_fd(), F_SETSIG, libc::SIGCONT)?;
@@ -110,7 +153,7 @@ fn c(path: &Path) -> CString {
     CString::new(path.as_os_str().as_bytes()).unwrap()
 }
 
-/// No pointer: a kernel that looks at it says EFAULT.
+/// An address at which nothing is mapped: a call that reads from it fails with EFAULT.
 const NOWHERE: *const libc::c_char = std::ptr::without_provenance(8);
 
 pub(crate) const THREADS: Escape = escape("start a thread", |_| {
@@ -152,9 +195,9 @@ pub(crate) const ESCAPES: &[Escape] = &[
         call!(SYS_inotify_add_watch, watcher, c(&scene.outside).as_ptr(), libc::IN_ALL_EVENTS)
     }),
     escape("watch a directory by what was left open", |scene| {
-        // A kernel that would do it says that this is no watcher.
         call!(SYS_inotify_add_watch, scene.left_open, c(&scene.outside).as_ptr(), libc::IN_ALL_EVENTS)
-    }),
+    })
+    .unconfined(&[Errno(EINVAL)]), // the descriptor is no inotify instance
     escape("write to shared memory", |_| {
         let path = Path::new("/dev/shm").join(format!("treeswap-escape-{}", std::process::id()));
         fs::write(&path, "x")?;
@@ -170,14 +213,16 @@ pub(crate) const ESCAPES: &[Escape] = &[
     }),
     escape("set an attribute", |scene| {
         call!(SYS_setxattr, c(&scene.secret).as_ptr(), c"user.treeswap".as_ptr(), c"x".as_ptr(), 1, 0)
-    }),
+    })
+    .unconfined(&[Done, Errno(EOPNOTSUPP)]), // tmpfs has had such attributes since Linux 6.6
     escape("name_to_handle_at", |scene| {
         let (mut handle, mut mount) = ([128_u32; 64], 0_i32);
         handle[0] = 128;
         let path = c(&scene.secret);
         call!(SYS_name_to_handle_at, libc::AT_FDCWD, path.as_ptr(), handle.as_mut_ptr(), &raw mut mount, 0)
-    }),
-    // Files of the mirror that are no objects.
+    })
+    .unconfined(&[Done, Errno(EOPNOTSUPP)]), // not every file system has handles: overlayfs does not by default
+    // Files of the mirror that are not objects.
     escape("write the mirror's configuration", |scene| {
         OpenOptions::new().append(true).open(scene.mirror.join("config")).map(drop)
     }),
@@ -216,7 +261,7 @@ pub(crate) const ESCAPES: &[Escape] = &[
     escape("connect to a socket in a directory", |scene| {
         UnixStream::connect(scene.outside.join("socket")).map(drop)
     }),
-    escape("connect to a socket without a directory", |scene| {
+    escape("connect to an abstract socket", |scene| {
         let name = scene.outside.display().to_string();
         let address = <UnixAddr as std::os::linux::net::SocketAddrExt>::from_abstract_name(name)?;
         UnixStream::connect_addr(&address).map(drop)
@@ -226,7 +271,8 @@ pub(crate) const ESCAPES: &[Escape] = &[
     escape("execve", |_| {
         let arguments = [c"true".as_ptr(), std::ptr::null()];
         call!(SYS_execve, c"/bin/true".as_ptr(), arguments.as_ptr(), std::ptr::null::<*const i8>())
-    }),
+    })
+    .unconfined(&[NeverReturned]),
     escape("become a program of its own making", |scene| {
         let path = scene.packs().join("program");
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o755).open(&path)?;
@@ -241,7 +287,8 @@ pub(crate) const ESCAPES: &[Escape] = &[
             none,
             0
         )
-    }),
+    })
+    .unconfined(&[NeverReturned]),
     escape("run a program", |_| std::process::Command::new("/bin/true").status().map(drop)).or(ENOSYS),
     escape("fork", |_| match unsafe { libc::fork() } {
         0 => unsafe { libc::_exit(0) },
@@ -257,9 +304,9 @@ pub(crate) const ESCAPES: &[Escape] = &[
     })
     .or(ENOSYS),
     escape("start a thread with a network of its own", |_| {
-        // CLONE_THREAD without what has to come with it is EINVAL to a kernel that looks.
         call!(SYS_clone, libc::CLONE_THREAD | libc::CLONE_NEWNET, 0, 0, 0, 0)
-    }),
+    })
+    .unconfined(&[Errno(EINVAL)]), // CLONE_THREAD needs CLONE_SIGHAND
     // Other processes.
     escape("send the parent a signal", |scene| call!(SYS_kill, scene.parent, libc::SIGCONT)),
     escape("send the parent's thread a signal", |scene| {
@@ -298,29 +345,22 @@ pub(crate) const ESCAPES: &[Escape] = &[
         call!(SYS_prlimit64, scene.parent, libc::RLIMIT_CORE, none, &raw mut limit)
     }),
     escape("set the parent's priority", |scene| call!(SYS_setpriority, libc::PRIO_PROCESS, scene.parent, 0)),
-    escape("look at memory that processes share", |_| call!(SYS_shmctl, -1, libc::IPC_STAT, 0)),
-    // The kernel. Arguments are wrong, so that one that would do it says so: none of it is done.
-    escape("mount", |_| call!(SYS_mount, NOWHERE, NOWHERE, NOWHERE, 0, 0)),
-    escape("leave its namespaces", |_| call!(SYS_unshare, 1)),
-    escape("enter a namespace", |_| call!(SYS_setns, -1, 0)),
-    escape("load a program into the kernel", |_| call!(SYS_bpf, 9999, [0_u64; 4].as_ptr(), 32)),
-    escape("use io_uring", |_| call!(SYS_io_uring_setup, 1, NOWHERE)),
-    escape("use the kernel keyring", |_| call!(SYS_keyctl, 9999, 0, 0, 0, 0)),
-    escape("open a performance counter", |_| call!(SYS_perf_event_open, NOWHERE, 0, -1, -1, 0)),
-    escape("use userfaultfd", |_| call!(SYS_userfaultfd, 0x101)),
+    escape("look at memory that processes share", |_| call!(SYS_shmctl, -1, libc::IPC_STAT, 0))
+        .unconfined(&[Errno(EINVAL)]), // there is no segment -1
+    // The kernel. The arguments are wrong, so that nothing happens on a kernel that does not refuse the call.
+    escape("mount", |_| call!(SYS_mount, NOWHERE, NOWHERE, NOWHERE, 0, 0)).unconfined(&[Errno(EFAULT)]),
+    escape("leave its namespaces", |_| call!(SYS_unshare, 1)).unconfined(&[Errno(EINVAL)]),
+    escape("enter a namespace", |_| call!(SYS_setns, -1, 0)).unconfined(&[Errno(EBADF)]),
+    // These may also be ENOSYS: a kernel can be built without them.
+    escape("load a program into the kernel", |_| call!(SYS_bpf, 9999, [0_u64; 4].as_ptr(), 32))
+        .unconfined(&[Errno(EINVAL), Errno(ENOSYS)]),
+    escape("use io_uring", |_| call!(SYS_io_uring_setup, 1, NOWHERE))
+        .unconfined(&[Errno(EFAULT), Errno(ENOSYS)]),
+    escape("use the kernel keyring", |_| call!(SYS_keyctl, 9999, 0, 0, 0, 0))
+        .unconfined(&[Errno(EOPNOTSUPP), Errno(ENOSYS)]),
+    escape("open a performance counter", |_| call!(SYS_perf_event_open, NOWHERE, 0, -1, -1, 0))
+        .unconfined(&[Errno(EFAULT), Errno(ENOSYS)]),
+    escape("use userfaultfd", |_| call!(SYS_userfaultfd, 0x101)).unconfined(&[Errno(EINVAL), Errno(ENOSYS)]),
     escape("become the user that it is", |_| call!(SYS_setuid, rustix::process::getuid().as_raw())),
     escape("ask for its personality", |_| call!(SYS_personality, u32::MAX)),
 ];
-
-impl Escape {
-    /// This is a refusal, too.
-    const fn or(self, errno: i32) -> Self {
-        let refusals = match errno {
-            EXDEV => &[EPERM, EACCES, EXDEV],
-            EBADF => &[EPERM, EACCES, EBADF],
-            ENOSYS => &[EPERM, EACCES, ENOSYS],
-            _ => panic!("add it here"),
-        };
-        Self { refusals, ..self }
-    }
-}

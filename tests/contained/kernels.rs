@@ -1,4 +1,4 @@
-//! Kernels that lack a part of the sandbox: this one, behind a filter that answers as they do.
+//! Kernels that lack a part of the sandbox, simulated by a seccomp filter that answers as they would.
 #![allow(unsafe_code)] // a filter for a child has no safe form
 
 use std::io;
@@ -16,7 +16,7 @@ enum Lack {
     Seccomp,
 }
 
-/// The command, on such a kernel.
+/// Lets the command run as on such a kernel.
 fn without(lack: Lack, command: &mut Command) -> &mut Command {
     let ret = |k| sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k };
     let load = |k| sock_filter { code: (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16, jt: 0, jf: 0, k };

@@ -1,4 +1,4 @@
-//! A kernel that has Landlock, and a process that can add nothing to it: as many layers as there can be are there.
+//! A process that cannot enter Landlock although the kernel has it: it already has the maximum number of layers.
 #![allow(unsafe_code)] // limits for a child have no safe form
 
 use std::io;
@@ -10,10 +10,10 @@ use landlock::{AccessFs, PathBeneath, PathFd, Ruleset, RulesetAttr as _, Ruleset
 
 use crate::common::{Files, World, run};
 
-/// What a kernel stacks (LANDLOCK_MAX_NUM_LAYERS).
+/// The maximum number of layers (LANDLOCK_MAX_NUM_LAYERS).
 const LAYERS: usize = 16;
 
-/// The command, below all layers that there can be. They forbid nothing that it does.
+/// The command, started with the maximum number of layers, which forbid nothing that it does.
 fn below_all_layers(command: &mut Command) -> &mut Command {
     // Renaming between directories is forbidden by any layer that does not allow it.
     let rights = AccessFs::Refer | AccessFs::MakeBlock;

@@ -1,9 +1,10 @@
-//! The process that reads packs, in a stranger's hands: what it can still do.
+//! Runs code of an attacker's choice inside the indexing child. This binary is both the test (parent) and, when started
+//! with `__index-pack`, the child: it enters the sandbox as treeswap does, then runs the one attempt named in
+//! `scene.json` instead of indexing.
 //!
-//! This binary has no harness: it drives, and it is the process itself, started by a real mirror with a real task, which
-//! limits itself as treeswap's does and then, instead of reading a pack, tries one thing after another. Each one is
-//! refused in the sandbox, and done without it, or else this would prove nothing.
-#![allow(missing_docs, unsafe_code)] // descriptors that are left open on purpose, and prctl(2)
+//! Each attempt must be refused in the sandbox. To show that it is the sandbox that refuses it, each is also made
+//! without: there it must succeed, or fail with the error that its deliberately wrong arguments lead to.
+#![allow(missing_docs, unsafe_code)] // a descriptor that stays open across exec, and prctl(2)
 
 mod attempts;
 #[path = "../common/mod.rs"]
@@ -17,37 +18,37 @@ use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use attempts::{ESCAPES, Escape, Scene};
+use attempts::{ESCAPES, Escape, Outcome, Scene};
 use common::{Files, World, noise};
 use treeswap::mirror::{self, Gc, Mirror, Options, wire};
 use treeswap::sandbox::Sandbox;
 
-/// A descriptor that somebody left open to all children.
+/// A descriptor that all children inherit, because it is not close-on-exec.
 const LEFT_OPEN: i32 = 200;
 
-/// What this process keeps to itself.
+/// What the child must not read from this process's memory.
 static SECRET: [u8; 16] = *b"only in a memory";
 
 fn main() {
     let args: Vec<OsString> = std::env::args_os().skip(1).collect();
     if let Some(scene) = attempts::scene(&args) {
-        let limited = mirror::child_limits(args).expect("it is a child");
+        let limited = mirror::child_limits(args).expect("only the child gets a scene");
         attempts::run(&scene, limited);
     }
     if args.iter().any(|arg| arg == "--list") {
         return println!("0 tests, 0 benchmarks");
     }
-    Sandbox::Require.check().expect("this is tried on a kernel that has all of it");
-    everything_is_refused_in_the_sandbox_and_nothing_without();
+    Sandbox::Require.check().expect("this test needs a kernel with Landlock and seccomp");
+    attempts_are_refused_in_the_sandbox_and_carried_out_without_it();
     garbage_collection_can_write_nothing_but_objects_and_reflogs();
     what_is_needed_works();
     kernels::a_kernel_without_a_part_is_named_where_it_is_required();
     kernels::a_kernel_without_a_part_is_no_trouble_otherwise();
     layers::what_the_kernel_has_and_cannot_be_entered_is_an_error();
-    println!("contained: {} escapes, each refused in the sandbox and done without", ESCAPES.len());
+    println!("contained: {} attempts, each refused in the sandbox and carried out without it", ESCAPES.len());
 }
 
-/// A mirror, and things outside of it that are worth having.
+/// A mirror, and things outside of it that the child must not reach.
 struct Bench {
     world: World,
     options: Options,
@@ -67,7 +68,7 @@ impl Bench {
         let unix = UnixListener::bind(outside.join("socket")).unwrap();
         let name = outside.display().to_string();
         let name = <SocketAddr as std::os::linux::net::SocketAddrExt>::from_abstract_name(&name).unwrap();
-        let unnamed = UnixListener::bind_addr(&name).unwrap();
+        let abstract_socket = UnixListener::bind_addr(&name).unwrap();
         let scene = Scene {
             escape: String::new(),
             tcp: tcp.local_addr().unwrap(),
@@ -82,11 +83,11 @@ impl Bench {
         let mut options = Options::new(&scene.mirror, "main".parse().unwrap(), remote);
         options.indexer = common::binary();
         options.sandbox = sandbox;
-        Self { world, options, scene, _listeners: (tcp, unix, unnamed) }
+        Self { world, options, scene, _listeners: (tcp, unix, abstract_socket) }
     }
 
-    /// The mirror, its packs read by this program.
-    fn open_in_strange_hands(&self) -> Mirror {
+    /// Opens the mirror with this program as its indexing child.
+    fn open_with_hostile_child(&self) -> Mirror {
         let indexer = std::env::current_exe().unwrap();
         let mirror = Mirror::open(Options { indexer, ..self.options.clone() }).unwrap();
         let planted = self.scene.packs().join("planted");
@@ -95,18 +96,15 @@ impl Bench {
         mirror
     }
 
-    /// What became of an escape that `start` makes the mirror's process try.
-    fn outcome(&self, escape: &Escape, start: impl FnOnce() -> String) -> Result<(), i32> {
+    /// Has the child make an attempt. `start` is what makes the mirror start the child; it returns the mirror's error.
+    fn outcome(&self, escape: &Escape, start: impl FnOnce() -> String) -> Outcome {
         let scene = Scene { escape: escape.name.to_owned(), ..self.scene.clone() };
         scene.write();
         let said = start();
         let outcome = std::fs::read_to_string(scene.outcome());
         let outcome = outcome.unwrap_or_else(|error| panic!("{}: {error}; it said: {said}", escape.name));
         std::fs::remove_file(scene.outcome()).unwrap();
-        match outcome.strip_prefix("refused: ") {
-            Some(errno) => Err(errno.parse().unwrap()),
-            None => Ok(()), // done, or it did not come back from it
-        }
+        serde_json::from_str(&outcome).unwrap()
     }
 }
 
@@ -115,7 +113,7 @@ fn wait<T>(future: impl Future<Output = T>) -> T {
     runtime.block_on(future)
 }
 
-/// Fetches in vain; what was wrong.
+/// Fetches, which fails because the child indexes nothing. Returns the error.
 fn fetch(mirror: &mut Mirror) -> String {
     let fetched = wait(async {
         let tip = mirror.resolve().await?;
@@ -124,28 +122,27 @@ fn fetch(mirror: &mut Mirror) -> String {
     fetched.expect_err("it indexed nothing").to_string()
 }
 
-fn everything_is_refused_in_the_sandbox_and_nothing_without() {
-    // As careless programs do; and whom a debugger may look at is not what is tried here.
+fn attempts_are_refused_in_the_sandbox_and_carried_out_without_it() {
+    // Leave a descriptor open across exec. Allow any process to ptrace us, so that Yama is not what refuses it.
     let file = std::fs::File::open("/dev/zero").unwrap();
     assert_eq!(unsafe { libc::dup2(file.as_raw_fd(), LEFT_OPEN) }, LEFT_OPEN);
     unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY) };
+    let attempt = |sandbox, escape: &Escape| {
+        let bench = Bench::new(sandbox);
+        let mut mirror = bench.open_with_hostile_child();
+        bench.outcome(escape, || fetch(&mut mirror))
+    };
     let mut wrong = Vec::new();
-    for sandbox in [Sandbox::Require, Sandbox::Off] {
-        for escape in ESCAPES {
-            let bench = Bench::new(sandbox);
-            let mut mirror = bench.open_in_strange_hands();
-            let outcome = bench.outcome(escape, || fetch(&mut mirror));
-            let refused = outcome.is_err_and(|errno| escape.refusals.contains(&errno));
-            match sandbox {
-                Sandbox::Off if refused => wrong.push(format!(
-                    "{}: this machine refuses it without a sandbox, too, so that nothing is proven: {outcome:?}",
-                    escape.name
-                )),
-                Sandbox::Require if !refused => {
-                    wrong.push(format!("{}: is not refused in the sandbox: {outcome:?}", escape.name));
-                }
-                _ => {}
-            }
+    for escape in ESCAPES {
+        let name = escape.name;
+        let confined = attempt(Sandbox::Require, escape);
+        if !escape.is_refused(confined) {
+            wrong.push(format!("{name}: is not refused in the sandbox: {confined:?}"));
+        }
+        let unconfined = attempt(Sandbox::Off, escape);
+        if !escape.unconfined.contains(&unconfined) {
+            let expected = escape.unconfined;
+            wrong.push(format!("{name}: without the sandbox: {unconfined:?}, but expected of {expected:?}"));
         }
     }
     unsafe { libc::close(LEFT_OPEN) };
@@ -160,11 +157,11 @@ fn garbage_collection_can_write_nothing_but_objects_and_reflogs() {
         mirror.fetch(&tip, &[]).await.unwrap()
     });
     drop(mirror);
-    let mut mirror = bench.open_in_strange_hands();
+    let mut mirror = bench.open_with_hostile_child();
     for escape in ESCAPES {
         let collect = || mirror.make_room(&[held]).expect_err("it collected nothing").to_string();
         let outcome = bench.outcome(escape, collect);
-        assert!(outcome.is_err_and(|errno| escape.refusals.contains(&errno)), "{}: {outcome:?}", escape.name);
+        assert!(escape.is_refused(outcome), "{}: {outcome:?}", escape.name);
     }
 }
 
@@ -172,18 +169,19 @@ fn what_is_needed_works() {
     for sandbox in [Sandbox::Require, Sandbox::Off] {
         let bench = Bench::new(sandbox);
         for escape in [&attempts::THREADS, &attempts::OWN_SIGNALS] {
-            let mut mirror = bench.open_in_strange_hands();
-            assert_eq!(bench.outcome(escape, || fetch(&mut mirror)), Ok(()), "{}", escape.name);
+            let mut mirror = bench.open_with_hostile_child();
+            assert_eq!(bench.outcome(escape, || fetch(&mut mirror)), Outcome::Done, "{}", escape.name);
         }
-        let mut mirror = bench.open_in_strange_hands();
+        let mut mirror = bench.open_with_hostile_child();
         let mut said = String::new();
-        let _ = bench.outcome(&attempts::ABORT, || {
+        let outcome = bench.outcome(&attempts::ABORT, || {
             said = fetch(&mut mirror);
             String::new()
         });
+        assert_eq!(outcome, Outcome::NeverReturned);
         assert!(said.contains("was ended by signal 6"), "{said}");
     }
-    // And all the tasks there are, by the program itself.
+    // Every task of the child works in the sandbox: here the child is treeswap itself.
     let bench = Bench::new(Sandbox::Require);
     let options = Options { gc: Gc::Aggressive, max_packs: 2, ..bench.options.clone() };
     let mut mirror = Mirror::open(options).unwrap();
@@ -203,7 +201,7 @@ fn what_is_needed_works() {
     assert_eq!(packs.count(), 1, "garbage is collected");
 }
 
-/// Where the process's things are below a mirror.
+/// The only directory that the child may write.
 fn packs(mirror: &Path) -> PathBuf {
     mirror.join("objects/pack")
 }

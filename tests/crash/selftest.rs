@@ -1,8 +1,17 @@
-//! Tests of the tracer itself, on shell scripts whose every system call is known.
+//! Tests of the tracer itself, on programs whose every system call is known.
+#![allow(unsafe_code)] // system calls by their numbers
 
-use std::path::Path;
+use std::ffi::CString;
+use std::fs::File;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use libc::{c_char, c_long};
 
 use super::common::{World, eventually, run};
+use super::filter::{CALLS, FICLONE, Names};
 use super::tracer::{Act, Trace};
 
 const SCRIPT: &str = "
@@ -13,7 +22,7 @@ const SCRIPT: &str = "
     rm \"$1/link\"
 ";
 
-fn script(world: &World) -> std::process::Command {
+fn script(world: &World) -> Command {
     let mut command = run::clean("sh", world.dir());
     command.arg("-c").arg(SCRIPT).arg("sh").arg(&world.root);
     command
@@ -106,4 +115,107 @@ fn threads_and_grandchildren_die_with_the_tree() {
         let state = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
         (state.is_empty() || state.contains(") Z ")).then_some(())
     });
+}
+
+/// The variable that makes one of the functions `child_…` make its calls, in the directory that it names.
+const CALLS_IN: &str = "TREESWAP_TEST_CALLS_IN";
+
+/// This binary, to run nothing but the function `name` of this file.
+fn child(name: &str, world: &World) -> Command {
+    std::fs::create_dir(&world.root).unwrap();
+    std::fs::write(world.root.join("held"), "").unwrap();
+    let mut command = run::clean(std::env::current_exe().unwrap(), world.dir());
+    command.args(["--exact", &format!("selftest::{name}")]).env(CALLS_IN, &world.root);
+    command
+}
+
+#[test]
+fn the_tracer_stops_at_every_call_of_the_list_and_finds_its_paths() {
+    let world = World::new();
+    let command = child("child_makes_every_call_of_the_list", &world);
+    let traced = Trace::count(&world.root).run(command, world.dir()).unwrap();
+    assert_eq!(traced.code, Some(0), "{traced:?}");
+    let seen: Vec<_> = traced.seen.into_iter().map(|seen| (seen.call, seen.paths)).collect();
+    let paths = |names| match names {
+        Names::Fd | Names::Fd2 => vec![PathBuf::from("held")],
+        Names::TwoAt | Names::TwoPaths => vec![PathBuf::from("one"), PathBuf::from("other")],
+        _ => vec![PathBuf::from("one")],
+    };
+    let expected: Vec<_> = CALLS.iter().map(|(_, call, names)| (*call, paths(*names))).collect();
+    assert_eq!(seen, expected);
+}
+
+/// A C library may replace a call of the list by one that is newer, and then nothing would stop there any more.
+#[test]
+fn a_program_that_makes_a_call_that_cannot_be_traced_fails_the_run() {
+    let world = World::new();
+    let command = child("child_makes_calls_that_cannot_be_traced", &world);
+    let error = Trace::count(&world.root).run(command, world.dir()).unwrap_err().to_string();
+    assert!(error.contains(&format!("{{{}, {NEW}}}", libc::SYS_io_submit)), "{error}");
+}
+
+/// A call that no kernel has yet.
+const NEW: c_long = 999;
+
+#[test]
+fn child_makes_calls_that_cannot_be_traced() {
+    if std::env::var_os(CALLS_IN).is_some() {
+        // SAFETY: both fail: there is no context 0, and no kernel has the other call.
+        unsafe {
+            libc::syscall(libc::SYS_io_submit, 0_usize, 0_usize, 0_usize);
+            libc::syscall(NEW);
+        }
+    }
+}
+
+#[test]
+fn child_makes_every_call_of_the_list() {
+    if let Some(dir) = std::env::var_os(CALLS_IN) {
+        make_every_call(Path::new(&dir));
+    }
+}
+
+/// Makes every call of the list, on the files that the test expects. Whether it succeeds does not matter: the tracer
+/// stops before that.
+fn make_every_call(dir: &Path) {
+    let dir_fd = File::open(dir).unwrap();
+    let held = File::open(dir.join("held")).unwrap();
+    let text = |path: PathBuf| CString::new(path.as_os_str().as_bytes()).unwrap();
+    let (one, other) = (text(dir.join("one")), text(dir.join("other")));
+    let how = [libc::O_CREAT as u64, 0, 0]; // struct open_how
+    let address = socket_address(&one);
+    let at = c_long::from(dir_fd.as_raw_fd());
+    let fd = c_long::from(held.as_raw_fd());
+    let (one, other) = (one.as_ptr() as c_long, other.as_ptr() as c_long);
+    // As a mode it lets the directory be removed afterwards.
+    let mode = 0o700;
+    for &(number, name, names) in CALLS {
+        let a: [c_long; 4] = match (name, names) {
+            ("ioctl", _) => [fd, c_long::from(FICLONE), -1, 0],
+            ("fcntl", _) => [fd, libc::F_SETLK.into(), 0, 0],
+            ("open", _) => [one, libc::O_CREAT.into(), mode, 0],
+            ("openat", _) => [at, one, libc::O_CREAT.into(), mode],
+            ("openat2", _) => [at, one, how.as_ptr() as c_long, size_of_val(&how) as c_long],
+            (_, Names::Fd) => [fd, 0, 0, 0],
+            (_, Names::Fd2) => [-1, 0, fd, 0],
+            (_, Names::Path) => [one, mode, 0, 0],
+            (_, Names::At) => [at, one, mode, 0],
+            (_, Names::TwoAt) => [at, one, at, other],
+            (_, Names::TwoPaths) => [one, other, 0, 0],
+            (_, Names::TextPath) => [other, one, 0, 0],
+            (_, Names::TextAt) => [other, at, one, 0],
+            (_, Names::Socket) => [fd, &raw const address as c_long, size_of_val(&address) as c_long, 0],
+        };
+        // SAFETY: what the pointers lead to outlives the loop, and no call writes to it.
+        unsafe { libc::syscall(number, a[0], a[1], a[2], a[3], 0_usize, 0_usize) };
+    }
+}
+
+fn socket_address(path: &CString) -> libc::sockaddr_un {
+    let sun_family = libc::AF_UNIX as libc::sa_family_t;
+    let mut address = libc::sockaddr_un { sun_family, sun_path: [0; 108] };
+    for (to, byte) in address.sun_path.iter_mut().zip(path.as_bytes()) {
+        *to = *byte as c_char;
+    }
+    address
 }
