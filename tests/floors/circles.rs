@@ -88,7 +88,7 @@ impl Modules {
 }
 
 /// Without its `#[cfg(test)]` modules, which may look at anything.
-fn outside_of_tests(text: &str) -> String {
+pub(super) fn outside_of_tests(text: &str) -> String {
     text.split("#[cfg(test)]\nmod tests {").next().unwrap_or(text).to_owned()
 }
 
