@@ -102,6 +102,15 @@ mod tests {
     }
 
     #[test]
+    fn no_more_than_the_beginning_of_a_line_is_looked_at() {
+        let blank = " ".repeat(LINE_MAX);
+        let commit = read(format!("author Ada <a@b> 5 +0000\n\n{blank}far\nnear\n").as_bytes());
+        assert_eq!(commit.subject, "near");
+        let commit = read(format!("author {} <a@b> 5 +0000\n\nx", "Ada ".repeat(LINE_MAX)).as_bytes());
+        assert_eq!((commit.author.chars().count(), commit.date), (AUTHOR, None));
+    }
+
+    #[test]
     fn a_commit_with_megabytes_of_message_or_parents_is_described() {
         let fixture = Fixture::new();
         let tree = fixture.tree(&[]);

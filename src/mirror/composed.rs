@@ -163,11 +163,11 @@ impl Composer {
         checked.as_ref().is_some_and(|(of, by)| *of == tree && by == unique)
     }
 
-    /// Removes objects that none of the `held` revisions needs. Blocking. Does nothing while there are readers.
-    pub fn collect_garbage(&self, held: &[Revision]) -> Result<(), Error> {
+    /// Removes objects that none of the `kept` revisions needs. Blocking. Does nothing while there are readers.
+    pub fn collect_garbage(&self, kept: &[Revision]) -> Result<(), Error> {
         let Some(_exclusive) = self.shared.exclusive() else { return Ok(()) };
         let store = self.shared.store()?; // without the mirrors: only objects in this repository count
-        let needed = needed(&store, held)?;
+        let needed = needed(&store, kept)?;
         let objects = self.shared.dir.join("objects");
         for (id, path) in loose::list(&objects)? {
             if !needed.contains(&id) {
@@ -179,8 +179,8 @@ impl Composer {
         remove_matching(&self.shared.dir, |name| name.ends_with(".lock"))
     }
 
-    /// Removes the directories of mirrors that no held revision is composed of, and those that an earlier call could
-    /// not remove. Blocking. Below readers they stay: what is read may be a revision that is not held any more.
+    /// Removes the directories of mirrors that no kept revision is composed of, and those that an earlier call could
+    /// not remove. Blocking. Below readers they stay: what is read may be a revision that is not kept any more.
     pub fn remove_mirrors(&self, gone: &[PathBuf]) -> Result<(), Error> {
         let log_removed = |mirror: &Path| {
             tracing::info!(mirror = %mirror.display(), "removed the mirror of a source that was removed");
@@ -266,13 +266,13 @@ fn commit(reader: &ObjectReader<'_>, tree: ObjectId, parts: &[Part]) -> Result<V
     Ok(text.into_bytes())
 }
 
-/// The objects of this repository that the `held` revisions need. Objects that a tree names and that are absent here
+/// The objects of this repository that the `kept` revisions need. Objects that a tree names and that are absent here
 /// are in a source's mirror.
-fn needed(store: &Store, held: &[Revision]) -> Result<HashSet<ObjectId>, Error> {
+fn needed(store: &Store, kept: &[Revision]) -> Result<HashSet<ObjectId>, Error> {
     let reader = store.reader().map_err(failed("open the composed objects"))?;
     let mut needed = HashSet::new();
     let mut trees = Vec::new();
-    for revision in held {
+    for revision in kept {
         let Ok(commit) = reader.commit(&revision.0) else { continue };
         needed.insert(revision.0);
         trees.push(commit.tree);

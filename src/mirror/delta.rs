@@ -372,7 +372,7 @@ impl Comparison<'_> {
             return Err(self.give_up());
         }
         let reader = self.reader;
-        let (tree, held) = self.budget.hold(reader, &id, path)?;
+        let (tree, bytes) = self.budget.load(reader, &id, path)?;
         let lines = lines(&id, tree.data()).map_err(|error| self.damaged(error))?;
         self.budget.enter(reader, &id, path, lines.len())?;
         for line in lines {
@@ -384,11 +384,11 @@ impl Comparison<'_> {
                 wanted
             };
             if has_wanted {
-                self.budget.release(held);
+                self.budget.unload(bytes);
                 return Ok(true);
             }
         }
-        self.budget.release(held);
+        self.budget.unload(bytes);
         Ok(false)
     }
 

@@ -19,7 +19,7 @@ use super::closure::closure_beside;
 use super::error::Error;
 use super::indexer::Task;
 use super::layout::Layout;
-use super::modules::Held;
+use super::modules::KeptRevisions;
 use super::packed_blobs::PackedBlobs;
 use super::plan::{RequestReason, Situation, plan, without_haves};
 use super::repo_kind::{self, RepoKind};
@@ -124,17 +124,17 @@ fn discard(aside: PathBuf) {
 
 impl Mirror {
     /// Ensures that the mirror holds the tip's commit with its whole tree and history of the configured depth, and the
-    /// same for the configured submodules. Returns the commit. `held` are the published revisions, newest first, which
+    /// same for the configured submodules. Returns the commit. `kept` are the published revisions, newest first, which
     /// stay readable.
-    pub async fn fetch(&mut self, tip: &Tip, held: &[Revision]) -> Result<Revision, Error> {
-        let all = Held::of_one_remote(held);
+    pub async fn fetch(&mut self, tip: &Tip, kept: &[Revision]) -> Result<Revision, Error> {
+        let all = KeptRevisions::of_one_remote(kept);
         let revision = self.fetch_own(tip, all, self.options.wire.max_fetch_bytes).await?;
         match self.fetch_modules_without_garbage(revision, all).await {
             Ok(()) => Ok(revision),
             Err(error) => {
                 // The revision will not be published, so submodule mirrors that only it uses are removed.
                 if matches!(error, Error::Refused(_)) {
-                    self.forget_modules(held).await;
+                    self.forget_modules(kept).await;
                 }
                 Err(error)
             }
@@ -145,20 +145,25 @@ impl Mirror {
     pub(super) async fn fetch_own(
         &mut self,
         tip: &Tip,
-        held: Held<'_>,
+        kept: KeptRevisions<'_>,
         max_bytes: u64,
     ) -> Result<Revision, Error> {
-        self.fetch_tip(tip, held, max_bytes).await.map_err(|error| match (error, &tip.name) {
+        self.fetch_tip(tip, kept, max_bytes).await.map_err(|error| match (error, &tip.name) {
             // The ref is what the operator chose, and can change.
-            (Error::NotACommit { kind, .. }, Some(name)) => {
-                Error::NotACommit { requested: name.clone(), kind }
+            (Error::NotACommit { requested, kind }, Some(name)) => {
+                Error::NotACommit { requested: format!("{name} ({requested})"), kind }
             }
             (error, _) => error,
         })
     }
 
     /// The same. An object that is no commit is named by its id.
-    async fn fetch_tip(&mut self, tip: &Tip, held: Held<'_>, max_bytes: u64) -> Result<Revision, Error> {
+    async fn fetch_tip(
+        &mut self,
+        tip: &Tip,
+        kept: KeptRevisions<'_>,
+        max_bytes: u64,
+    ) -> Result<Revision, Error> {
         self.recreate_if_removed().await?;
         if self.shared.take_damage() {
             let layout = Arc::clone(&self.layout);
@@ -166,7 +171,7 @@ impl Mirror {
             blocking(move || rebuild_with_modules(&layout)).await?;
             self.settled = None;
         }
-        let mut known = self.inspect(tip.object, held, None).await?;
+        let mut known = self.inspect(tip.object, kept, None).await?;
         if let Some(found) = known.complete.take() {
             tracing::debug!(commit = %found.commit, "the mirror has it already");
             return self.commit_tip(found).await;
@@ -176,7 +181,7 @@ impl Mirror {
             // Until it succeeds, and also if this future is dropped: a fetch of everything may take longer than an
             // attempt may, while a fetch of what is new would not. So it is never tried twice in a row.
             self.renewal = Renewal::Failed;
-            match self.request(&without_haves(&now), RequestReason::Renewal, held, max_bytes).await {
+            match self.request(&without_haves(&now), RequestReason::Renewal, kept, max_bytes).await {
                 Ok(revision) => return Ok(revision),
                 // The remote asks not to be asked again so soon.
                 Err(error) if error.retry_after().is_some() => return Err(error),
@@ -185,7 +190,7 @@ impl Mirror {
                 Err(error) => tracing::warn!(%error, "the mirror cannot be renewed"),
             }
         }
-        self.fetch_new(tip, now, held, max_bytes).await
+        self.fetch_new(tip, now, kept, max_bytes).await
     }
 
     /// Sends the planned request for a tip that is not complete. If it fails, and another kind of request may succeed,
@@ -194,13 +199,13 @@ impl Mirror {
         &mut self,
         tip: &Tip,
         now: Situation<'_>,
-        held: Held<'_>,
+        kept: KeptRevisions<'_>,
         max_bytes: u64,
     ) -> Result<Revision, Error> {
         let (mut request, mut reason) = plan(&now);
         if reason == RequestReason::AssumeParent {
             self.history_shape.note_assumed();
-            match self.request(&request, reason, held, max_bytes).await {
+            match self.request(&request, reason, kept, max_bytes).await {
                 Ok(revision) => return Ok(revision),
                 Err(error) => {
                     if !fresh_request_may_help(&error) {
@@ -212,18 +217,21 @@ impl Mirror {
                 }
             }
         }
-        let mut fetched = self.request(&request, reason, held, max_bytes).await;
+        let mut fetched = self.request(&request, reason, kept, max_bytes).await;
+        // A server looks at the boundary before it sends anything. A pack that was cut off may be large, and is not
+        // asked for again at once.
         if reason == RequestReason::DeclareShallow
+            && !self.client.pack_began()
             && fetched.as_ref().is_err_and(|error| boundary_may_be_wrong(tip, error))
         {
             tracing::debug!("what the ref names may not be a commit: the remote chooses the boundary");
             (request, reason) = plan(&Situation { commit: None, ..now });
-            fetched = self.request(&request, reason, held, max_bytes).await;
+            fetched = self.request(&request, reason, kept, max_bytes).await;
         }
         match fetched {
             Err(error) if reason != RequestReason::First && fresh_request_may_help(&error) => {
                 tracing::info!(%error, "retrying the fetch without haves");
-                self.request(&without_haves(&now), RequestReason::WithoutHaves, held, max_bytes).await
+                self.request(&without_haves(&now), RequestReason::WithoutHaves, kept, max_bytes).await
             }
             other => other,
         }
@@ -231,8 +239,8 @@ impl Mirror {
 
     /// Measures, in bytes, the pack that [`Self::fetch`] would receive for the tip, without submodules. The pack is
     /// received completely and discarded: git's protocol does not announce a pack's size.
-    pub async fn pack_bytes(&mut self, tip: &Tip, held: &[Revision]) -> Result<u64, Error> {
-        let known = self.inspect(tip.object, Held::of_one_remote(held), None).await?;
+    pub async fn pack_bytes(&mut self, tip: &Tip, kept: &[Revision]) -> Result<u64, Error> {
+        let known = self.inspect(tip.object, KeptRevisions::of_one_remote(kept), None).await?;
         if known.complete.is_some() {
             return Ok(0);
         }
@@ -280,7 +288,7 @@ impl Mirror {
         &mut self,
         request: &Request,
         reason: RequestReason,
-        held: Held<'_>,
+        kept: KeptRevisions<'_>,
         max_bytes: u64,
     ) -> Result<Revision, Error> {
         let want = request.wants[0];
@@ -298,7 +306,7 @@ impl Mirror {
         self.received += answer.bytes;
         tracing::debug!(reason = reason.label(), bytes = answer.bytes, pack, "received a pack");
         let ends: HashSet<_> = answer.shallow.iter().copied().collect();
-        let known = self.inspect(want, held, Some(ends)).await?;
+        let known = self.inspect(want, kept, Some(ends)).await?;
         match known.complete {
             Some(found) => {
                 let assumed = reason == RequestReason::AssumeParent;
@@ -337,15 +345,15 @@ impl Mirror {
     async fn inspect(
         &self,
         want: ObjectId,
-        held: Held<'_>,
+        kept: KeptRevisions<'_>,
         received: Option<HashSet<ObjectId>>,
     ) -> Result<LocalState, Error> {
         let layout = Arc::clone(&self.layout);
         let shared = Arc::clone(&self.shared);
         let inspection = Inspection {
             want,
-            held: held.all.to_vec(),
-            of_remote: held.of_remote.to_vec(),
+            kept_revisions: kept.all.to_vec(),
+            of_remote: kept.of_remote.to_vec(),
             is_submodule: self.is_submodule,
             depth: self.options.depth,
             partial: self.shared.partial,

@@ -152,16 +152,23 @@ pub(super) fn local(act: &'static str, path: &Path) -> impl FnOnce(io::Error) ->
     move |source| Error::Local { act, path, source }
 }
 
-/// The disk usage in bytes of everything below a directory, by allocated blocks.
+/// The disk usage in bytes of everything below a directory, by allocated blocks. Not recursive, and with one open
+/// directory: in `ROOT/.git` others may make them as deep as they like.
 pub(super) fn disk_bytes(dir: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt;
-    let Ok(entries) = fs::read_dir(dir) else { return 0 };
-    let taken = |entry: fs::DirEntry| match entry.metadata() {
-        Ok(found) if found.is_dir() => disk_bytes(&entry.path()),
-        Ok(found) => found.blocks().saturating_mul(512), // st_blocks counts 512-byte units on any file system: stat(2)
-        Err(_) => 0,
-    };
-    entries.filter_map(Result::ok).map(taken).sum()
+    let mut bytes: u64 = 0;
+    let mut dirs = vec![dir.to_owned()];
+    while let Some(dir) = dirs.pop() {
+        for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+            match entry.metadata() {
+                Ok(found) if found.is_dir() => dirs.push(entry.path()),
+                // st_blocks counts 512-byte units on any file system: stat(2)
+                Ok(found) => bytes = bytes.saturating_add(found.blocks().saturating_mul(512)),
+                Err(_) => {}
+            }
+        }
+    }
+    bytes
 }
 
 /// Removes the scratch repository [`HISTORY`], if it exists.

@@ -57,6 +57,12 @@ impl Fixture {
         self.write(ObjectType::Tree, &raw)
     }
 
+    /// Writes `levels` directories `d`, each in the next one, with `tree` as the innermost. Returns the tree that the
+    /// outermost is in.
+    pub(super) fn nested(&self, tree: ObjectId, levels: u32) -> ObjectId {
+        (0..levels).fold(tree, |tree, _| self.tree(&[("40000", b"d", tree)]))
+    }
+
     pub(super) fn commit(&self, tree: ObjectId, parents: &[Revision]) -> Revision {
         let parents: String = parents.iter().map(|parent| format!("parent {parent}\n")).collect();
         let who = "a <a@example.com> 0 +0000";

@@ -47,21 +47,21 @@ use super::{Gc, Mirror, worktrees};
 use crate::revision::{ObjectId, Revision};
 
 impl Mirror {
-    /// Does what [`super::Gc`] asks for after a publication. `held` are the published revisions, newest first.
-    pub(super) fn collect_garbage(&mut self, held: &[Revision]) -> Result<(), Error> {
+    /// Does what [`super::Gc`] asks for after a publication. `kept` are the published revisions, newest first.
+    pub(super) fn collect_garbage(&mut self, kept: &[Revision]) -> Result<(), Error> {
         if self.layout.kind() == RepoKind::Worktrees || self.is_submodule {
-            for gone in worktrees::prune(self.layout.dir(), held, self.is_submodule)? {
+            for gone in worktrees::prune(self.layout.dir(), kept, self.is_submodule)? {
                 tracing::debug!(worktree = gone, "removed the worktree of a generation that is gone");
             }
         }
         match self.options.gc {
             Gc::Off => Ok(()),
-            Gc::Auto => self.limit_packs(held),
+            Gc::Auto => self.limit_packs(kept),
             Gc::Always | Gc::Aggressive => {
-                let garbage = self.is_garbage_likely(held)?;
-                self.last_held = Some(held.to_vec());
+                let garbage = self.is_garbage_likely(kept)?;
+                self.last_kept = Some(kept.to_vec());
                 if garbage {
-                    return self.repack(held, false).map(drop);
+                    return self.repack(kept, false).map(drop);
                 }
                 // Each fetch of new history leaves a pack without garbage, so packs may need to be merged.
                 too_many(&self.own_packs()?, self.options.max_packs)
@@ -96,45 +96,45 @@ impl Mirror {
         Ok(in_modules.and(Freed { any: self.layout.bytes()? < before, in_use }))
     }
 
-    /// Returns true if there may be garbage since the mirror was last known to have none: a held revision is gone, and
-    /// is not in the history of those that are held now.
-    fn is_garbage_likely(&self, held: &[Revision]) -> Result<bool, Error> {
-        let before = match &self.last_held {
+    /// Returns true if there may be garbage since the mirror was last known to have none: a revision is not kept any
+    /// more, and is not in the history of those that are.
+    fn is_garbage_likely(&self, kept: &[Revision]) -> Result<bool, Error> {
+        let before = match &self.last_kept {
             Some(before) => before.clone(),
             None => match self.layout.size_without_garbage() {
-                Some((bytes, held)) if bytes == self.layout.bytes()? => held,
+                Some((bytes, kept)) if bytes == self.layout.bytes()? => kept,
                 _ => return Ok(true),
             },
         };
-        let gone: Vec<_> = before.into_iter().filter(|id| !held.contains(id)).map(|id| id.0).collect();
+        let gone: Vec<_> = before.into_iter().filter(|id| !kept.contains(id)).map(|id| id.0).collect();
         if gone.is_empty() {
             return Ok(false);
         }
         let ends: HashSet<_> = self.layout.shallow().into_iter().collect();
         let store = self.shared.store()?;
-        Ok(!is_history(&store.objects()?, held, &gone, &ends))
+        Ok(!is_history(&store.objects()?, kept, &gone, &ends))
     }
 
     /// Those of the revisions that the mirror has. A generation that is still retained may be older than the mirror, if
     /// that was deleted, or belong to a time when submodules were off.
-    fn present(&self, held: &[Revision]) -> Result<Vec<Revision>, Error> {
+    fn present(&self, kept: &[Revision]) -> Result<Vec<Revision>, Error> {
         let store = self.shared.store()?;
         let reader = store.objects()?;
-        Ok(held.iter().copied().filter(|id| reader.commit(&id.0).is_ok()).collect())
+        Ok(kept.iter().copied().filter(|id| reader.commit(&id.0).is_ok()).collect())
     }
 
-    /// Removes objects that none of the `held` revisions needs, as far as the mirror has these. With `no_room` nothing
+    /// Removes objects that none of the `kept` revisions needs, as far as the mirror has these. With `no_room` nothing
     /// is rewritten, and only packs that consist of garbage are removed. Returns true if there was
     /// something to remove that readers kept in place.
-    fn repack(&mut self, held: &[Revision], no_room: bool) -> Result<bool, Error> {
-        let present = self.present(held)?;
+    fn repack(&mut self, kept: &[Revision], no_room: bool) -> Result<bool, Error> {
+        let present = self.present(kept)?;
         // If anything below fails, the next call must collect garbage again.
-        self.last_held = None;
+        self.last_kept = None;
         // Its objects may move to another pack.
         self.renewal_pack = None;
         self.layout.forget_size_without_garbage()?;
         let needs = Needs {
-            held: present.iter().map(|held| held.0).collect(),
+            kept_revisions: present.iter().map(|revision| revision.0).collect(),
             one_pack: self.options.gc == Gc::Aggressive,
             max_packs: self.options.max_packs,
             no_room,
@@ -149,18 +149,18 @@ impl Mirror {
         let boundary: Vec<_> = self.layout.shallow().into_iter().filter(|id| reader.has(id)).collect();
         self.layout.set_shallow(&boundary)?;
         if !no_room {
-            self.layout.set_size_without_garbage(held)?;
-            self.last_held = Some(held.to_vec());
+            self.layout.set_size_without_garbage(kept)?;
+            self.last_kept = Some(kept.to_vec());
         }
         Ok(false)
     }
 
     /// [`super::Gc::Auto`]: limits the number of packs and the amount of garbage.
-    fn limit_packs(&mut self, held: &[Revision]) -> Result<(), Error> {
+    fn limit_packs(&mut self, kept: &[Revision]) -> Result<(), Error> {
         if let Some(renewal) = self.renewal_pack.clone() {
             // Until the revision of the renewal is published, the next delta is based on an earlier one. Any other tip,
             // such as an earlier one to which the ref was set back, may need the other packs.
-            let newest = held.first().map(|held| held.0);
+            let newest = kept.first().map(|revision| revision.0);
             let published = newest == Some(renewal.tip) && self.layout.tip() == newest;
             if !published || !self.remove_other_packs(&renewal.name)? {
                 return Ok(());
@@ -175,10 +175,10 @@ impl Mirror {
             // packs also hold foreign commits, which the remote may not have. And for a partial clone or a source with
             // several refs, a single fetch does not bring everything that is published.
             GcPlan::Renew { .. } if self.shared.linked || self.shared.partial || self.is_source => {
-                self.repack(held, false).map(drop)
+                self.repack(kept, false).map(drop)
             }
             GcPlan::Renew { .. } if self.renewal == Renewal::Failed => {
-                self.repack(held, false)?;
+                self.repack(kept, false)?;
                 self.renewal = Renewal::Allowed;
                 Ok(())
             }
@@ -273,15 +273,15 @@ impl Mirror {
 /// The most commits that [`is_history`] visits.
 const COMMITS_MAX: usize = 10_000;
 
-/// Returns true if all of `gone` are found in the history of the held revisions. `ends` is the shallow boundary.
+/// Returns true if all of `gone` are found in the history of the kept revisions. `ends` is the shallow boundary.
 fn is_history(
     reader: &ObjectReader<'_>,
-    held: &[Revision],
+    kept: &[Revision],
     gone: &[ObjectId],
     ends: &HashSet<ObjectId>,
 ) -> bool {
     let mut sought: HashSet<_> = gone.iter().copied().collect();
-    let mut seen: HashSet<_> = held.iter().map(|held| held.0).collect();
+    let mut seen: HashSet<_> = kept.iter().map(|revision| revision.0).collect();
     let mut queue: VecDeque<_> = seen.iter().copied().collect();
     while let Some(at) = queue.pop_front().filter(|_| seen.len() < COMMITS_MAX && !sought.is_empty()) {
         sought.remove(&at);

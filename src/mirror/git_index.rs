@@ -10,9 +10,10 @@
 //! The index is written while the trees are walked and never held in memory: it spells out whole paths, so a small tree
 //! can expand to gigabytes. Reading ([`each_id`]) is streamed, too.
 
-use std::ffi::CString;
+use std::ffi::{CString, OsStr};
 use std::io::{self, BufRead, BufWriter, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
@@ -23,10 +24,9 @@ use tokio_util::sync::CancellationToken;
 use super::Selection;
 use super::error::Error;
 use super::files::local;
-use super::object_error::ObjectError;
 use super::odb::{ObjectReader, Peeled};
 use super::sparse::Patterns;
-use super::tree::{Budget, DIRECTORY, FORMAT, Line, Sorted, lines};
+use super::tree::{Budget, DIRECTORY, FORMAT, Line, OpenTree, Sorted};
 use crate::fsx;
 use crate::payload::{Kind, Node, Refusal, Rule, Rules, escaped};
 use crate::revision::{ObjectId, Revision};
@@ -38,6 +38,10 @@ const BYTES_MAX: u64 = 256 << 20;
 /// The largest tree cache in bytes. It is built in memory, at its end with a second copy. A larger one is left out, and
 /// git then reads the trees.
 const CACHE_MAX: usize = 16 << 20;
+
+/// The most staged directories that are open at the same time, besides the top. A path may have a thousand components,
+/// and a process usually no more than 1,024 descriptors.
+const OPEN_MAX: usize = 64;
 
 /// Signature, version, number of entries. Version and number are overwritten at the end.
 const HEADER: &[u8; 12] = b"DIRC\0\0\0\x02\0\0\0\0";
@@ -80,10 +84,11 @@ pub(super) fn write(
         extended: false,
         cache: Some(Vec::new()),
         path: Vec::new(),
-        levels: vec![Some(top)],
+        top,
+        levels: Vec::new(),
     };
     walk.put(HEADER)?;
-    walk.tree(at.tree, patterns.is_none(), b"")?;
+    walk.all(at.tree, patterns.is_none())?;
     walk.finish().map_err(local("write", to))
 }
 
@@ -106,8 +111,29 @@ struct Walk<'a> {
     /// tree is not as git would write it.
     cache: Option<Vec<u8>>,
     path: Vec<u8>,
-    /// The staged directories on the path of the walk, each opened when a file in it is first inspected.
+    /// The staged tree.
+    top: OwnedFd,
+    /// The staged directories on the path of the walk, without the top, each opened when a file in it is first
+    /// inspected.
     levels: Vec<Option<OwnedFd>>,
+}
+
+/// A directory that the walk is in, the top included.
+struct OpenDir<'a> {
+    id: ObjectId,
+    tree: OpenTree<'a>,
+    /// Its entries that are still to be written, in the order of the index: see [`OpenTree::line_at`].
+    left: std::vec::IntoIter<u32>,
+    /// Whether the patterns select it. An entry that no pattern matches inherits that.
+    inherited: bool,
+    /// The length of the path of its parent.
+    parent_len: usize,
+    /// The number of entries that were written before it.
+    count_before: u32,
+    /// The length of the tree cache before it.
+    cached_before: usize,
+    /// Its sub-trees that were written.
+    subtrees: Vec<Cached>,
 }
 
 /// The part of the tree cache that belongs to a sub-tree, and the length of the sub-tree's name at its start.
@@ -117,43 +143,69 @@ struct Cached {
     name: usize,
 }
 
-impl Walk<'_> {
-    /// Writes the entries below a tree whose last path component is `name`.
-    fn tree(&mut self, id: ObjectId, inherited: bool, name: &[u8]) -> Result<(), Error> {
-        let reader = self.reader;
-        let (object, held) = self.budget.hold(reader, &id, &self.path)?;
-        let lines = lines(&id, object.data()).map_err(|error| self.damaged(error))?;
-        self.budget.enter(reader, &id, &self.path, lines.len())?;
-        // The index is sorted by whole paths, which is the order of trees that git writes.
-        let order = |one: &Line<'_>, other: &Line<'_>| sort_key(one).cmp(sort_key(other));
-        let mut pairs = lines.clone().zip(lines.clone().skip(1));
-        if lines.len() == 0 || !pairs.all(|(one, other)| order(&one, &other).is_lt()) {
-            self.cache = None;
-        }
-        let before = self.count;
-        let start = self.cached();
-        let mut subtrees = Vec::new();
-        for line in Sorted::by(lines, order).iter() {
-            let line = &line;
-            let end = self.path.len();
-            self.name(line)?;
+impl<'a> Walk<'a> {
+    /// Writes the entries of the tree `top` and of all trees below it. Not recursive: see [`OpenTree`].
+    fn all(&mut self, top: ObjectId, inherited: bool) -> Result<(), Error> {
+        let mut open = vec![self.open(top, inherited, 0)?];
+        while let Some(dir) = open.last_mut() {
+            let next = dir.left.next();
+            let Some(line) = next.and_then(|start| dir.tree.line_at(start)) else {
+                if let Some(done) = open.pop() {
+                    let cached = self.leave(done);
+                    if let Some(parent) = open.last_mut() {
+                        parent.subtrees.push(cached);
+                    }
+                }
+                continue;
+            };
+            let parent_len = self.path.len();
+            self.name(&line)?;
             let wanted = self
                 .patterns
-                .is_none_or(|patterns| patterns.selects(&self.path, line.matches_as_dir(), inherited));
+                .is_none_or(|patterns| patterns.selects(&self.path, line.matches_as_dir(), dir.inherited));
             if line.is_dir() {
-                let start = self.cached();
+                let id = line.id;
                 self.levels.push(None);
-                self.tree(line.id, wanted, line.name)?;
-                self.levels.pop();
-                subtrees.push(Cached { start, end: self.cached(), name: line.name.len() });
+                open.push(self.open(id, wanted, parent_len)?);
             } else {
-                self.leaf(line, wanted)?;
+                self.leaf(&line, wanted)?;
+                self.path.truncate(parent_len);
             }
-            self.path.truncate(end);
         }
-        self.budget.release(held);
-        self.cache_tree(name, id, self.count - before, start, subtrees);
         Ok(())
+    }
+
+    fn open(&mut self, id: ObjectId, inherited: bool, parent_len: usize) -> Result<OpenDir<'a>, Error> {
+        let tree = self.budget.open(self.reader, &id, &self.path)?;
+        // The index is sorted by whole paths, which is the order of trees that git writes.
+        let order = |one: &Line<'_>, other: &Line<'_>| sort_key(one).cmp(sort_key(other));
+        let mut pairs = tree.lines().zip(tree.lines().skip(1));
+        if tree.lines().len() == 0 || !pairs.all(|(one, other)| order(&one, &other).is_lt()) {
+            self.cache = None;
+        }
+        let left = Sorted::by(tree.lines(), order).into_starts().into_iter();
+        Ok(OpenDir {
+            id,
+            tree,
+            left,
+            inherited,
+            parent_len,
+            count_before: self.count,
+            cached_before: self.cached(),
+            subtrees: Vec::new(),
+        })
+    }
+
+    /// Leaves a directory whose entries are written. Returns its part of the tree cache.
+    fn leave(&mut self, dir: OpenDir<'_>) -> Cached {
+        let start = dir.cached_before;
+        let slash = usize::from(dir.parent_len > 0);
+        let name = self.path[dir.parent_len + slash..].to_vec();
+        self.cache_tree(&name, dir.id, self.count - dir.count_before, start, dir.subtrees);
+        self.path.truncate(dir.parent_len);
+        self.levels.pop(); // of the top there is none
+        self.budget.close(dir.tree);
+        Cached { start, end: self.cached(), name: name.len() }
     }
 
     /// The current length of the tree cache.
@@ -190,7 +242,7 @@ impl Walk<'_> {
     /// Checks a name and appends it to the path. Building the payload checked only selected names, but git would also
     /// create files for the others once a consumer selects them.
     fn name(&mut self, line: &Line<'_>) -> Result<(), Error> {
-        let depth = (self.levels.len() - 1) as u32; // fits: the rules limit the depth
+        let depth = self.levels.len() as u32; // fits: the rules limit the depth
         let checked = self.rules.name(line.name, depth, self.path.len());
         if !self.path.is_empty() {
             self.path.push(b'/');
@@ -268,23 +320,25 @@ impl Walk<'_> {
         found.map_err(local("stat", &here))
     }
 
-    /// The staged directory that the walk is in, opened if necessary.
-    fn here(&mut self) -> std::io::Result<BorrowedFd<'_>> {
-        let mut names = self.path.split(|byte| *byte == b'/');
-        for at in 1..self.levels.len() {
-            let name = names.next().unwrap_or_default();
-            if self.levels[at].is_none() {
-                let above = self.levels[at - 1].as_ref().ok_or(std::io::ErrorKind::NotFound)?;
-                self.levels[at] = Some(fsx::open_dir(above, name)?);
+    /// The staged directory that the file at the walk's path is in, opened if necessary.
+    fn here(&mut self) -> io::Result<BorrowedFd<'_>> {
+        let depth = self.levels.len();
+        let Some(at) = depth.checked_sub(1) else { return Ok(self.top.as_fd()) };
+        let dir = match self.levels[at].take() {
+            Some(dir) => dir,
+            None => {
+                // They are opened again if the walk comes back to a file in them.
+                self.levels[..depth.saturating_sub(OPEN_MAX)].fill_with(|| None);
+                let end = self.path.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
+                fsx::open_beneath(&self.top, OsStr::from_bytes(&self.path[..end]))?
             }
-        }
-        let last = self.levels.last().and_then(Option::as_ref).ok_or(std::io::ErrorKind::NotFound)?;
-        Ok(last.as_fd())
+        };
+        let dir: &OwnedFd = self.levels[at].insert(dir);
+        Ok(dir.as_fd())
     }
 
     fn staged_path(&self) -> PathBuf {
-        use std::os::unix::ffi::OsStrExt as _;
-        self.staged.join(std::ffi::OsStr::from_bytes(&self.path))
+        self.staged.join(OsStr::from_bytes(&self.path))
     }
 
     /// Writes the tree cache, the final header, and the checksum of the whole file.
@@ -313,10 +367,6 @@ impl Walk<'_> {
 
     fn refused(&self, rule: Rule) -> Error {
         Refusal { revision: self.revision, path: escaped(&self.path), rule }.into()
-    }
-
-    fn damaged(&self, error: ObjectError) -> Error {
-        Error::damaged(self.revision, error)
     }
 }
 

@@ -105,8 +105,8 @@ impl Layout {
     pub(super) fn recreate_if_removed(&self) -> Result<Option<Self>, Error> {
         use std::os::unix::fs::MetadataExt as _;
         let mark = self.dir.join(MARK);
-        let held = self.lock.metadata().map_err(local("examine", &mark))?;
-        let same = |found: std::fs::Metadata| (found.dev(), found.ino()) == (held.dev(), held.ino());
+        let locked = self.lock.metadata().map_err(local("examine", &mark))?;
+        let same = |found: std::fs::Metadata| (found.dev(), found.ino()) == (locked.dev(), locked.ino());
         if fs::metadata(&mark).is_ok_and(same) {
             return self.init().map(|()| None);
         }
@@ -257,18 +257,18 @@ impl Layout {
         Ok(self.packs()?.iter().map(|pack| pack.bytes).sum())
     }
 
-    /// The size of the packs in bytes when the mirror was last without garbage, and the revisions that were held then.
+    /// The size of the packs in bytes when the mirror was last without garbage, and the revisions that were kept then.
     /// `None` if unknown.
     pub(super) fn size_without_garbage(&self) -> Option<(u64, Vec<Revision>)> {
         let text = fs::read_to_string(self.dir.join(MARK)).ok()?;
-        let (bytes, held) = text.split_once('\n')?;
-        Some((bytes.parse().ok()?, held.lines().filter_map(ObjectId::from_hex).map(Revision).collect()))
+        let (bytes, kept) = text.split_once('\n')?;
+        Some((bytes.parse().ok()?, kept.lines().filter_map(ObjectId::from_hex).map(Revision).collect()))
     }
 
     /// Records that the mirror is without garbage now. It is only a hint: a crash may lose it.
-    pub(super) fn set_size_without_garbage(&self, held: &[Revision]) -> Result<(), Error> {
-        let held: String = held.iter().map(|held| format!("{held}\n")).collect();
-        self.write_mark(&format!("{}\n{held}", self.bytes()?))
+    pub(super) fn set_size_without_garbage(&self, kept: &[Revision]) -> Result<(), Error> {
+        let kept: String = kept.iter().map(|revision| format!("{revision}\n")).collect();
+        self.write_mark(&format!("{}\n{kept}", self.bytes()?))
     }
 
     /// Erases that record.
@@ -366,7 +366,7 @@ fn lock(dir: &Path, mark: &Path) -> Result<File, Error> {
         .map_err(local("make", mark))?;
     match fsx::lock_soon(&file).map_err(local("lock", mark))? {
         Lock::Taken => Ok(file),
-        Lock::Held => Err(Error::Locked { path: dir.to_owned() }),
+        Lock::Contended => Err(Error::Locked { path: dir.to_owned() }),
         Lock::Unsupported => Err(local("lock", mark)(std::io::ErrorKind::Unsupported.into())),
     }
 }

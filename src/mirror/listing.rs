@@ -61,14 +61,18 @@ impl Objects {
     }
 }
 
+/// The most components of the path of a directory that is listed: the greatest `--max-path-depth`, because what is
+/// published must be listed whatever that is.
+const DEPTH_MAX: u32 = 1_000;
+
 struct Walk<'a> {
     reader: &'a ObjectReader<'a>,
     revision: Revision,
     modules: &'a Modules,
     enter: &'a dyn Fn(&[u8]) -> bool,
     budget: Budget,
-    limits: Limits,
-    depth: u32,
+    /// The most entries that are listed.
+    entries_max: u64,
     path: Vec<u8>,
     found: Vec<(Vec<u8>, ListedEntry)>,
 }
@@ -82,48 +86,51 @@ fn list(
     cancel: &CancellationToken,
 ) -> Result<Vec<(Vec<u8>, ListedEntry)>, Error> {
     let revision = Revision(at.commit);
-    let limits = Limits::default();
-    let budget = Budget::new(revision, at.tree, limits.entries, true, cancel);
+    let entries_max = Limits::default().entries;
+    let budget = Budget::new(revision, at.tree, entries_max, true, cancel);
     let path = Vec::new();
     let found = Vec::new();
-    let mut walk = Walk { reader, revision, modules, enter, budget, limits, depth: 0, path, found };
-    walk.tree(at.tree)?;
+    let mut walk = Walk { reader, revision, modules, enter, budget, entries_max, path, found };
+    walk.all(at.tree)?;
     Ok(walk.found)
 }
 
 impl Walk<'_> {
-    fn tree(&mut self, id: ObjectId) -> Result<(), Error> {
-        let reader = self.reader;
-        let damaged = |error| Error::damaged(self.revision, error);
-        let (object, held) = self.budget.hold(reader, &id, &self.path)?;
-        let lines = lines(&id, object.data()).map_err(damaged)?;
-        self.budget.enter(reader, &id, &self.path, lines.len())?;
-        for line in lines {
-            let end = push_name(&mut self.path, line.name);
+    /// Lists the tree `top` and all trees below it that are to be read. Not recursive: see `OpenTree`.
+    fn all(&mut self, top: ObjectId) -> Result<(), Error> {
+        // The trees that the walk is in, each with the length of the path of its parent.
+        let mut open = vec![(self.budget.open(self.reader, &top, &self.path)?, 0)];
+        while let Some((tree, _)) = open.last_mut() {
+            let Some(line) = tree.next_line() else {
+                if let Some((left, parent_len)) = open.pop() {
+                    self.path.truncate(parent_len);
+                    self.budget.close(left);
+                }
+                continue;
+            };
+            let parent_len = push_name(&mut self.path, line.name);
             let line = self.modules.checked_out(&self.path, line);
-            self.line(&line)?;
-            self.path.truncate(end);
+            if line.is_dir() && (self.enter)(&self.path) {
+                let id = line.id;
+                // The depth of a directory is the number of directories above it, the top included.
+                if open.len() > DEPTH_MAX as usize {
+                    return Err(self.refused(Rule::Depth { limit: DEPTH_MAX }));
+                }
+                open.push((self.budget.open(self.reader, &id, &self.path)?, parent_len));
+                continue;
+            }
+            if !line.is_dir() {
+                self.leaf(&line)?;
+            }
+            self.path.truncate(parent_len);
         }
-        self.budget.release(held);
         Ok(())
     }
 
-    fn line(&mut self, line: &Line<'_>) -> Result<(), Error> {
-        if line.is_dir() {
-            if !(self.enter)(&self.path) {
-                return Ok(());
-            }
-            if self.depth == self.limits.depth {
-                return Err(self.refused(Rule::Depth { limit: self.limits.depth }));
-            }
-            self.depth += 1;
-            self.tree(line.id)?;
-            self.depth -= 1;
-            return Ok(());
-        }
+    fn leaf(&mut self, line: &Line<'_>) -> Result<(), Error> {
         let listed = listed(self.reader, line).map_err(|error| Error::damaged(self.revision, error))?;
-        if self.found.len() as u64 == self.limits.entries {
-            return Err(self.refused(Rule::Entries { limit: self.limits.entries }));
+        if self.found.len() as u64 == self.entries_max {
+            return Err(self.refused(Rule::Entries { limit: self.entries_max }));
         }
         self.found.push((self.path.clone(), listed));
         Ok(())
@@ -179,7 +186,6 @@ struct Differ<'a> {
     enter: &'a dyn Fn(&[u8]) -> bool,
     revision: Revision,
     cancel: &'a CancellationToken,
-    depth_max: u32,
     /// Tree entries that may still be compared.
     lines: usize,
     /// Bytes of memory that further differing paths may take.
@@ -201,7 +207,6 @@ fn changed_paths(
         enter,
         revision: Revision(new.commit),
         cancel,
-        depth_max: Limits::default().depth,
         lines: LINES_MAX,
         room: PATHS_MAX,
         found: Vec::new(),
@@ -209,7 +214,7 @@ fn changed_paths(
     if old == new.tree {
         return Ok(Some(differ.found));
     }
-    match differ.dir(&[], Some(old), Some(new.tree), 0) {
+    match differ.all(old, new.tree) {
         Ok(()) => Ok(Some(differ.found)),
         Err(Undecided::ListAll) => Ok(None),
         Err(Undecided::Failed(error)) => Err(error),
@@ -220,22 +225,25 @@ fn changed_paths(
 type Subtree = (Vec<u8>, Option<ObjectId>, Option<ObjectId>);
 
 impl Differ<'_> {
-    /// Compares two versions of a directory. Both trees are dropped before their sub-trees are compared.
-    fn dir(
-        &mut self,
-        path: &[u8],
-        old: Option<ObjectId>,
-        new: Option<ObjectId>,
-        depth: u32,
-    ) -> Result<(), Undecided> {
-        if self.cancel.is_cancelled() {
-            return Err(Undecided::Failed(Error::Cancelled));
-        }
-        if depth > self.depth_max {
-            return Err(Undecided::ListAll);
-        }
-        for (path, old, new) in self.level(path, old, new)? {
-            self.dir(&path, old, new, depth + 1)?;
+    /// Compares two versions of the top and of all directories below it. Both trees of a directory are dropped before
+    /// its sub-trees are compared. Not recursive: see `OpenTree`.
+    fn all(&mut self, old: ObjectId, new: ObjectId) -> Result<(), Undecided> {
+        // The sub-trees of each directory that are still to be compared, after the top by itself.
+        let top: Subtree = (Vec::new(), Some(old), Some(new));
+        let mut open = vec![vec![top].into_iter()];
+        while let Some(subtrees) = open.last_mut() {
+            let Some((path, old, new)) = subtrees.next() else {
+                open.pop();
+                continue;
+            };
+            if self.cancel.is_cancelled() {
+                return Err(Undecided::Failed(Error::Cancelled));
+            }
+            // The depth of a directory is the number of directories above it; that of the top is 0.
+            if open.len() > DEPTH_MAX as usize + 1 {
+                return Err(Undecided::ListAll);
+            }
+            open.push(self.level(&path, old, new)?.into_iter());
         }
         Ok(())
     }

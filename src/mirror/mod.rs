@@ -233,8 +233,8 @@ pub struct Mirror {
     history_shape: plan::HistoryShape,
     /// The last tip that a fetch of this process found complete, with history of the configured depth.
     settled: Option<ObjectId>,
-    /// The held revisions at the last garbage collection that left no garbage; `None` if unknown.
-    last_held: Option<Vec<Revision>>,
+    /// The kept revisions at the last garbage collection that left no garbage; `None` if unknown.
+    last_kept: Option<Vec<Revision>>,
     /// Whether the next fetch brings everything, so that all older packs can be removed.
     renewal: fetch::Renewal,
     /// The pack of such a fetch, until the older packs are removed or anything else is fetched.
@@ -317,7 +317,7 @@ impl Mirror {
             client,
             history_shape: plan::HistoryShape::default(),
             settled: None,
-            last_held: None,
+            last_kept: None,
             renewal: fetch::Renewal::Allowed,
             renewal_pack: None,
             received: 0,
@@ -352,12 +352,12 @@ impl Mirror {
         Objects { shared: Arc::clone(&self.shared), cancel: CancellationToken::new() }
     }
 
-    /// Collects garbage so that the mirror's growth stays bounded; called after a publication. `held` are the published
+    /// Collects garbage so that the mirror's growth stays bounded; called after a publication. `kept` are the published
     /// revisions, newest first. Blocking. Packs that readers still use are removed by a later call.
-    pub fn housekeep(&mut self, held: &[Revision]) -> Result<(), Error> {
+    pub fn housekeep(&mut self, kept: &[Revision]) -> Result<(), Error> {
         self.shared.set_table(None);
-        self.collect_garbage(held)?;
-        self.keep_modules(held)
+        self.collect_garbage(kept)?;
+        self.keep_modules(kept)
     }
 
     /// Frees space on a full volume by removing objects that none of the revisions in `keep` needs; `keep` includes the

@@ -175,8 +175,7 @@ struct OpenDir<'a> {
 }
 
 impl<'a> Walk<'a> {
-    /// Walks the tree `top` and all trees below it that are present. Not recursive: the stack of a thread has room for
-    /// a few hundred levels in a debug build, and `--max-path-depth` may allow a thousand.
+    /// Walks the tree `top` and all trees below it that are present. Not recursive: see [`OpenTree`].
     fn all(&mut self, top: ObjectId) -> Result<(), Error> {
         let mut open = Vec::from_iter(self.open(top, self.patterns.is_none(), 0)?);
         while let Some(dir) = open.last_mut() {
@@ -256,4 +255,40 @@ impl<'a> Walk<'a> {
 pub(super) fn name_promisor(dir: &Path, filter: &str) -> Result<(), Error> {
     repo_kind::configure(dir, "remote.origin.promisor", "true")?;
     repo_kind::configure(dir, "remote.origin.partialclonefilter", filter)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mirror::fixture::{Fixture, everything};
+
+    /// As deep as `--max-path-depth` may allow, on the stack of a test's thread.
+    #[test]
+    fn what_is_absent_a_thousand_levels_down_is_found_and_no_deeper() {
+        const DEEPEST: u32 = 1_000;
+        let fixture = Fixture::new();
+        let (file, other) = (fixture.blob(b"absent"), fixture.blob(b"other"));
+        let bottom = fixture.tree(&[("100644", b"f", file), ("100644", b"g", other)]);
+        let [deep, deeper] =
+            [DEEPEST, DEEPEST + 1].map(|dirs| fixture.commit(fixture.nested(bottom, dirs), &[]));
+        fixture.lose(file);
+        let mut selection = everything();
+        selection.rules.limits.depth = DEEPEST;
+        let patterns = Patterns::parse("f\n").unwrap();
+        let cancel = CancellationToken::new();
+        let of = |revision: Revision, patterns: Option<&Patterns>| {
+            let store = fixture.shared.store().unwrap();
+            let reader = store.objects().unwrap();
+            absent(&reader, revision, &selection, patterns, false, &cancel)
+        };
+        for patterns in [None, Some(&patterns)] {
+            assert_eq!(of(deep, patterns).unwrap(), [file]);
+            match of(deeper, patterns) {
+                Err(Error::Refused(refusal)) => assert_eq!(refusal.rule, Rule::Depth { limit: DEEPEST }),
+                other => panic!("{other:?}"),
+            }
+        }
+        fixture.lose(bottom);
+        assert_eq!(of(deep, None).unwrap(), [bottom]);
+    }
 }

@@ -4,6 +4,7 @@ mod blobs;
 mod changed_paths;
 mod closure;
 mod damage;
+mod deep;
 mod deltas;
 mod payloads;
 
@@ -13,6 +14,9 @@ use super::fixture::{Fixture, Model};
 use super::{Base, Error};
 use crate::payload::{Kind, Payload, Rule};
 use crate::revision::ObjectId;
+
+/// The greatest `--max-path-depth`, and git-sync's default.
+const DEEPEST: u32 = 1_000;
 
 fn file(content: &str) -> Option<(Kind, Vec<u8>)> {
     Some((Kind::File, content.into()))

@@ -195,6 +195,12 @@ impl<'a> Sorted<'a> {
     pub(super) fn iter(&self) -> impl Iterator<Item = Line<'a>> {
         self.starts.iter().filter_map(|start| self.at(*start))
     }
+
+    /// The offsets of the entries, in sorted order. For a tree that is read on after its sub-trees
+    /// ([`OpenTree::line_at`]).
+    pub(super) fn into_starts(self) -> Vec<u32> {
+        self.starts
+    }
 }
 
 /// After the walk has entered this many sub-trees that it had entered before, the entries of the whole tree are
@@ -224,8 +230,8 @@ pub(super) struct Budget {
     seen: HashSet<ObjectId>,
     /// How often a sub-tree was entered again.
     repeats: u32,
-    /// Bytes of the trees on the path that the walk is in.
-    held: usize,
+    /// Bytes of the trees in memory: those on the path that the walk is in.
+    bytes_in_memory: usize,
     /// Checked at each sub-tree, and at each entry that the walk reads.
     cancel: CancellationToken,
 }
@@ -248,7 +254,7 @@ impl Budget {
             lines,
             seen: HashSet::new(),
             repeats: 0,
-            held: 0,
+            bytes_in_memory: 0,
             cancel: cancel.clone(),
         }
     }
@@ -284,8 +290,8 @@ impl Budget {
     }
 
     /// Reads a tree that stays in memory while its sub-trees are walked. Also returns its size, which the caller passes
-    /// to [`Budget::release`].
-    pub(super) fn hold<'r>(
+    /// to [`Budget::unload`].
+    pub(super) fn load<'r>(
         &mut self,
         reader: &'r ObjectReader<'_>,
         id: &ObjectId,
@@ -293,19 +299,19 @@ impl Budget {
     ) -> Result<(Object<'r>, usize), Error> {
         let damaged = |error| Error::damaged(self.revision, error);
         let size = reader.tree_size(id).map_err(damaged)?;
-        let held = self.held.saturating_add(size);
-        if held > TREE_MAX {
+        let bytes = self.bytes_in_memory.saturating_add(size);
+        if bytes > TREE_MAX {
             let shown = if path.is_empty() { format!("tree {id}") } else { escaped(path) };
-            return Err(Error::too_large(self.revision, shown, held as u64, TREE_MAX as u64));
+            return Err(Error::too_large(self.revision, shown, bytes as u64, TREE_MAX as u64));
         }
         let object = reader.sized_tree(id).map_err(damaged)?;
-        self.held = held;
+        self.bytes_in_memory = bytes;
         Ok((object, size))
     }
 
-    /// To be called when the walk leaves a tree that [`Budget::hold`] returned.
-    pub(super) fn release(&mut self, bytes: usize) {
-        self.held -= bytes;
+    /// To be called when the walk leaves a tree that [`Budget::load`] returned.
+    pub(super) fn unload(&mut self, bytes: usize) {
+        self.bytes_in_memory -= bytes;
     }
 
     /// Reads a tree that the walk enters, and counts it. To be passed to [`Budget::close`] when the walk leaves it.
@@ -315,15 +321,15 @@ impl Budget {
         id: &ObjectId,
         path: &[u8],
     ) -> Result<OpenTree<'r>, Error> {
-        let (object, held) = self.hold(reader, id, path)?;
-        let lines = lines(id, object.data()).map_err(|error| Error::damaged(self.revision, error))?.len();
-        self.enter(reader, id, path, lines)?;
-        Ok(OpenTree { object, next: 0, held })
+        let (object, bytes) = self.load(reader, id, path)?;
+        let length = lines(id, object.data()).map_err(|error| Error::damaged(self.revision, error))?.len();
+        self.enter(reader, id, path, length)?;
+        Ok(OpenTree { object, length, next: 0, bytes })
     }
 
     /// To be called when the walk leaves a tree that [`Budget::open`] returned.
     pub(super) fn close(&mut self, tree: OpenTree<'_>) {
-        self.release(tree.held);
+        self.unload(tree.bytes);
     }
 
     fn too_many(&self, path: &[u8]) -> Error {
@@ -333,13 +339,16 @@ impl Budget {
 }
 
 /// A tree that a walk is in, and how far it has come. A walk with a `Vec` of these instead of a recursive function does
-/// not need more of the thread's stack for a deeper tree.
+/// not need more of the thread's stack for a deeper tree: in a debug build that has room for a few hundred levels, and
+/// `--max-path-depth` may allow a thousand.
 pub(super) struct OpenTree<'r> {
     object: Object<'r>,
+    /// The number of its entries.
+    length: usize,
     /// The offset of the next entry.
     next: usize,
-    /// Bytes to release when the walk leaves the tree.
-    held: usize,
+    /// Its bytes in memory.
+    bytes: usize,
 }
 
 impl OpenTree<'_> {
@@ -349,6 +358,16 @@ impl OpenTree<'_> {
         let (line, rest) = split(&raw[self.next..])?; // `Budget::open` checked that all entries are well-formed
         self.next = raw.len() - rest.len();
         Some(line)
+    }
+
+    /// All entries, as they were written.
+    pub(super) fn lines(&self) -> Lines<'_> {
+        Lines { rest: self.object.data(), left: self.length }
+    }
+
+    /// The entry at an offset of [`Sorted::into_starts`].
+    pub(super) fn line_at(&self, start: u32) -> Option<Line<'_>> {
+        split(self.object.data().get(start as usize..)?).map(|(line, _)| line)
     }
 }
 
@@ -395,84 +414,4 @@ pub(super) fn count(
 }
 
 #[cfg(test)]
-mod tests {
-    use std::time::Instant;
-
-    use super::*;
-    use crate::mirror::fixture::Fixture;
-
-    #[test]
-    fn a_tree_that_is_named_often_is_counted_once_and_counting_can_be_cancelled() {
-        let fixture = Fixture::new();
-        let blob = fixture.blob(b"x");
-        let names: Vec<_> = (0..5_000).map(|n| format!("{n:04}")).collect();
-        let all = |mode: &'static str, id| {
-            let lines: Vec<_> = names.iter().map(|name| (mode, name.as_bytes(), id)).collect();
-            fixture.tree(&lines)
-        };
-        let one = all("100644", blob);
-        let many = all("40000", one);
-        let store = fixture.shared.store().unwrap();
-        let reader = store.reader().unwrap();
-        let cancel = CancellationToken::new();
-        let revision = Revision(many);
-        let time = |top, expected| {
-            let began = Instant::now();
-            assert_eq!(count(&reader, revision, &top, &cancel).unwrap(), Some(expected));
-            began.elapsed()
-        };
-        let (one, many) = (time(one, 5_000), time(many, 5_000 + 5_000 * 5_000));
-        assert!(many < one * 100, "five thousand took {many:?}, one {one:?}");
-        cancel.cancel();
-        let cancelled = count(&reader, revision, &revision.0, &cancel);
-        assert!(matches!(cancelled, Err(Error::Cancelled)), "{cancelled:?}");
-    }
-
-    #[test]
-    fn a_directory_may_name_one_tree_more_often_than_trees_are_counted() {
-        let fixture = Fixture::new();
-        let one = fixture.tree(&[("100644", b"f", fixture.blob(b"x"))]);
-        let names: Vec<_> = (0..=COUNTED_MAX).map(|n| format!("{n:06}")).collect();
-        let lines: Vec<_> = names.iter().map(|name| ("40000", name.as_bytes(), one)).collect();
-        let top = fixture.tree(&lines);
-        let store = fixture.shared.store().unwrap();
-        let counted = count(&store.reader().unwrap(), Revision(top), &top, &CancellationToken::new());
-        assert_eq!(counted.unwrap(), Some(2 * lines.len() as u64));
-    }
-
-    #[test]
-    fn lines_are_read_as_written() {
-        let mut raw = b"104755 odd\0".to_vec();
-        raw.extend([7; 20]);
-        raw.extend(b"40000 a/b\0");
-        raw.extend([9; 20]);
-        let lines: Vec<_> = entries(&raw).map(Result::unwrap).collect();
-        assert_eq!(lines[0], Line { mode: 0o104_755, name: b"odd", id: ObjectId([7; 20]) });
-        assert!(lines[1].is_dir() && lines[1].name == b"a/b");
-    }
-
-    #[test]
-    fn a_mode_may_begin_with_zeros_and_has_nothing_but_octal_digits() {
-        let of =
-            |mode: &str| split(&[mode.as_bytes(), b" a\0", &[7; 20]].concat()).map(|(line, _)| line.mode);
-        let many = format!("{:0>64}", "100644");
-        for (mode, parsed) in
-            [("000000100644", 0o100_644), (&many, 0o100_644), ("040000", DIRECTORY), ("0", 0)]
-        {
-            assert_eq!(of(mode), Some(parsed), "{mode}");
-        }
-        for mode in ["", "+100644", "100648", "100644x", "40000000000"] {
-            assert_eq!(of(mode), None, "{mode}");
-        }
-    }
-
-    #[test]
-    fn a_cut_tree_ends_in_an_error() {
-        let mut raw = b"100644 a\0".to_vec();
-        raw.extend([7; 20]);
-        for cut in 1..raw.len() {
-            assert!(entries(&raw[..cut]).any(|line| line.is_err()), "cut at {cut}");
-        }
-        assert!(entries(b"100644x a\0aaaaaaaaaaaaaaaaaaaa").next().unwrap().is_err());
-    }
-}
+mod tests;

@@ -71,8 +71,7 @@ pub(super) fn payload(
 }
 
 impl<'a> Walk<'a> {
-    /// Walks the tree `top` and all trees below it. Not recursive: the stack of a thread has room for a few hundred
-    /// levels in a debug build, and `--max-path-depth` may allow a thousand.
+    /// Walks the tree `top` and all trees below it. Not recursive: see [`OpenTree`].
     fn all(&mut self, top: ObjectId, selection: DirSelection<'a>) -> Result<(), Error> {
         let mut open = vec![self.open(top, selection, 0)?];
         while let Some(dir) = open.last_mut() {

@@ -129,16 +129,16 @@ impl Drop for RemoveOnDrop<'_> {
     }
 }
 
-/// Removes the worktrees of generations that are not in `held`, and returns their names. Foreign worktrees are kept: a
+/// Removes the worktrees of generations that are not in `kept`, and returns their names. Foreign worktrees stay: a
 /// worktree is ours if its name is a commit id and its tree is, or was, the directory of that name where git-sync puts
 /// its trees. In the repository of a submodule every worktree whose name is a commit id is ours.
-pub(super) fn prune(git: &Path, held: &[Revision], is_submodule: bool) -> Result<Vec<String>, Error> {
+pub(super) fn prune(git: &Path, kept: &[Revision], is_submodule: bool) -> Result<Vec<String>, Error> {
     let worktrees = git.join("worktrees");
     let mut gone = Vec::new();
     for name in names(&worktrees)? {
         let admin = worktrees.join(&name);
-        let is_held = |id| held.iter().any(|held| held.0 == id);
-        if ObjectId::from_hex(&name).is_none_or(is_held) || !(is_submodule || is_ours(&admin, &name)) {
+        let is_kept = |id| kept.iter().any(|revision| revision.0 == id);
+        if ObjectId::from_hex(&name).is_none_or(is_kept) || !(is_submodule || is_ours(&admin, &name)) {
             continue;
         }
         // Renamed first, because to git a partly removed directory would be a worktree without a HEAD.

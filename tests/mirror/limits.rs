@@ -1,11 +1,13 @@
 //! What a hostile or careless remote may cost.
 
+use std::sync::{Arc, Mutex};
+
 use git2::ObjectType;
 
-use super::common::http_backend::{HttpBackend, Kind};
+use super::common::http_backend::{Canned, Hit, HttpBackend, Kind};
 use super::common::{Files, Raw, Remote};
 use super::{Bench, noise, payload, revision, try_update, update, wide};
-use treeswap::mirror::{Access, Error, Selection, Submodules, wire};
+use treeswap::mirror::{Access, Error, Mirror, Selection, Submodules, wire};
 use treeswap::payload::Rule;
 
 #[test]
@@ -135,4 +137,46 @@ fn what_an_author_wrote_is_published_or_refused_and_not_asked_for_again() {
         assert_eq!(requests, 2, "the refs, and one pack");
         assert_eq!(bench.packs().len(), 1, "the useless pack is removed");
     }
+}
+
+/// A mirror that holds a commit declares the next one as its boundary. If that is a tag of something else, git says
+/// nothing, and the remote is asked again. But a branch never is, and a pack may be large.
+#[test]
+fn an_answer_that_ends_early_is_asked_for_again_only_if_the_boundary_may_be_why() {
+    let is_fetch = |hit: &Hit| String::from_utf8_lossy(&hit.body).contains("command=fetch");
+    let answer: Arc<Mutex<Option<&[u8]>>> = Arc::default();
+    let hook = {
+        let answer = Arc::clone(&answer);
+        move |hit: &Hit| -> Option<Canned> {
+            let body = (*answer.lock().unwrap())?.to_vec();
+            let canned = Canned { body, ..Canned::status(200, "") };
+            is_fetch(hit).then(|| canned.header("Content-Type", "application/x-git-upload-pack-result"))
+        }
+    };
+    let kind = Kind { hook: Some(Box::new(hook)), ..Kind::default() };
+    let mut bench = Bench::new("main");
+    let server = HttpBackend::start(bench.world.dir(), kind);
+    bench.options.wire = wire::Options::new(server.url("remote"));
+    let remote = &bench.world.remote;
+    remote.commit(&wide());
+    let held = update(&mut bench.open(), &[]);
+    remote.commit(&wide().file("next", "x"));
+    remote.git(&["tag", "v1", "main"]);
+    let silence: &[u8] = b"";
+    let begun: &[u8] = b"000dpackfile\n0009\x01PACK";
+    for (asked, cut, requests) in
+        [("main", silence, 1), ("HEAD", silence, 1), ("v1", silence, 2), ("main", begun, 1), ("v1", begun, 1)]
+    {
+        *answer.lock().unwrap() = Some(cut);
+        server.forget();
+        let mut options = bench.options.clone();
+        options.followed = asked.parse().unwrap();
+        let error = try_update(&mut Mirror::open(options).unwrap(), &[held]).unwrap_err();
+        let said = format!("{asked}, cut after {} bytes: {error:?}", cut.len());
+        let Error::Unsent { source, .. } = &error else { panic!("{said}") };
+        assert!(matches!(**source, wire::Error::Cut { .. }), "{said}");
+        assert_eq!(server.hits().iter().filter(|hit| is_fetch(hit)).count(), requests, "{said}");
+    }
+    *answer.lock().unwrap() = None;
+    update(&mut bench.open(), &[held]);
 }

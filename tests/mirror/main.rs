@@ -362,7 +362,8 @@ fn a_tag_of_something_else_is_refused_by_name_also_if_a_commit_is_held() {
         };
         for (name, kind) in [("light", "tree"), ("of-tree", "tree"), ("of-blob", "blob"), ("outer", "tree")] {
             let error = follow(name).unwrap_err();
-            let expected = format!("refs/tags/{name} names a {kind}, not a commit");
+            let tip = remote.git(&["rev-parse", name]);
+            let expected = format!("refs/tags/{name} ({tip}) names a {kind}, not a commit");
             assert_eq!(error.to_string(), expected, "{dir}");
             assert!(error.is_refusal(), "{error:?}");
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 use treeswap::mirror::{Access, Hosts, Submodules};
-use treeswap::secret::{Secret, Source};
+use treeswap::secret::{Secret, SecretFrom};
 
 use super::common::Remote;
 use super::common::http_backend::{Hit, HttpBackend, Kind};
@@ -345,7 +345,7 @@ fn each_server_gets_its_own_password_and_no_other() {
     let credential = |url: Option<String>, password: &str| wire::Credential {
         url,
         username: Some("bob".into()),
-        password: Source::Value(Secret::new(password)),
+        password: SecretFrom::Value(Secret::new(password)),
     };
     let mut options = family.bench.options.clone();
     options.wire.remote = one.url("remote");
@@ -428,6 +428,13 @@ fn a_repository_that_contains_itself_is_published_or_refused_by_the_number_of_al
     let shown =
         "kept/a/a/f=leaf kept/a/b/f=leaf kept/a/f=0 kept/b/a/f=leaf kept/b/b/f=leaf kept/b/f=0 kept/f=1";
     assert_eq!(family.shown(&mirror, good), shown);
+    // All mirrors are read as one database, so each is asked by itself whether it has what was fetched for its path.
+    for (at, level) in [("a", 1), ("b", 1), ("a/a", 0), ("a/b", 0), ("b/a", 0), ("b/b", 0)] {
+        let own = ["kept", at].join("/").replace('/', "/modules/");
+        let mut git = run::clean("git", family.bench.world.dir());
+        git.arg("--git-dir").arg(family.bench.dir().join("modules").join(own));
+        run::to_end(git.args(["rev-list", "--objects", "--no-walk", &levels[level]])).expect_ok(at);
+    }
     remote.commit(&with(Files::new(), &[("kept", "../sub", &levels[2]), ("never", "../sub", &levels[14])]));
     let received = mirror.received_bytes();
     let error = try_update(&mut mirror, &[good]).unwrap_err();

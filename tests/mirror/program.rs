@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use treeswap::mirror::wire::{Credential, Program};
-use treeswap::secret::{Secret, Source};
+use treeswap::secret::{Secret, SecretFrom};
 
 use super::*;
 
@@ -109,12 +109,12 @@ fn credentials_reach_the_program_for_their_own_url_and_are_on_no_disk() {
         Credential {
             url: Some(url.clone()),
             username: Some("bob".into()),
-            password: Source::Value(Secret::new("pass:w@rd")),
+            password: SecretFrom::Value(Secret::new("pass:w@rd")),
         },
         Credential {
             url: Some("https://example.com/team".into()),
             username: Some("eve".into()),
-            password: Source::Value(Secret::new("other")),
+            password: SecretFrom::Value(Secret::new("other")),
         },
     ];
     let out = bench.world.dir().join("filled");

@@ -59,7 +59,7 @@ impl Exchanges {
         let mut command = self.world.treeswap(&["sync", "--one-time", "--ref=main", "--grace=0s", "--repo"]);
         command.arg(&self.transport.url).arg("--root").arg(&self.world.root).args(&self.transport.flags);
         if relay.cut == Cut::Silence {
-            command.arg("--idle-timeout=100ms");
+            command.arg("--idle-timeout=250ms");
         }
         to_end(&mut command)
     }

@@ -2,7 +2,6 @@
 //! sources), for readers that fail if two do. It applies to files of the same source and of different sources alike.
 
 use std::collections::HashSet;
-use std::ops::ControlFlow;
 
 use tokio_util::sync::CancellationToken;
 
@@ -10,7 +9,7 @@ use super::overlay::Overlay;
 use crate::configmap::{Dialect, Pattern, Patterns};
 use crate::mirror::error::Error;
 use crate::mirror::odb::ObjectReader;
-use crate::mirror::tree::{Budget, FORMAT, LINK, REGULAR, lines, push_name};
+use crate::mirror::tree::{Budget, FORMAT, LINK, REGULAR, push_name};
 use crate::payload::{Limits, Refusal, Rule, escaped};
 use crate::revision::{ObjectId, Revision};
 
@@ -152,46 +151,40 @@ impl<'a> Walk<'a> {
         Self { patterns, reader, revision, depth: limits.depth, budget, path: Vec::new() }
     }
 
-    /// Returns the path of the first file or link that matches the globs and for which `accept` returns true.
+    /// Returns the path of the first file or link that matches the globs and for which `accept` returns true. Not
+    /// recursive: see `OpenTree`.
     fn find(
         mut self,
         top: ObjectId,
         mut accept: impl FnMut(&[u8]) -> Result<bool, Error>,
     ) -> Result<Option<Vec<u8>>, Error> {
-        Ok(self.tree(top, 0, &mut accept)?.is_break().then_some(self.path))
-    }
-
-    fn tree(
-        &mut self,
-        id: ObjectId,
-        depth: u32,
-        accept: &mut dyn FnMut(&[u8]) -> Result<bool, Error>,
-    ) -> Result<ControlFlow<()>, Error> {
-        if depth > self.depth {
-            let rule = Rule::Depth { limit: self.depth };
-            return Err(Refusal { revision: self.revision, path: escaped(&self.path), rule }.into());
-        }
-        let damaged = |error| Error::damaged(self.revision, error);
-        let (object, held) = self.budget.hold(self.reader, &id, &self.path)?;
-        let lines = lines(&id, object.data()).map_err(damaged)?;
-        self.budget.enter(self.reader, &id, &self.path, lines.len())?;
-        for line in lines {
-            let end = push_name(&mut self.path, line.name);
-            let is_file = matches!(line.mode & FORMAT, REGULAR | LINK);
-            let flow = if line.is_dir() && self.patterns.reach_below(&self.path) {
-                self.tree(line.id, depth + 1, accept)?
-            } else if is_file && self.patterns.is_match(&self.path) && accept(&self.path)? {
-                ControlFlow::Break(())
-            } else {
-                ControlFlow::Continue(())
+        // The trees that the walk is in, each with the length of the path of its parent.
+        let mut open = vec![(self.budget.open(self.reader, &top, &self.path)?, 0)];
+        while let Some((tree, _)) = open.last_mut() {
+            let Some(line) = tree.next_line() else {
+                if let Some((left, parent_len)) = open.pop() {
+                    self.path.truncate(parent_len);
+                    self.budget.close(left);
+                }
+                continue;
             };
-            if flow.is_break() {
-                return Ok(flow); // `self.path` is the result
+            let parent_len = push_name(&mut self.path, line.name);
+            let is_file = matches!(line.mode & FORMAT, REGULAR | LINK);
+            if line.is_dir() && self.patterns.reach_below(&self.path) {
+                let id = line.id;
+                // The depth of a directory is the number of directories above it, the top included.
+                if open.len() > self.depth as usize {
+                    let rule = Rule::Depth { limit: self.depth };
+                    return Err(Refusal { revision: self.revision, path: escaped(&self.path), rule }.into());
+                }
+                open.push((self.budget.open(self.reader, &id, &self.path)?, parent_len));
+            } else if is_file && self.patterns.is_match(&self.path) && accept(&self.path)? {
+                return Ok(Some(self.path));
+            } else {
+                self.path.truncate(parent_len);
             }
-            self.path.truncate(end);
         }
-        self.budget.release(held);
-        Ok(ControlFlow::Continue(()))
+        Ok(None)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Merges the trees of several sources into one. The source with the longest `to` path owns everything below that path,
 //! and no other source may have anything there. Sources with the same `to` may share directories, but not files.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, btree_map};
 use std::path::Path;
 
 use git2::ObjectType;
@@ -15,10 +15,10 @@ use crate::mirror::tree::{DIRECTORY, FORMAT, Line, SUBMODULE, lines, push_name};
 use crate::payload::{Limits, Refusal, Rule, escaped};
 use crate::revision::{ObjectId, Revision};
 
-/// The most bytes of trees that are held at the same time: those that are merged or filtered by patterns, and the trees
+/// The most bytes of trees in memory at the same time: those that are merged or filtered by patterns, and the trees
 /// that contain them. That is some 100,000 names in one directory, each of which takes some hundred bytes of memory
 /// while it is merged. A tree that only one source has at a path is not read at all.
-const HELD_TREES_MAX: usize = 8 << 20;
+const TREE_BYTES_MAX: usize = 8 << 20;
 
 /// An entry of a source's tree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,6 +50,59 @@ struct Placed<'p> {
     to: Vec<&'p [u8]>,
 }
 
+/// What the parts have at one path: their entries there, and the parts that are placed at or below it.
+type AtPath<'p> = (Vec<PartItem>, Vec<Placed<'p>>);
+
+/// A directory that is being merged.
+struct MergedDir<'p> {
+    /// Its name.
+    name: Vec<u8>,
+    /// The names in it that are still to be merged.
+    left: btree_map::IntoIter<Vec<u8>, AtPath<'p>>,
+    /// Its merged entries.
+    entries: Vec<(Vec<u8>, Item)>,
+    /// The bytes of the parts' trees.
+    bytes: usize,
+    /// The length of the path of its parent.
+    parent_len: usize,
+}
+
+/// What becomes of one name in a merged directory.
+enum Merged<'p> {
+    /// This entry, if any.
+    Item(Option<Item>),
+    /// A directory that is to be merged.
+    Dir(AtPath<'p>),
+}
+
+/// A directory that patterns are being applied to.
+struct FilteredDir {
+    /// Its name.
+    name: Vec<u8>,
+    /// Its entry in its parent.
+    item: Item,
+    /// Whether the patterns select it. An entry that no pattern matches inherits that.
+    inherited: bool,
+    /// The entries in it that the patterns are still to be applied to.
+    left: std::vec::IntoIter<(Vec<u8>, Item)>,
+    /// What is kept of the others.
+    kept: Vec<(Vec<u8>, Item)>,
+    /// The others are all kept as they are.
+    is_same: bool,
+    /// The bytes of its tree.
+    bytes: usize,
+    /// The length of the path of its parent.
+    parent_len: usize,
+}
+
+impl FilteredDir {
+    /// Keeps an entry with the object that is left of its own, if any is.
+    fn keep(&mut self, name: Vec<u8>, item: Item, left: Option<ObjectId>) {
+        self.is_same &= left == Some(item.id);
+        self.kept.extend(left.map(|id| (name, Item { id, ..item })));
+    }
+}
+
 /// A merge of the trees of several parts.
 pub(super) struct Overlay<'a> {
     /// Reads the objects of all mirrors.
@@ -63,7 +116,7 @@ pub(super) struct Overlay<'a> {
     pub(super) cancel: &'a CancellationToken,
     /// Entries that may still be read. Trees that name the same trees repeatedly may have arbitrarily many.
     left: u64,
-    /// Bytes of the trees that are held, see [`HELD_TREES_MAX`].
+    /// Bytes of the trees in memory, see [`TREE_BYTES_MAX`].
     tree_bytes: usize,
 }
 
@@ -103,7 +156,7 @@ impl<'a> Overlay<'a> {
                 }
             }
         }
-        let top = self.dir(&mut Vec::new(), here, below)?;
+        let top = self.merged((here, below))?;
         top.map_or_else(|| self.write(&[]), Ok)
     }
 
@@ -142,7 +195,7 @@ impl Overlay<'_> {
             return Ok(Some(item));
         }
         let patterns = Patterns::parse(&part.sparse.join("\n"))?;
-        let filtered = self.filtered(part.revision, &patterns, item.id, &mut Vec::new(), false)?;
+        let filtered = self.filtered(part.revision, &patterns, item)?;
         Ok(filtered.map(|id| Item { id, ..item }))
     }
 
@@ -161,51 +214,67 @@ impl Overlay<'_> {
             let object = self.reader.tree(&at.id).map_err(damaged)?;
             let mut lines = lines(&at.id, object.data()).map_err(damaged)?;
             let Some(line) = lines.find(|line| line.name == name) else { return Ok(None) };
-            at = item(&line);
+            at = item_of(&line);
         }
         Ok(Some(at))
     }
 
-    /// Writes a copy of a tree with the entries that patterns select, and returns its id. `None` if there are none.
+    /// Writes a copy of a tree with the entries that patterns select, and returns its id. `None` if there are none. Not
+    /// recursive: see `OpenTree`.
     fn filtered(
         &mut self,
         revision: Revision,
         patterns: &Patterns,
-        tree: ObjectId,
-        path: &mut Vec<u8>,
-        inherited: bool,
+        top: Item,
     ) -> Result<Option<ObjectId>, Error> {
+        let mut path = Vec::new();
+        let mut open = vec![self.open_filtered(revision, &path, (Vec::new(), top), false, 0)?];
+        let mut found = None;
+        while let Some(dir) = open.last_mut() {
+            if let Some((name, item)) = dir.left.next() {
+                let parent_len = push_name(&mut path, &name);
+                let wanted = patterns.selects(&path, item.matches_as_dir(), dir.inherited);
+                if item.is_dir() {
+                    open.push(self.open_filtered(revision, &path, (name, item), wanted, parent_len)?);
+                } else {
+                    dir.keep(name, item, wanted.then_some(item.id));
+                    path.truncate(parent_len);
+                }
+            } else if let Some(done) = open.pop() {
+                self.tree_bytes -= done.bytes;
+                path.truncate(done.parent_len);
+                found = if done.kept.is_empty() {
+                    None
+                } else if done.is_same {
+                    Some(done.item.id)
+                } else {
+                    Some(self.write(&done.kept)?)
+                };
+                if let Some(parent) = open.last_mut() {
+                    parent.keep(done.name, done.item, found);
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// Reads a directory that patterns are applied to.
+    fn open_filtered(
+        &mut self,
+        revision: Revision,
+        path: &[u8],
+        (name, item): (Vec<u8>, Item),
+        inherited: bool,
+        parent_len: usize,
+    ) -> Result<FilteredDir, Error> {
         let damaged = |error| Error::damaged(revision, error);
-        let (all, size): (Vec<(Vec<u8>, Item)>, usize) = {
-            let object = self.reader.tree(&tree).map_err(damaged)?;
-            let lines = lines(&tree, object.data()).map_err(damaged)?;
-            (lines.map(|line| (line.name.to_vec(), item(&line))).collect(), object.data().len())
-        };
-        self.check_bounds(revision, path, all.len())?;
-        let held = self.hold(revision, path, size)?;
-        let before = all.len();
-        let mut kept = Vec::new();
-        let mut is_same = true;
-        for (name, item) in all {
-            let end = push_name(path, &name);
-            let wanted = patterns.selects(path, item.matches_as_dir(), inherited);
-            let found = if item.is_dir() {
-                self.filtered(revision, patterns, item.id, path, wanted)?
-            } else {
-                wanted.then_some(item.id)
-            };
-            path.truncate(end);
-            is_same &= found == Some(item.id);
-            kept.extend(found.map(|id| (name, Item { id, ..item })));
-        }
-        self.tree_bytes -= held;
-        if kept.is_empty() {
-            return Ok(None);
-        }
-        if is_same && kept.len() == before {
-            return Ok(Some(tree));
-        }
-        self.write(&kept).map(Some)
+        let object = self.reader.tree(&item.id).map_err(damaged)?;
+        let lines = lines(&item.id, object.data()).map_err(damaged)?;
+        self.check_bounds(revision, path, lines.len())?;
+        let bytes = self.count_bytes(revision, path, object.data().len())?;
+        let all: Vec<_> = lines.map(|line| (line.name.to_vec(), item_of(&line))).collect();
+        let left = all.into_iter();
+        Ok(FilteredDir { name, item, inherited, left, kept: Vec::new(), is_same: true, bytes, parent_len })
     }
 
     /// Checks the depth of a directory and the total number of entries, both of which commits' authors choose.
@@ -226,66 +295,81 @@ impl Overlay<'_> {
         }
     }
 
-    /// Counts the bytes of a tree that is held while its sub-trees are read. Returns `size`, which the caller subtracts
-    /// from `tree_bytes` when it drops the tree.
-    fn hold(&mut self, revision: Revision, path: &[u8], size: usize) -> Result<usize, Error> {
+    /// Counts the bytes of a tree that stays in memory while its sub-trees are read. Returns `size`, which the caller
+    /// subtracts from `tree_bytes` when it drops the tree.
+    fn count_bytes(&mut self, revision: Revision, path: &[u8], size: usize) -> Result<usize, Error> {
         self.tree_bytes += size;
-        if self.tree_bytes > HELD_TREES_MAX {
+        if self.tree_bytes > TREE_BYTES_MAX {
             let bytes = self.tree_bytes as u64;
-            return Err(Error::too_large(revision, escaped(path), bytes, HELD_TREES_MAX as u64));
+            return Err(Error::too_large(revision, escaped(path), bytes, TREE_BYTES_MAX as u64));
         }
         Ok(size)
     }
 
-    /// Merges one directory. `here` are the parts' trees at this path, `below` the parts that are placed below it.
-    /// Returns the id of the merged tree; `None` if it would be empty.
-    fn dir(
-        &mut self,
-        path: &mut Vec<u8>,
-        here: Vec<PartItem>,
-        below: Vec<Placed<'_>>,
-    ) -> Result<Option<ObjectId>, Error> {
+    /// Merges the parts' trees at the top with the parts that are placed below it. Returns the id of the merged tree;
+    /// `None` if it would be empty. Not recursive: see `OpenTree`.
+    fn merged(&mut self, (here, below): AtPath<'_>) -> Result<Option<ObjectId>, Error> {
         if below.is_empty()
             && let [(_, only)] = here[..]
         {
             return Ok(Some(only.id));
         }
-        let mut held = 0;
-        let mut names: BTreeMap<Vec<u8>, (Vec<PartItem>, Vec<Placed<'_>>)> = BTreeMap::new();
+        let mut path = Vec::new();
+        let mut open = vec![self.open_merged(&path, Vec::new(), (here, below), 0)?];
+        let mut found = None;
+        while let Some(dir) = open.last_mut() {
+            if let Some((name, at_path)) = dir.left.next() {
+                let parent_len = push_name(&mut path, &name);
+                match self.entry(&path, at_path)? {
+                    Merged::Dir(at_path) => open.push(self.open_merged(&path, name, at_path, parent_len)?),
+                    Merged::Item(item) => {
+                        dir.entries.extend(item.map(|item| (name, item)));
+                        path.truncate(parent_len);
+                    }
+                }
+            } else if let Some(done) = open.pop() {
+                self.tree_bytes -= done.bytes;
+                path.truncate(done.parent_len);
+                found = if done.entries.is_empty() { None } else { Some(self.write(&done.entries)?) };
+                if let Some(parent) = open.last_mut() {
+                    parent.entries.extend(found.map(|id| (done.name, Item { mode: DIRECTORY, id })));
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// Reads a directory that is merged. `here` are the parts' trees at its path, `below` the parts that are placed
+    /// below it.
+    fn open_merged<'p>(
+        &mut self,
+        path: &[u8],
+        name: Vec<u8>,
+        (here, below): AtPath<'p>,
+        parent_len: usize,
+    ) -> Result<MergedDir<'p>, Error> {
+        let mut bytes = 0;
+        let mut names: BTreeMap<Vec<u8>, AtPath<'p>> = BTreeMap::new();
         for (part, tree) in here {
             let revision = self.parts[part].revision;
             let damaged = |error| Error::damaged(revision, error);
             let object = self.reader.tree(&tree.id).map_err(damaged)?;
             let lines = lines(&tree.id, object.data()).map_err(damaged)?;
             self.check_bounds(revision, path, lines.len())?;
-            held += self.hold(revision, path, object.data().len())?;
+            bytes += self.count_bytes(revision, path, object.data().len())?;
             for line in lines {
-                names.entry(line.name.to_vec()).or_default().0.push((part, item(&line)));
+                names.entry(line.name.to_vec()).or_default().0.push((part, item_of(&line)));
             }
         }
         for mut placed in below {
             let name = placed.to.remove(0); // not empty: it is placed below this directory
             names.entry(name.to_vec()).or_default().1.push(placed);
         }
-        let mut entries = Vec::new();
-        for (name, (items, placed)) in names {
-            let end = push_name(path, &name);
-            let found = self.entry(path, items, placed)?;
-            path.truncate(end);
-            entries.extend(found.map(|item| (name, item)));
-        }
-        self.tree_bytes -= held;
-        if entries.is_empty() { Ok(None) } else { self.write(&entries).map(Some) }
+        Ok(MergedDir { name, left: names.into_iter(), entries: Vec::new(), bytes, parent_len })
     }
 
-    /// Merges the entries at one path. `items` are the entries of parts whose trees contain the path, `placed` the
-    /// parts that are placed at or below it.
-    fn entry(
-        &mut self,
-        path: &mut Vec<u8>,
-        mut items: Vec<PartItem>,
-        placed: Vec<Placed<'_>>,
-    ) -> Result<Option<Item>, Error> {
+    /// Merges what the parts have at one path, below the top.
+    fn entry<'p>(&self, path: &[u8], (mut items, placed): AtPath<'p>) -> Result<Merged<'p>, Error> {
         let (exact, below): (Vec<_>, Vec<_>) = placed.into_iter().partition(|placed| placed.to.is_empty());
         if let (Some(owner), Some((other, _))) = (exact.first(), items.first()) {
             return Err(Error::Trespass {
@@ -297,7 +381,7 @@ impl Overlay<'_> {
         }
         items.extend(exact.into_iter().filter_map(|placed| Some((placed.part, placed.item?))));
         if let ([(_, only)], []) = (&items[..], &below[..]) {
-            return Ok(Some(*only)); // only one part has the path: its entry is taken unchanged
+            return Ok(Merged::Item(Some(*only))); // only one part has the path: its entry is taken unchanged
         }
         if let Some((one, _)) = items.iter().find(|(_, item)| !item.is_dir()) {
             let mut others = items.iter().map(|(part, _)| *part);
@@ -316,8 +400,7 @@ impl Overlay<'_> {
                 other: self.name(other),
             });
         }
-        let tree = self.dir(path, items, below)?;
-        Ok(tree.map(|id| Item { mode: DIRECTORY, id }))
+        Ok(Merged::Dir((items, below)))
     }
 
     fn name(&self, part: usize) -> String {
@@ -344,7 +427,7 @@ impl Overlay<'_> {
     }
 }
 
-fn item(line: &Line<'_>) -> Item {
+fn item_of(line: &Line<'_>) -> Item {
     Item { mode: line.mode, id: line.id }
 }
 

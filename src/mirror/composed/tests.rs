@@ -170,6 +170,48 @@ fn trees_without_end_are_not_looked_through() {
     }
 }
 
+/// As deep as `--max-path-depth` may allow, on the stack of a test's thread.
+#[test]
+fn sources_of_a_thousand_levels_are_filtered_merged_and_searched_for_base_names_and_no_deeper() {
+    const DEEPEST: u32 = 1_000;
+    let limits = Limits { depth: DEEPEST, ..Limits::default() };
+    let world = World::new(limits);
+    let blob = world.mirror.blob(b"x");
+    let deep = |names: &[&str], dirs: u32| {
+        let lines: Vec<_> = names.iter().map(|name| ("100644", name.as_bytes(), blob)).collect();
+        world.mirror.commit(world.mirror.nested(world.mirror.tree(&lines), dirs), &[])
+    };
+    let one_of = |part: Part| Part { sparse: vec!["one".to_owned()], ..part };
+    let parts = |dirs| {
+        let [one, two] = [deep(&["left-out", "one"], dirs), deep(&["two"], dirs)];
+        [one_of(part("first", one, "")), part("second", two, "")]
+    };
+    let revision = world.compose(&parts(DEEPEST - 1), &["**"]).unwrap();
+    let everything = everything();
+    let selection = Selection { rules: Rules { limits, ..everything.rules }, ..everything };
+    let payload = world.composer.objects().payload(revision, &selection).unwrap();
+    let mut paths: Vec<_> = payload.entries.iter().map(|entry| payload.path_of(entry)).collect();
+    paths.sort();
+    let way = "d/".repeat(DEEPEST as usize - 1);
+    assert_eq!(paths, ["one", "two"].map(|name| format!("{way}{name}").into_bytes()));
+
+    let rule = |parts: &[Part], globs: &[&str]| match world.compose(parts, globs) {
+        Err(Error::Refused(refusal)) => refusal.rule,
+        Err(Error::OfSource { source, .. }) => match *source {
+            Error::Refused(refusal) => refusal.rule,
+            other => panic!("{other:?}"),
+        },
+        other => panic!("{other:?}"),
+    };
+    let [filtered, whole] = parts(DEEPEST + 1);
+    let other = part("third", deep(&["three"], DEEPEST + 1), "");
+    let expected = Rule::Depth { limit: DEEPEST };
+    assert_eq!(rule(&[filtered], &[]), expected);
+    assert_eq!(rule(&[whole.clone(), other], &[]), expected);
+    assert_eq!(rule(std::slice::from_ref(&whole), &["**/nothing"]), expected);
+    world.compose(&[whole], &[]).unwrap(); // nothing of it is read
+}
+
 /// On a file system that treats `Jobs` and `jobs` as one name, which was detected when the root was opened.
 #[test]
 fn places_that_a_folding_file_system_would_merge_are_refused_where_it_does() {

@@ -19,7 +19,7 @@ const HAVES_MAX: usize = 16;
 /// What the mirror holds with regard to a wanted tip.
 #[derive(Debug, Default)]
 pub(super) struct LocalState {
-    /// Commits that are present with their tree; the last fetched tip first, then held revisions, newest first.
+    /// Commits that are present with their tree; the last fetched tip first, then kept revisions, newest first.
     pub(super) haves: Vec<ObjectId>,
     /// The shallow boundary for requests: present commits whose parents are absent. In the mirror of a submodule only
     /// that of `haves`, because the remote must not learn what came from another one.
@@ -42,7 +42,7 @@ pub(super) struct Inspection {
     /// The wanted object.
     pub(super) want: ObjectId,
     /// The published revisions, newest first.
-    pub(super) held: Vec<Revision>,
+    pub(super) kept_revisions: Vec<Revision>,
     /// Those of them that the remote may learn.
     pub(super) of_remote: Vec<Revision>,
     pub(super) is_submodule: bool,
@@ -63,10 +63,11 @@ pub(super) fn inspect(
     inspection: Inspection,
     cancel: &CancellationToken,
 ) -> Result<LocalState, Error> {
-    let Inspection { want, held, of_remote, is_submodule, depth, partial, received, settled } = inspection;
+    let Inspection { want, kept_revisions, of_remote, is_submodule, depth, partial, received, settled } =
+        inspection;
     let mut known = LocalState { shallow: layout.shallow(), ..LocalState::default() };
     let mut base = None;
-    for id in layout.tip().into_iter().chain(of_remote.iter().map(|held| held.0)) {
+    for id in layout.tip().into_iter().chain(of_remote.iter().map(|revision| revision.0)) {
         let Ok(commit) = reader.commit(&id) else { continue };
         if known.haves.contains(&id) || known.haves.len() == HAVES_MAX || !reader.has(&commit.tree) {
             continue;
@@ -98,7 +99,7 @@ pub(super) fn inspect(
     let ends = received.unwrap_or_default();
     // Then nothing is cut off, and the history of the last complete tip is whole if garbage collection kept it.
     let is_whole = depth == Depth::Full && !is_cut && ends.is_empty();
-    let settled = settled.filter(|id| is_whole && held.contains(&Revision(*id)));
+    let settled = settled.filter(|id| is_whole && kept_revisions.contains(&Revision(*id)));
     let mut walk = HistoryWalk::new(reader, depth, &ends, cancel).until(settled);
     let history = match walk.of(commit) {
         Ok(history) => history,
@@ -114,7 +115,7 @@ pub(super) fn inspect(
         let mut boundary: BTreeSet<_> = history.boundary.into_iter().collect();
         if !is_whole {
             // Those of the revisions that must stay readable.
-            let others = known.haves.iter().copied().chain(held.iter().map(|held| held.0));
+            let others = known.haves.iter().copied().chain(kept_revisions.iter().map(|revision| revision.0));
             for id in others.collect::<BTreeSet<_>>() {
                 match walk.of(id) {
                     Ok(history) => boundary.extend(history.boundary),
@@ -171,7 +172,7 @@ mod tests {
         let want = fixture.commit(tree, &[large]).0;
         let inspection = Inspection {
             want,
-            held: Vec::new(),
+            kept_revisions: Vec::new(),
             of_remote: Vec::new(),
             is_submodule: false,
             depth: Depth::Full,

@@ -1,6 +1,6 @@
 //! Garbage collection: finds the needed objects, and repacks those in packs that are not worth keeping.
 //!
-//! An object is needed if it is reachable from the held revisions; from any ref; from `HEAD`, the refs, the reflogs or
+//! An object is needed if it is reachable from the kept revisions; from any ref; from `HEAD`, the refs, the reflogs or
 //! the index of any worktree, ours or not (staged objects are in no commit yet); or from a reflog of the repository.
 //! The reflogs of `HEAD` and of the branch `git-sync`, which git-sync fills and expires, do not count: their lines that
 //! name garbage are dropped. All objects of a pack that another git is reusing are needed, too ([`is_reused`]).
@@ -45,7 +45,7 @@ pub(in crate::mirror) fn is_reused(git: &Path, name: &str) -> bool {
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub(in crate::mirror) struct Needs {
     /// Revisions to keep, even if no ref names them.
-    pub(in crate::mirror) held: Vec<ObjectId>,
+    pub(in crate::mirror) kept_revisions: Vec<ObjectId>,
     /// Rewrite everything into one pack.
     pub(in crate::mirror) one_pack: bool,
     /// The number of packs above which small packs are rewritten.
@@ -69,11 +69,11 @@ pub(super) fn repack(job: &Job, needs: &Needs) -> Result<Report, Error> {
     let mut all = Objects::new(ids.chain(loose_objects.iter().map(|(id, _)| *id)).collect());
     let store = Store::open(git).map_err(|source| open_failed(git, source))?;
     let reader = store.reader().map_err(|source| open_failed(git, source))?;
-    for id in &needs.held {
+    for id in &needs.kept_revisions {
         reader.commit(id).map_err(|error| Error::damaged(crate::revision::Revision(*id), error))?;
     }
     let ends: HashSet<ObjectId> = ids_in(&git.join("shallow"))?.into_iter().collect();
-    all.mark_all(&reader, needs.held.iter().copied().chain(roots(git)?), &ends)?;
+    all.mark_all(&reader, needs.kept_revisions.iter().copied().chain(roots(git)?), &ends)?;
     for (_, entries) in packs.iter().filter(|(name, _)| is_reused(git, name)) {
         all.mark_all(&reader, entries.iter().map(|entry| entry.id), &ends)?;
     }

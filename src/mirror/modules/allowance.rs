@@ -4,13 +4,14 @@
 //! stored separately. So they are counted before they are fetched, and the first submodule that exceeds a limit is
 //! refused. What is below a commit is the same at each of its paths, so in a first pass each commit is fetched for one
 //! of them and only counted for the others: a repository that contains itself twice is refused after one fetch for each
-//! level, and not after a thousand, which may take longer than an attempt.
+//! level, and not after a thousand, which may take longer than an attempt. The second pass fetches the others, and
+//! looks at nothing again that the first has fetched.
 
 use std::collections::BTreeMap;
 
 use crate::mirror::Options;
 use crate::payload::{Limits, Rule};
-use crate::revision::ObjectId;
+use crate::revision::{ObjectId, Revision};
 
 /// The deepest nesting of submodules.
 pub(super) const NESTED_MAX: usize = 16;
@@ -22,26 +23,60 @@ pub(super) const COUNT_MAX: usize = 1_000;
 /// it is not known which entries will be selected.
 const FETCHED_PER_SELECTED: u64 = 8;
 
+/// A submodule that was fetched.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Fetched {
+    /// Its commit. What the tree names may be a tag of it.
+    pub(super) commit: Revision,
+    /// Bytes of its mirror's packs, garbage included.
+    pub(super) bytes: u64,
+    /// Entries of its tree.
+    pub(super) entries: u64,
+}
+
+/// What submodules use.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+struct Usage {
+    /// The number of them that were found.
+    declared: usize,
+    /// Bytes of the packs of those that were fetched, garbage included.
+    bytes: u64,
+    /// Entries of their trees.
+    entries: u64,
+}
+
+/// Where a submodule is: its number among the submodules of the repository that contains it, after the numbers of those
+/// that it is in. Unlike its path it is short whatever an author writes.
+type Place = Vec<usize>;
+
+/// A submodule that was left.
+#[derive(Debug)]
+struct Known {
+    /// The submodule itself.
+    own: Option<Fetched>,
+    /// What it uses with all submodules in it, without its own declaration.
+    usage: Usage,
+    /// Nothing in it was skipped.
+    is_whole: bool,
+}
+
 /// What the submodules of one revision have used so far, and their limits.
 #[derive(Debug)]
 pub(in crate::mirror) struct Allowance {
     limits: Limits,
     /// The most bytes that all mirrors may have together (`--max-mirror-bytes`).
     max_bytes: u64,
-    /// Submodules found so far.
-    declared: usize,
+    usage: Usage,
     /// The number of submodules below each commit that was left, on all levels.
     below: BTreeMap<ObjectId, usize>,
+    /// The submodules that were left, in this pass or in the one before.
+    known: BTreeMap<Place, Known>,
     /// Each commit is fetched only once.
     is_first_pass: bool,
-    /// A submodule was counted without being fetched.
-    has_skipped: bool,
-    /// Bytes of their mirrors' packs, garbage included.
-    bytes: u64,
-    /// A submodule was refused because of those bytes.
+    /// The number of submodules that the first pass counted without entering them.
+    skipped: usize,
+    /// A submodule was refused because of the bytes.
     is_spent: bool,
-    /// Entries of their trees.
-    entries: u64,
     /// The submodules that are currently entered, outermost first.
     levels: Vec<Level>,
 }
@@ -49,10 +84,16 @@ pub(in crate::mirror) struct Allowance {
 /// A submodule that is entered.
 #[derive(Debug)]
 struct Level {
+    /// Its number among the submodules of the repository that contains it.
+    number: usize,
     /// The number of components of its path.
     components: u32,
-    /// The number of submodules that were found before it was entered.
-    declared: usize,
+    /// What was used before it was entered.
+    usage: Usage,
+    /// The number of submodules that were skipped before it was entered.
+    skipped: usize,
+    /// The submodule itself, once it is fetched.
+    own: Option<Fetched>,
 }
 
 impl Allowance {
@@ -63,13 +104,12 @@ impl Allowance {
         Self {
             limits,
             max_bytes,
-            declared: 0,
+            usage: Usage::default(),
             below: BTreeMap::new(),
+            known: BTreeMap::new(),
             is_first_pass: false,
-            has_skipped: false,
-            bytes: 0,
+            skipped: 0,
             is_spent: false,
-            entries: 0,
             levels: Vec::new(),
         }
     }
@@ -79,19 +119,45 @@ impl Allowance {
         Self { is_first_pass: true, ..Self::of(options) }
     }
 
-    /// Returns true if the first pass left out a submodule, so that a second one is needed.
-    pub(super) fn has_skipped(&self) -> bool {
-        self.has_skipped
+    /// The same for the second pass, after the first.
+    pub(super) fn of_second_pass(options: &Options, first: Self) -> Self {
+        Self { known: first.known, ..Self::of(options) }
     }
 
-    /// Returns true if the first pass has fetched the commit for another path. What is below it is counted again.
-    pub(super) fn skip(&mut self, commit: ObjectId) -> Result<bool, Rule> {
-        let Some(below) = self.below.get(&commit).copied().filter(|_| self.is_first_pass) else {
-            return Ok(false);
+    /// Returns true if the first pass left out a submodule, so that a second one is needed.
+    pub(super) fn has_skipped(&self) -> bool {
+        self.skipped > 0
+    }
+
+    /// Returns true if a submodule need not be entered: in the first pass if its commit was fetched for another path,
+    /// in the second if the first has fetched it at this path with everything in it. What is below it is counted.
+    /// `number` is its place among the submodules of the repository that contains it.
+    pub(super) fn skip(&mut self, number: usize, commit: ObjectId) -> Result<bool, Rule> {
+        let Usage { declared, bytes, entries } = if self.is_first_pass {
+            let Some(&declared) = self.below.get(&commit) else { return Ok(false) };
+            self.skipped += 1;
+            Usage { declared, ..Usage::default() }
+        } else {
+            let mut place = self.place();
+            place.push(number);
+            match self.known.get(&place) {
+                Some(Known { usage, is_whole: true, .. }) => *usage,
+                _ => return Ok(false),
+            }
         };
-        self.has_skipped = true;
-        self.count(below)?;
+        self.count(declared)?;
+        self.add(bytes, entries)?;
         Ok(true)
+    }
+
+    /// The place of the submodule that was entered last.
+    fn place(&self) -> Place {
+        self.levels.iter().map(|level| level.number).collect()
+    }
+
+    /// The submodule that was entered last, if the first pass has fetched it at this path.
+    pub(super) fn fetched_before(&self) -> Option<Fetched> {
+        self.known.get(&self.place())?.own
     }
 
     /// Counts the submodules that were found in a tree, before they are entered.
@@ -104,18 +170,20 @@ impl Allowance {
     }
 
     fn count(&mut self, more: usize) -> Result<(), Rule> {
-        self.declared += more; // no overflow: each time at most as many as `.gitmodules` or the limit allows
+        self.usage.declared += more; // no overflow: each time at most as many as `.gitmodules` or the limit allows
         let count = COUNT_MAX.min(usize::try_from(self.limits.entries).unwrap_or(usize::MAX));
-        if self.declared > count {
+        if self.usage.declared > count {
             return Err(too_many(format!("the revision has more than {count} submodules")));
         }
         Ok(())
     }
 
-    /// Enters a submodule, which will be fetched.
-    pub(super) fn enter(&mut self, path: &str) -> Result<(), Rule> {
+    /// Enters a submodule, which will be fetched if it was not before. `number` is its place among the submodules of
+    /// the repository that contains it.
+    pub(super) fn enter(&mut self, number: usize, path: &str) -> Result<(), Rule> {
         let components = path.split('/').count() as u32; // fits: `.gitmodules` has one megabyte at most
-        self.levels.push(Level { components, declared: self.declared });
+        let Self { usage, skipped, .. } = *self;
+        self.levels.push(Level { number, components, usage, skipped, own: None });
         // `>=`, because the content of the submodule is one level deeper.
         if self.levels.iter().map(|level| level.components).sum::<u32>() >= self.limits.depth {
             return Err(Rule::Depth { limit: self.limits.depth });
@@ -125,14 +193,20 @@ impl Allowance {
 
     /// Leaves a submodule after it was fetched with all its own submodules.
     pub(super) fn leave(&mut self, commit: ObjectId) {
-        if let Some(level) = self.levels.pop() {
-            self.below.insert(commit, self.declared - level.declared);
-        }
+        let place = self.place();
+        let Some(Level { usage: before, skipped, own, .. }) = self.levels.pop() else { return };
+        let usage = Usage {
+            declared: self.usage.declared - before.declared,
+            bytes: self.usage.bytes - before.bytes,
+            entries: self.usage.entries - before.entries,
+        };
+        self.below.insert(commit, usage.declared);
+        self.known.insert(place, Known { own, usage, is_whole: self.skipped == skipped });
     }
 
     /// The most bytes that the next submodule's fetch may receive; `usual` is the limit of any fetch.
     pub(super) fn fetch_bytes(&self, usual: u64) -> u64 {
-        usual.min(self.max_bytes.saturating_sub(self.bytes))
+        usual.min(self.max_bytes.saturating_sub(self.usage.bytes))
     }
 
     /// Returns true if a submodule was refused because no bytes are left for it.
@@ -147,14 +221,21 @@ impl Allowance {
         too_many(format!("with it all submodules have more than {limit} bytes (--max-mirror-bytes)"))
     }
 
-    /// Adds the size of a fetched submodule, without its own submodules.
-    pub(super) fn take(&mut self, bytes: u64, entries: u64) -> Result<(), Rule> {
-        self.bytes = self.bytes.saturating_add(bytes);
-        self.entries = self.entries.saturating_add(entries);
-        if self.bytes > self.max_bytes {
+    /// Adds the size of the submodule that was entered last, without its own submodules.
+    pub(super) fn take(&mut self, fetched: Fetched) -> Result<(), Rule> {
+        if let Some(level) = self.levels.last_mut() {
+            level.own = Some(fetched);
+        }
+        self.add(fetched.bytes, fetched.entries)
+    }
+
+    fn add(&mut self, bytes: u64, entries: u64) -> Result<(), Rule> {
+        self.usage.bytes = self.usage.bytes.saturating_add(bytes);
+        self.usage.entries = self.usage.entries.saturating_add(entries);
+        if self.usage.bytes > self.max_bytes {
             return Err(self.spent());
         }
-        if self.entries > self.limits.entries.saturating_mul(FETCHED_PER_SELECTED) {
+        if self.usage.entries > self.limits.entries.saturating_mul(FETCHED_PER_SELECTED) {
             return Err(Rule::Entries { limit: self.limits.entries });
         }
         Ok(())
@@ -186,54 +267,97 @@ mod tests {
         assert!(few.declare(10).is_ok() && few.declare(1).is_err());
     }
 
-    /// Goes through commits each of which contains the one below it twice. Returns the number of fetches.
-    fn go_through(allowance: &mut Allowance, height: u8) -> Result<usize, Rule> {
+    fn fetched(bytes: u64, entries: u64) -> Fetched {
+        Fetched { commit: Revision(ObjectId([0; 20])), bytes, entries }
+    }
+
+    /// Goes through commits each of which contains the one below it twice, `a` and `b`, and appends the paths that are
+    /// fetched.
+    fn go_through(
+        allowance: &mut Allowance,
+        height: u8,
+        at: &str,
+        fetched_paths: &mut Vec<String>,
+    ) -> Result<(), Rule> {
         if height == 0 {
-            return Ok(0);
+            return Ok(());
         }
         let inner = ObjectId([height - 1; 20]);
-        let mut fetched = 0;
         allowance.declare(2)?;
-        for path in ["a", "b"] {
-            if allowance.skip(inner)? {
+        for (number, name) in ["a", "b"].into_iter().enumerate() {
+            if allowance.skip(number, inner)? {
                 continue;
             }
-            allowance.enter(path)?;
-            fetched += 1 + go_through(allowance, height - 1)?;
+            let path = format!("{at}/{name}");
+            allowance.enter(number, name)?;
+            let before = allowance.fetched_before();
+            if before.is_none() {
+                fetched_paths.push(path.clone());
+            }
+            allowance.take(before.unwrap_or(fetched(10, 1)))?;
+            go_through(allowance, height - 1, &path, fetched_paths)?;
             allowance.leave(inner);
         }
-        Ok(fetched)
+        Ok(())
     }
 
     #[test]
-    fn the_first_pass_counts_a_commit_at_each_path_and_fetches_it_once() {
+    fn the_first_pass_counts_a_commit_at_each_path_and_fetches_it_once_and_the_second_fetches_the_others() {
         let options = Options::new("/nowhere", Ref::Head, wire::Options::new("/nowhere"));
+        let pass = |allowance: &mut Allowance, height| {
+            let mut paths = Vec::new();
+            go_through(allowance, height, "", &mut paths).map(|()| paths)
+        };
         let mut first = Allowance::of_first_pass(&options);
-        assert_eq!(go_through(&mut first, 8), Ok(8));
-        assert_eq!((first.declared, first.has_skipped()), (510, true));
-        let mut second = Allowance::of(&options);
-        assert_eq!(go_through(&mut second, 8), Ok(510));
-        assert_eq!((second.declared, second.has_skipped()), (510, false));
+        let mut paths = pass(&mut first, 8).unwrap();
+        assert_eq!((paths.len(), paths[7].as_str()), (8, "/a/a/a/a/a/a/a/a"));
+        assert_eq!((first.usage.declared, first.has_skipped()), (510, true));
+        let mut second = Allowance::of_second_pass(&options, first);
+        paths.extend(pass(&mut second, 8).unwrap());
+        assert_eq!(second.usage, Usage { declared: 510, bytes: 5_100, entries: 510 });
+        assert!(!second.has_skipped());
+        assert_eq!(paths.len(), 510);
+        paths.sort();
+        paths.dedup();
+        assert_eq!(paths.len(), 510, "none is fetched twice");
+        // Nothing in it was skipped, so all of it is passed over, and counted.
+        let mut third = Allowance::of_second_pass(&options, second);
+        assert_eq!(pass(&mut third, 8), Ok(Vec::new()));
+        assert_eq!(third.usage, Usage { declared: 510, bytes: 5_100, entries: 510 });
         for height in [9, 15] {
-            let refused = go_through(&mut Allowance::of_first_pass(&options), height).unwrap_err();
+            let refused = pass(&mut Allowance::of_first_pass(&options), height).unwrap_err();
             assert!(refused.to_string().contains("more than 1000 submodules"), "{refused}");
         }
     }
 
     #[test]
+    fn what_the_second_pass_fetches_is_limited_together_with_what_the_first_has_fetched() {
+        let mut options = Options::new("/nowhere", Ref::Head, wire::Options::new("/nowhere"));
+        options.max_bytes = 50;
+        let mut first = Allowance::of_first_pass(&options);
+        go_through(&mut first, 2, "", &mut Vec::new()).unwrap();
+        assert_eq!(first.usage.bytes, 20);
+        let mut second = Allowance::of_second_pass(&options, first);
+        let mut paths = Vec::new();
+        let refused = go_through(&mut second, 2, "", &mut paths).unwrap_err();
+        assert!(refused.to_string().contains("--max-mirror-bytes") && second.is_spent(), "{refused}");
+        assert_eq!(paths, ["/a/b", "/b", "/b/a", "/b/b"], "six of ten bytes each");
+    }
+
+    #[test]
     fn depth_bytes_and_entries_are_those_of_the_revision() {
         let mut deep = allowance(|options| options.modules.limits.depth = 5);
-        assert!(deep.enter("a/b").is_ok());
-        assert_eq!(deep.enter("c/d/e"), Err(Rule::Depth { limit: 5 }));
+        assert!(deep.enter(0, "a/b").is_ok());
+        assert_eq!(deep.enter(0, "c/d/e"), Err(Rule::Depth { limit: 5 }));
         let mut nested = allowance(|_| {});
-        let levels = (0..).take_while(|_| nested.declare(1).is_ok() && nested.enter("x").is_ok()).count();
+        let levels = (0..).take_while(|_| nested.declare(1).is_ok() && nested.enter(0, "x").is_ok()).count();
         assert_eq!(levels, NESTED_MAX);
         let mut small = allowance(|options| options.max_bytes = 100);
-        assert!(small.take(60, 0).is_ok());
+        assert!(small.take(fetched(60, 0)).is_ok());
         assert_eq!((small.fetch_bytes(1_000), small.fetch_bytes(10)), (40, 10));
-        assert!(small.take(60, 0).unwrap_err().to_string().contains("--max-mirror-bytes"));
+        assert!(small.take(fetched(60, 0)).unwrap_err().to_string().contains("--max-mirror-bytes"));
         let mut many = allowance(|options| options.modules.limits.entries = 10);
-        assert!(many.take(0, 80).is_ok());
-        assert_eq!(many.take(0, 1), Err(Rule::Entries { limit: 10 }));
+        assert!(many.take(fetched(0, 80)).is_ok());
+        assert_eq!(many.take(fetched(0, 1)), Err(Rule::Entries { limit: 10 }));
     }
 }

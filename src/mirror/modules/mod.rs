@@ -39,7 +39,7 @@ use crate::revision::{ObjectId, Ref, Revision};
 use crate::sha256::{hex, sha256};
 
 pub use address::Hosts;
-use allowance::Allowance;
+use allowance::{Allowance, Fetched};
 pub use depth::Submodules;
 use dirs::entries;
 pub(super) use dirs::{DIR, object_dirs};
@@ -85,17 +85,17 @@ pub(super) type Children = BTreeMap<String, Child>;
 
 /// The published revisions of a repository, newest first.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Held<'a> {
+pub(super) struct KeptRevisions<'a> {
     /// All of them. They must stay readable.
     pub(super) all: &'a [Revision],
     /// Those that belong to the remote that is fetched from now, which it may therefore learn.
     pub(super) of_remote: &'a [Revision],
 }
 
-impl<'a> Held<'a> {
+impl<'a> KeptRevisions<'a> {
     /// Revisions that all belong to the remote.
-    pub(super) fn of_one_remote(held: &'a [Revision]) -> Self {
-        Self { all: held, of_remote: held }
+    pub(super) fn of_one_remote(kept: &'a [Revision]) -> Self {
+        Self { all: kept, of_remote: kept }
     }
 }
 
@@ -109,20 +109,20 @@ impl Mirror {
     pub(super) async fn fetch_modules_without_garbage(
         &mut self,
         revision: Revision,
-        held: Held<'_>,
+        kept: KeptRevisions<'_>,
     ) -> Result<(), Error> {
         loop {
             let mut allowance = Allowance::of_first_pass(&self.options);
-            let mut fetched = self.fetch_modules(revision, held, &mut allowance).await;
+            let mut fetched = self.fetch_modules(revision, kept, &mut allowance).await;
             if fetched.is_ok() && allowance.has_skipped() {
-                allowance = Allowance::of(&self.options);
-                fetched = self.fetch_modules(revision, held, &mut allowance).await;
+                allowance = Allowance::of_second_pass(&self.options, allowance);
+                fetched = self.fetch_modules(revision, kept, &mut allowance).await;
             }
             if fetched.is_ok() || !allowance.is_spent() {
                 return fetched;
             }
             // What the revision needs stays, and is not fetched again. So there is less garbage each time.
-            match self.collect_in_modules(revision, held.all).await {
+            match self.collect_in_modules(revision, kept.all).await {
                 Ok(Freed { any: true, .. }) => {}
                 Ok(Freed { in_use: true, .. }) => {
                     return Err(Error::GarbageInUse { limit: self.options.max_bytes });
@@ -140,16 +140,16 @@ impl Mirror {
     fn fetch_modules<'a>(
         &'a mut self,
         revision: Revision,
-        held: Held<'a>,
+        kept: KeptRevisions<'a>,
         allowance: &'a mut Allowance,
     ) -> Fetching<'a> {
-        Box::pin(self.fetch_modules_of(revision, held, allowance))
+        Box::pin(self.fetch_modules_of(revision, kept, allowance))
     }
 
     async fn fetch_modules_of(
         &mut self,
         revision: Revision,
-        held: Held<'_>,
+        kept: KeptRevisions<'_>,
         allowance: &mut Allowance,
     ) -> Result<(), Error> {
         if self.options.modules.submodules == Submodules::Off {
@@ -157,7 +157,7 @@ impl Mirror {
         }
         self.fill_lists(revision).await?;
         let links = self.links_of(revision).await?;
-        let before = self.links_of_readable(held.all).await?;
+        let before = self.links_of_readable(kept.all).await?;
         // Any number of earlier revisions may have been fetched but never published, each with other submodules. Their
         // mirrors are removed here.
         self.forget_modules_but(links.iter().chain(before.iter().map(|(_, old)| old))).await;
@@ -165,34 +165,34 @@ impl Mirror {
         if let Some(last) = links.last() {
             allowance.declare(links.len()).map_err(|rule| refuse(last, rule))?;
         }
-        for link in links {
+        for (number, link) in links.into_iter().enumerate() {
             let url =
                 self.address(&link).map_err(|why| refuse(&link, Rule::Submodule { why: why.to_string() }))?;
-            if allowance.skip(link.commit).map_err(|rule| refuse(&link, rule))? {
+            if allowance.skip(number, link.commit).map_err(|rule| refuse(&link, rule))? {
                 continue;
             }
-            // In the order of `held`: newest first.
+            // In the order of `kept`: newest first.
             let same = before.iter().filter(|(_, old)| old.name == link.name);
             let is_of_remote = |(of, old): &&(Revision, Link)| {
-                held.of_remote.contains(of) && self.address(old).is_ok_and(|address| address == url)
+                kept.of_remote.contains(of) && self.address(old).is_ok_and(|address| address == url)
             };
             let all: Vec<_> = same.clone().map(|(_, old)| Revision(old.commit)).collect();
             let of_remote: Vec<_> = same.filter(is_of_remote).map(|(_, old)| Revision(old.commit)).collect();
-            let held = Held { all: &all, of_remote: &of_remote };
+            let kept = KeptRevisions { all: &all, of_remote: &of_remote };
             let tip = Tip { name: None, object: link.commit, peeled: Some(link.commit) };
-            allowance.enter(&link.path).map_err(|rule| refuse(&link, rule))?;
+            allowance.enter(number, &link.path).map_err(|rule| refuse(&link, rule))?;
             let child = self.child(&link.name, &url, link.commit).await?;
             let received_before = child.received_bytes();
             let usual = child.options.wire.max_fetch_bytes;
-            // An argument, not an option of the mirror: the mirror outlives a fetch whose future is dropped.
-            let measured = match child.fetch_own(&tip, held, allowance.fetch_bytes(usual)).await {
-                Ok(commit) => child.measure(commit).await.map(|(bytes, entries)| (commit, bytes, entries)),
-                Err(error) => Err(error),
+            let fetched = match allowance.fetched_before() {
+                Some(before) => Ok(before), // only of the submodules in it some are missing
+                // An argument, not an option of the mirror: the mirror outlives a fetch whose future is dropped.
+                None => child.fetch_measured(&tip, kept, allowance.fetch_bytes(usual)).await,
             };
             let in_module = |error| module_error(revision, &link.path, &url, error);
-            let done = match measured {
-                Ok((commit, bytes, entries)) => match allowance.take(bytes, entries) {
-                    Ok(()) => child.fetch_modules(commit, held, allowance).await.map_err(in_module),
+            let done = match fetched {
+                Ok(fetched) => match allowance.take(fetched) {
+                    Ok(()) => child.fetch_modules(fetched.commit, kept, allowance).await.map_err(in_module),
                     Err(rule) => Err(refuse(&link, rule)),
                 },
                 Err(Error::FetchBytes { limit }) if limit < usual => Err(refuse(&link, allowance.spent())),
@@ -206,9 +206,15 @@ impl Mirror {
         Ok(())
     }
 
-    /// Returns the bytes of the mirror's packs, and the number of entries below a commit's tree. The number is 0 if
-    /// there are too many trees to count; building the payload detects that.
-    async fn measure(&self, commit: Revision) -> Result<(u64, u64), Error> {
+    /// Fetches a submodule without those in it, and returns its size. The number of entries is 0 if there are too many
+    /// trees to count; building the payload detects that.
+    async fn fetch_measured(
+        &mut self,
+        tip: &Tip,
+        kept: KeptRevisions<'_>,
+        max_bytes: u64,
+    ) -> Result<Fetched, Error> {
+        let commit = self.fetch_own(tip, kept, max_bytes).await?;
         let layout = Arc::clone(&self.layout);
         let shared = Arc::clone(&self.shared);
         let cancel = CancellationToken::new();
@@ -218,19 +224,19 @@ impl Mirror {
             let reader = store.objects()?;
             let tree = reader.commit(&commit.0).map_err(|error| Error::damaged(commit, error))?.tree;
             let entries = crate::mirror::tree::count(&reader, commit, &tree, &cancel)?;
-            Ok((layout.bytes()?, entries.unwrap_or(0)))
+            Ok(Fetched { commit, bytes: layout.bytes()?, entries: entries.unwrap_or(0) })
         })
         .await
     }
 
     /// Collects garbage in the open mirrors of the submodules of `revision`, which is not published yet, and of the
-    /// `held` revisions.
+    /// `kept` revisions.
     pub(super) async fn collect_in_modules(
         &mut self,
         revision: Revision,
-        held: &[Revision],
+        kept: &[Revision],
     ) -> Result<Freed, Error> {
-        let needed = by_mirror(self.links_of_readable(&[&[revision], held].concat()).await?);
+        let needed = by_mirror(self.links_of_readable(&[&[revision], kept].concat()).await?);
         // They are moved to the other thread. If this future is dropped or fails, they are opened again later.
         let mut children = std::mem::take(&mut self.children);
         let (children, freed) = super::blocking::blocking(move || {
@@ -242,9 +248,9 @@ impl Mirror {
         Ok(freed)
     }
 
-    /// Removes the mirrors of submodules that none of the `held` revisions has, after a revision was refused.
-    pub(super) async fn forget_modules(&mut self, held: &[Revision]) {
-        let Ok(links) = self.links_of_readable(held).await else { return };
+    /// Removes the mirrors of submodules that none of the `kept` revisions has, after a revision was refused.
+    pub(super) async fn forget_modules(&mut self, kept: &[Revision]) {
+        let Ok(links) = self.links_of_readable(kept).await else { return };
         self.forget_modules_but(links.iter().map(|(_, link)| link)).await;
     }
 
@@ -261,9 +267,9 @@ impl Mirror {
         }
     }
 
-    /// Collects garbage in the mirrors of the submodules of the `held` revisions, and removes the mirrors of others.
-    pub(super) fn keep_modules(&mut self, held: &[Revision]) -> Result<(), Error> {
-        let needed = self.modules_of(held)?;
+    /// Collects garbage in the mirrors of the submodules of the `kept` revisions, and removes the mirrors of others.
+    pub(super) fn keep_modules(&mut self, kept: &[Revision]) -> Result<(), Error> {
+        let needed = self.modules_of(kept)?;
         for (key, commits) in &needed {
             if let Some(child) = self.children.get_mut(key) {
                 child.mirror.housekeep(commits)?;
@@ -284,13 +290,13 @@ impl Mirror {
         Ok(free_space(&mut self.children, &needed)?.and(Freed { any: removed, in_use: false }))
     }
 
-    /// The submodules of the `held` revisions, by the directory name of their mirror, with the commits that each must
+    /// The submodules of the `kept` revisions, by the directory name of their mirror, with the commits that each must
     /// hold.
-    fn modules_of(&self, held: &[Revision]) -> Result<BTreeMap<String, Vec<Revision>>, Error> {
+    fn modules_of(&self, kept: &[Revision]) -> Result<BTreeMap<String, Vec<Revision>>, Error> {
         if self.options.modules.submodules == Submodules::Off {
             return Ok(BTreeMap::new());
         }
-        Ok(by_mirror(readable_links(&self.shared.store()?, held)))
+        Ok(by_mirror(readable_links(&self.shared.store()?, kept)))
     }
 
     /// Removes the mirrors of other submodules. Returns true if any was removed.

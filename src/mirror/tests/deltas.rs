@@ -73,11 +73,8 @@ fn trees_that_are_deeper_than_is_compared_need_the_whole_payload() {
     let mut selection = everything();
     selection.rules.limits.depth = 1_000;
     let old = fixture.objects().payload(fixture.commit_of(&model(&[("a", "b")])), &selection).unwrap();
-    let mut tree = fixture.tree(&[("100644", b"f", fixture.blob(b"x"))]);
-    for _ in 0..300 {
-        tree = fixture.tree(&[("40000", b"d", tree)]);
-    }
-    let deep = fixture.commit(tree, &[]);
+    let bottom = fixture.tree(&[("100644", b"f", fixture.blob(b"x"))]);
+    let deep = fixture.commit(fixture.nested(bottom, 300), &[]);
     assert!(fixture.objects().delta(base(&old), deep, &selection).unwrap().is_none());
     assert_eq!(fixture.objects().payload(deep, &selection).unwrap().entries.len(), 1);
 }

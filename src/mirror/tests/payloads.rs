@@ -1,6 +1,6 @@
 //! Reading payloads: what they contain, and what is refused.
 
-use super::{base, model, refused};
+use super::{DEEPEST, base, model, refused};
 use crate::mirror::fixture::{Fixture, Plain, everything};
 use crate::mirror::{Error, Selection};
 use crate::payload::{Kind, Rule};
@@ -77,19 +77,14 @@ fn trees_may_nest_deeper_than_a_stack_and_are_refused_by_their_depth() {
     assert_eq!(rule, Rule::Depth { limit: 128 });
 }
 
-/// The greatest `--max-path-depth`, and git-sync's default.
-const DEEPEST: u32 = 1_000;
-
 #[test]
 fn a_thousand_levels_that_are_not_selected_are_walked_and_no_more() {
     let fixture = Fixture::new();
     let mut selection = Selection { sparse: Some("top\n".into()), ..everything() };
     selection.rules.limits.depth = DEEPEST;
     let payload = |levels: u32| {
-        let mut tree = fixture.tree(&[("100644", b"deep", fixture.blob(b"x"))]);
-        for _ in 1..levels {
-            tree = fixture.tree(&[("40000", b"d", tree)]);
-        }
+        let bottom = fixture.tree(&[("100644", b"deep", fixture.blob(b"x"))]);
+        let tree = fixture.nested(bottom, levels - 1);
         let top = fixture.tree(&[("40000", b"d", tree), ("100644", b"top", fixture.blob(b"y"))]);
         fixture.objects().payload(fixture.commit(top, &[]), &selection)
     };

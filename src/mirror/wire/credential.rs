@@ -1,11 +1,11 @@
 //! Selects the credential for a URL. A credential is sent only to the origin (scheme, host and port) it was given for,
-//! and its secret is read from its source again for every use.
+//! and a secret in a file is read again for every use.
 
 use std::fmt;
 
 use url::Url;
 
-use crate::secret::{self, Secret, Source, redact, shown_user};
+use crate::secret::{self, Secret, SecretFrom, redact, shown_user};
 
 use super::Error;
 
@@ -20,7 +20,7 @@ pub struct Credential {
     /// The user name; not needed for a token.
     pub username: Option<String>,
     /// The password or token.
-    pub password: Source,
+    pub password: SecretFrom,
 }
 
 impl fmt::Debug for Credential {
@@ -35,12 +35,12 @@ impl fmt::Debug for Credential {
 
 /// The credentials of one remote, with their URLs parsed.
 #[derive(Clone)]
-pub(super) struct Credentials(Vec<(Url, String, Source)>);
+pub(super) struct Credentials(Vec<(Url, String, SecretFrom)>);
 
 impl fmt::Debug for Credentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let shown = |(url, username, source): &(Url, String, Source)| {
-            (redact(url.as_str()), shown_user(username).to_owned(), source.clone())
+        let shown = |(url, username, from): &(Url, String, SecretFrom)| {
+            (redact(url.as_str()), shown_user(username).to_owned(), from.clone())
         };
         f.debug_list().entries(self.0.iter().map(shown)).finish()
     }
@@ -74,15 +74,15 @@ impl Credentials {
             all.push((url, username, credential.password.clone()));
         }
         if let Some((username, password)) = userinfo {
-            all.push((own, username, Source::Value(password)));
+            all.push((own, username, SecretFrom::Value(password)));
         }
         Ok(Self(all))
     }
 
     /// Returns the credential for a URL: of those for the same origin, the one with the longest matching path prefix,
     /// and the first of several such ones.
-    pub(super) fn choose(&self, url: &Url) -> Option<(&str, &Source)> {
-        let mut best: Option<(usize, &str, &Source)> = None;
+    pub(super) fn choose(&self, url: &Url) -> Option<(&str, &SecretFrom)> {
+        let mut best: Option<(usize, &str, &SecretFrom)> = None;
         for (given, username, password) in &self.0 {
             let path = given.path().trim_end_matches('/');
             let rest = url.path().strip_prefix(path);
@@ -104,7 +104,7 @@ mod tests {
         Credential {
             url: url.map(str::to_owned),
             username: (!username.is_empty()).then(|| username.to_owned()),
-            password: Source::Value(Secret::new("pw")),
+            password: SecretFrom::Value(Secret::new("pw")),
         }
     }
 

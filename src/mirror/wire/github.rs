@@ -10,7 +10,7 @@ use rustls::pki_types::pem::PemObject;
 use serde::{Deserialize, Serialize};
 use url::Url;
 
-use crate::secret::{Secret, Source};
+use crate::secret::{Secret, SecretFrom};
 
 /// How many seconds in the past the App's token is dated, and in how many seconds it expires. By its own clock GitHub
 /// refuses a token that was issued in the future or is valid for more than ten minutes, so the clocks may differ by a
@@ -28,7 +28,7 @@ pub struct App {
     /// The installation's id.
     pub installation: u64,
     /// The App's private key, in PEM.
-    pub key: Source,
+    pub key: SecretFrom,
 }
 
 impl App {

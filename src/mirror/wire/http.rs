@@ -17,7 +17,7 @@ use url::Url;
 
 use crate::retry;
 use crate::revision::Ref;
-use crate::secret::{self, Secret, Source, redact};
+use crate::secret::{self, Secret, SecretFrom, redact};
 use crate::tls;
 
 use super::cookies;
@@ -328,9 +328,9 @@ impl Http {
         }
     }
 
-    /// The user name and password for the URL. The secret is read from its source for every request.
+    /// The user name and password for the URL. The secret is read for every request.
     async fn credential(&mut self, url: &Url) -> Result<Option<(String, Secret)>, Error> {
-        let Some((username, source)) = self.credentials.choose(url) else {
+        let Some((username, from)) = self.credentials.choose(url) else {
             // Requests go only to the remote's own origin, so the issued credential may be sent.
             let Some(issuer) = &mut self.issuer else { return Ok(None) };
             let issued = issuer.credential().await;
@@ -338,12 +338,12 @@ impl Http {
                 .map(Some)
                 .map_err(|source| Error::Issuer { remote: self.name.clone(), source: Box::new(source) });
         };
-        let password = self.secret(source.clone()).await?;
+        let password = self.secret(from.clone()).await?;
         Ok(Some((username.to_owned(), password)))
     }
 
-    async fn secret(&self, source: Source) -> Result<Secret, Error> {
-        source.now(self.options.timeouts.idle).await.map_err(|source| self.unread(source))
+    async fn secret(&self, from: SecretFrom) -> Result<Secret, Error> {
+        from.now(self.options.timeouts.idle).await.map_err(|source| self.unread(source))
     }
 
     /// The `Cookie` header for the URL, and the value of every cookie in the file, for redaction. The file is read

@@ -69,8 +69,8 @@ pub(super) fn pack(
 
 /// The commits that the receiver has, and where history ends on either side.
 struct PeerHistory {
-    /// Commits reachable from `haves` down to the boundary.
-    held: HashSet<Oid>,
+    /// The commits that the receiver has: those reachable from `haves` down to the boundary.
+    present: HashSet<Oid>,
     /// The boundary that the request names.
     boundary: HashSet<Oid>,
     /// The boundary of the repository itself, if it is shallow.
@@ -82,22 +82,22 @@ impl PeerHistory {
         let boundary: HashSet<Oid> = request.shallow.iter().map(to_oid).collect();
         let own = fs_err::read_to_string(store.repository().commondir().join("shallow")).unwrap_or_default();
         let own_boundary = own.lines().filter_map(|line| Oid::from_str(line.trim()).ok()).collect();
-        let held: HashSet<Oid> = request.haves.iter().map(to_oid).collect();
-        let mut left: Vec<Oid> = held.iter().copied().collect();
-        let mut history = Self { held, boundary, own_boundary };
+        let present: HashSet<Oid> = request.haves.iter().map(to_oid).collect();
+        let mut left: Vec<Oid> = present.iter().copied().collect();
+        let mut history = Self { present, boundary, own_boundary };
         while let Some(id) = left.pop() {
             let parents = match history.parents(store, id) {
                 Ok(parents) => parents,
                 // The receiver has a commit that this repository does not: it is ignored.
                 Err(error) if error.code() == ErrorCode::NotFound => {
-                    history.held.remove(&id);
+                    history.present.remove(&id);
                     continue;
                 }
                 Err(error) => return Err(error),
             };
             if !history.boundary.contains(&id) {
-                left.extend(parents.into_iter().filter(|parent| history.held.insert(*parent)));
-                check_count(history.held.len())?;
+                left.extend(parents.into_iter().filter(|parent| history.present.insert(*parent)));
+                check_count(history.present.len())?;
             }
         }
         Ok(history)
@@ -128,11 +128,11 @@ impl PeerHistory {
             starts.into_iter().filter(|id| queued.insert(*id)).map(|id| (id, 1)).collect();
         let mut chosen = Vec::new();
         while let Some((id, depth)) = queue.pop_front() {
-            if !moves && self.held.contains(&id) {
+            if !moves && self.present.contains(&id) {
                 continue;
             }
             let parents = self.parents(store, id)?;
-            if !self.held.contains(&id) {
+            if !self.present.contains(&id) {
                 chosen.push(id);
             }
             let was_boundary = self.boundary.contains(&id);

@@ -37,6 +37,7 @@ use tokio::io::AsyncWrite;
 use tokio::time::timeout;
 
 use crate::mirror::index_limiter::TurnWait;
+use crate::mirror::received::Received;
 use crate::revision::{ObjectId, Ref};
 use crate::secret::redact;
 
@@ -179,7 +180,7 @@ impl Options {
             })
             .collect();
         if let (Some(own), Some((username, password))) = (&own, userinfo) {
-            let password = crate::secret::Source::Value(password);
+            let password = crate::secret::SecretFrom::Value(password);
             credentials.push(Credential { url: Some(own.to_string()), username: Some(username), password });
         }
         let same = matches!((remote::parse(remote), &own),
@@ -295,6 +296,8 @@ pub struct Client {
     transport: Transport,
     /// Runs the git program that fetches instead (`--git`).
     fetcher: Option<Box<program::Fetcher>>,
+    /// Some of the pack of the last fetch arrived.
+    pack_began: bool,
 }
 
 #[derive(Debug)]
@@ -315,8 +318,8 @@ impl Client {
         let fetcher = fetcher.transpose()?.map(Box::new);
         let (remote, userinfo) = match remote::parse(&options.remote) {
             Err(Error::BadRemote { .. }) if fetcher.is_some() => {
-                let turn_wait = TurnWait::default();
-                return Ok(Self { name, overall, turn_wait, transport: Transport::Program, fetcher });
+                let (turn_wait, transport) = (TurnWait::default(), Transport::Program);
+                return Ok(Self { name, overall, turn_wait, transport, fetcher, pack_began: false });
             }
             parsed => parsed?,
         };
@@ -325,7 +328,7 @@ impl Client {
             Remote::Local(path) => Transport::Local(Box::new(local::Local::new(name.clone(), path, options))),
             remote => Transport::Stream(Box::new(stream::Streams::new(name.clone(), remote, options))),
         };
-        Ok(Self { name, overall, turn_wait: TurnWait::default(), transport, fetcher })
+        Ok(Self { name, overall, turn_wait: TurnWait::default(), transport, fetcher, pack_began: false })
     }
 
     /// Leaves out of the overall time limit how long this client's mirror waits for its turns to index packs.
@@ -385,21 +388,31 @@ impl Client {
         debug_assert!(!request.wants.is_empty(), "a fetch of nothing has no answer in the protocol");
         let overall = self.overall;
         let turn_wait = self.turn_wait.clone();
+        self.pack_began = false;
+        let arrived = Received::default();
+        let mut pack = arrived.counting(pack);
         let fetched = async {
             if let Some(fetcher) = &mut self.fetcher {
-                return fetcher.fetch(request, pack).await;
+                return fetcher.fetch(request, &mut pack).await;
             }
             match &mut self.transport {
                 Transport::Program => unreachable!("only a client with a program goes this way"),
-                Transport::Http(http) => http.fetch(request, pack).await,
-                Transport::Stream(streams) => streams.fetch(request, pack).await,
-                Transport::Local(local) => local.fetch(request, pack).await,
+                Transport::Http(http) => http.fetch(request, &mut pack).await,
+                Transport::Stream(streams) => streams.fetch(request, &mut pack).await,
+                Transport::Local(local) => local.fetch(request, &mut pack).await,
             }
         };
-        match turn_wait.within(overall, fetched).await {
+        let fetched = turn_wait.within(overall, fetched).await;
+        self.pack_began = arrived.bytes() > 0;
+        match fetched {
             Some(fetched) => fetched,
             None => Err(self.past_deadline("fetching")),
         }
+    }
+
+    /// Returns true if some of the pack of the last [`Self::fetch`] arrived, also if that failed.
+    pub(super) fn pack_began(&self) -> bool {
+        self.pack_began
     }
 
     fn past_deadline(&self, doing: &'static str) -> Error {

@@ -348,7 +348,7 @@ fn quoted(text: &str) -> String {
 struct Files {
     /// The path of the configuration file.
     config: String,
-    held: Vec<std::fs::File>,
+    open: Vec<std::fs::File>,
 }
 
 impl Files {
@@ -357,7 +357,7 @@ impl Files {
         let mut file = std::fs::File::from(rustix::fs::memfd_create("treeswap", MemfdFlags::CLOEXEC)?);
         file.write_all(content)?;
         let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
-        self.held.push(file);
+        self.open.push(file);
         Ok(path)
     }
 }
