@@ -23,6 +23,9 @@ pub struct Situation {
     pub may_be_missing: bool,
     /// True if the root is gone or was replaced.
     pub is_root_missing: bool,
+    /// True if an attempt since the last success lacked room. The next one would drop the spare to make room, and lack
+    /// it again.
+    pub lacked_room: bool,
     /// True if that was the last attempt.
     pub is_last: bool,
 }
@@ -32,6 +35,7 @@ pub fn plan(situation: Situation) -> Plan {
     match situation {
         Situation { is_last: true, .. } => Plan::Leave("no attempt follows that could use it"),
         Situation { is_root_missing: true, .. } => Plan::Leave("the root is missing"),
+        Situation { lacked_room: true, .. } => Plan::Leave("its room is needed"),
         Situation { may_be_missing: false, .. } => Plan::Leave("the last one was not used"),
         _ => Plan::Prepare,
     }
@@ -41,7 +45,8 @@ pub fn plan(situation: Situation) -> Plan {
 /// one that succeeds.
 const BACKOFF: Backoff = Backoff { first: Duration::from_secs(10), ceiling: Duration::from_secs(15 * 60) };
 
-/// The failed preparations of one generation's spare since one last succeeded.
+/// The failed preparations of one generation's spare since one last succeeded. They include those after a failed
+/// attempt that the next attempt cancelled: it fails as well, and the one after it would cancel the next preparation.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Failures(Option<Failed>);
 
@@ -86,11 +91,13 @@ mod tests {
 
     #[test]
     fn a_spare_is_prepared_after_a_failure_that_may_have_used_it_up_if_another_attempt_follows() {
-        let used_up = Situation { may_be_missing: true, is_root_missing: false, is_last: false };
+        let used_up =
+            Situation { may_be_missing: true, is_root_missing: false, lacked_room: false, is_last: false };
         assert_eq!(plan(used_up), Plan::Prepare);
         for (situation, why) in [
             (Situation { may_be_missing: false, ..used_up }, "the last one was not used"),
             (Situation { is_root_missing: true, ..used_up }, "the root is missing"),
+            (Situation { lacked_room: true, ..used_up }, "its room is needed"),
             (Situation { is_last: true, ..used_up }, "no attempt follows that could use it"),
         ] {
             assert_eq!(plan(situation), Plan::Leave(why));

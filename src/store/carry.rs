@@ -330,7 +330,7 @@ mod tests {
         let options = WriteOptions { threads: 1, group_write: false };
         let (blobs, cancel) = (Blobs::of(&[&to]), CancellationToken::new());
         let write = DeltaWrite { delta: &delta, blobs: &blobs, shared: None, options: &options };
-        let held = journal.lock(first.st_ino); // here it waits, after its look at the token
+        let locked = journal.lock(first.st_ino); // here it waits, after its look at the token
         std::thread::scope(|scope| {
             let carried = scope.spawn(|| {
                 let (place, stamps) = (place.as_fd(), &mut stamps);
@@ -341,7 +341,7 @@ mod tests {
             }
             std::thread::sleep(std::time::Duration::from_millis(50));
             cancel.cancel();
-            drop(held);
+            drop(locked);
             assert!(matches!(carried.join().unwrap(), Err(Error::Cancelled)));
         });
         let moved = std::fs::read_dir(dir.path().join("new")).unwrap().count();

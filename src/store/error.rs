@@ -4,7 +4,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::fsx::needs_operator;
+use crate::fsx::{lacks_locks, needs_operator};
 use crate::human;
 use crate::payload::BlobError;
 
@@ -290,6 +290,10 @@ impl Error {
             Self::OverCeiling { .. } => {
                 "raise --max-bytes to twice what the tree takes or more, or choose less with sparse patterns"
             }
+            Self::Io { source, .. } if lacks_locks(source) => {
+                "no lock can be had now, as while an NFS server or its lock service starts; if that persists, give \
+                 --root another volume"
+            }
             Self::Blob { source: BlobError::Unreadable { .. } | BlobError::Unopened(_), .. } => {
                 "the mirror is damaged; it is checked and fetched again automatically"
             }
@@ -338,6 +342,9 @@ impl Error {
                 "make the directory as a user who may, and `chown {ours} {}`; in a Pod, mount a volume there and set fsGroup",
                 path.display()
             ),
+            _ if *act == RESOLVE_ROOT => {
+                format!("each directory that leads to {} must be searchable for this user", path.display())
+            }
             Some(root) => writable(&root.display().to_string(), owner, ours),
             None => writable("ROOT", owner, ours),
         });
@@ -358,6 +365,9 @@ fn unreadable(path: &Path) -> Vec<String> {
 
 /// The operation of an [`Error::Io`] if the root could not be created.
 pub(crate) const MAKE_ROOT: &str = "make the root";
+
+/// The operation of an [`Error::Io`] if it could not be found out where the root is.
+pub(crate) const RESOLVE_ROOT: &str = "resolve the root";
 
 /// The hint how to make the root writable for user `ours`, if `owner` has what could not be written. A volume that
 /// Kubernetes made belongs to user 0; where another user has written already, fsGroup would not make it ours.

@@ -41,19 +41,20 @@ use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
 use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::FileType;
+use rustix::fs::{CWD, FileType};
+use rustix::io::Errno;
 
 use crate::fsx::{self, Flush, Inode, Link};
 use crate::generation::{DATA_LINK, Name, WORKTREES};
-use crate::store::error::{Error, MAKE_ROOT, some_names};
+use crate::store::error::{Error, MAKE_ROOT, RESOLVE_ROOT, some_names};
 use crate::store::link::{PublishedLink, clean};
 use crate::store::names::{DIR_MODE, LINK_TMP, PRIVATE, PRIVATE_ASIDE, STAGING, STATE, TRASH};
 use crate::store::state::{Loaded, State};
-use crate::store::{Options, Recovered, Style, operator_file, quarantine};
+use crate::store::{Layout, Options, Recovered, operator_file, quarantine};
 
 /// Open handles of the root and of our directories in it.
 #[derive(Debug)]
-pub(crate) struct Layout {
+pub(crate) struct RootHandles {
     /// The resolved path of the root: for messages, and to notice that another directory was mounted there.
     pub(crate) path: PathBuf,
     /// The root.
@@ -77,12 +78,12 @@ pub(crate) struct Layout {
 /// Mode of `.worktrees` before the umask, as git-sync creates it.
 const WORKTREES_MODE: u32 = 0o775;
 
-impl Layout {
+impl RootHandles {
     /// Opens the root: resolves its path, refuses unusable directories, and creates the root and our directories if
     /// they are missing.
     pub(crate) fn open(options: &Options, found: &mut Recovered) -> Result<Self, Error> {
-        let Options { root: asked, style, own, .. } = options;
-        let is_git_sync = *style != Style::Kubelet;
+        let Options { root: asked, layout, operator_names, .. } = options;
+        let is_git_sync = *layout != Layout::Kubelet;
         let path = resolve(&if is_git_sync { clean(asked) } else { asked.to_owned() })?;
         let root = fsx::open_dir_at_path(&path).map_err(Error::io("open", &path))?;
         // Check the layout before anything is created in the root. The check is repeated under the lock, where a failed
@@ -92,13 +93,13 @@ impl Layout {
         {
             refuse_other_layout(&path, &state, is_git_sync)?;
         }
-        let (link, generations_dir) = match style {
-            Style::Kubelet => {
-                refuse_foreign(&path, &root, own)?;
+        let (link, generations_dir) = match layout {
+            Layout::Kubelet => {
+                refuse_foreign(&path, &root, operator_names)?;
                 let link = PublishedLink::of_root(&path, &root);
                 (link.map_err(Error::io("open", &path))?, fsx::open_dir(&root, "."))
             }
-            Style::GitSync { link } => (PublishedLink::of_git_sync(&path, link)?, ensure_worktrees(&root)),
+            Layout::GitSync { link } => (PublishedLink::of_git_sync(&path, link)?, ensure_worktrees(&root)),
         };
         let failed = |error| no_dir(&root, WORKTREES, link.generations_path().to_owned(), error);
         let generations_dir = generations_dir.map_err(failed)?;
@@ -155,11 +156,11 @@ impl Layout {
         if !self.is_git_sync {
             return Ok(None);
         }
-        for (held, path) in
+        for (dir, path) in
             [(&self.generations_dir, &*self.at(WORKTREES)), (&self.link.dir, self.link.dir_path())]
         {
-            let held = fsx::identity(held).map_err(Error::io("stat", path))?;
-            if !rustix::fs::stat(path).is_ok_and(|there| Inode::of(&there) == held) {
+            let open = fsx::identity(dir).map_err(Error::io("stat", path))?;
+            if !rustix::fs::stat(path).is_ok_and(|there| Inode::of(&there) == open) {
                 return Ok(Some(format!("{} was removed, and is created again", path.display())));
             }
         }
@@ -226,36 +227,39 @@ fn resolve(asked: &Path) -> Result<PathBuf, Error> {
     if let Some(why) = why_unusable(asked) {
         return refused(why);
     }
-    match fs_err::metadata(asked) {
-        Ok(found) if !found.is_dir() => return refused("it is not a directory"),
+    match rustix::fs::stat(asked) {
+        Ok(found) if !fsx::file_type(&found).is_dir() => return refused("it is not a directory"),
         Ok(_) => {}
-        Err(error) if error.kind() == std::io::ErrorKind::NotADirectory => {
-            return refused("one of its parents is not a directory");
-        }
-        Err(_) if leads_to_itself(asked) => return refused("it is a symbolic link that leads to itself"),
-        Err(_) => match find_dangling_link(asked) {
+        Err(Errno::NOTDIR) => return refused("one of its parents is not a directory"),
+        Err(Errno::LOOP) => return refused("it is a symbolic link that leads to itself"),
+        Err(Errno::NOENT) => match find_dangling_link(asked).map_err(Error::io(RESOLVE_ROOT, asked))? {
             Some((link, target)) => return Err(Error::Dangling { path: asked.to_owned(), link, target }),
             None => std::fs::create_dir_all(asked).map_err(Error::io(MAKE_ROOT, asked))?,
         },
+        // EACCES, ESTALE, EIO and the like do not tell what is there, and whether anything is.
+        Err(error) => return Err(Error::io(RESOLVE_ROOT, asked)(error)),
     }
-    let path = std::fs::canonicalize(asked).map_err(Error::io("resolve the root", asked))?;
+    let path = std::fs::canonicalize(asked).map_err(Error::io(RESOLVE_ROOT, asked))?;
     match why_unusable(&path) {
         Some(why) => refused(why),
         None => Ok(path),
     }
 }
 
-fn leads_to_itself(asked: &Path) -> bool {
-    let looped = Some(rustix::io::Errno::LOOP.raw_os_error());
-    std::fs::metadata(asked).is_err_and(|error| error.raw_os_error() == looped)
-}
-
-/// Returns the first dangling symlink among the path and its ancestors, and the symlink's target.
-fn find_dangling_link(asked: &Path) -> Option<(PathBuf, PathBuf)> {
+/// Returns the first dangling symlink among the path and its ancestors, and the symlink's target. Only a target that
+/// certainly does not exist is missing: any other failure of a system call is an error.
+fn find_dangling_link(asked: &Path) -> std::io::Result<Option<(PathBuf, PathBuf)>> {
     let mut ancestors: Vec<&Path> = asked.ancestors().collect();
     ancestors.reverse();
-    let link = ancestors.into_iter().find(|at| at.is_symlink() && !at.exists())?;
-    Some((link.to_owned(), std::fs::read_link(link).ok()?))
+    for at in ancestors {
+        let Link::To(target) = fsx::read_link(CWD, at)? else { continue };
+        match rustix::fs::stat(at) {
+            Ok(_) => {}
+            Err(Errno::NOENT) => return Ok(Some((at.to_owned(), target.into()))),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(None)
 }
 
 /// Directories that are never a root, even if empty: they belong to the system or to a user.
@@ -318,14 +322,14 @@ pub(crate) fn refuse_other_layout(path: &Path, state: &State, is_git_sync: bool)
 
 /// Refuses a directory without our private directory in it, if it holds anything except the operator's own files and
 /// what a publication by treeswap or a kubelet leaves.
-fn refuse_foreign(path: &Path, root: &OwnedFd, own: &BTreeSet<OsString>) -> Result<(), Error> {
+fn refuse_foreign(path: &Path, root: &OwnedFd, operator_names: &BTreeSet<OsString>) -> Result<(), Error> {
     let listed = fsx::list(root).map_err(Error::io("list", path))?;
     if listed.iter().any(|entry| entry.os() == OsStr::new(PRIVATE)) {
         return Ok(());
     }
     let mut foreign = Vec::new();
     for entry in &listed {
-        if !operator_file::is_operator_name(own, entry.os())
+        if !operator_file::is_operator_name(operator_names, entry.os())
             && !is_ours(root, entry.os()).map_err(Error::io("stat", path.join(entry.os())))?
         {
             foreign.push(entry.os().to_string_lossy().into_owned());

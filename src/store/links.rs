@@ -13,7 +13,7 @@ use crate::fsx;
 use crate::generation::{DATA_LINK, Name};
 use crate::store::Recovered;
 use crate::store::error::{Error, some_names};
-use crate::store::layout::{Layout, RootLink, root_link};
+use crate::store::layout::{RootHandles, RootLink, root_link};
 
 /// A list of names in one buffer. A tree may have a million names at its top; each takes its length plus eight bytes.
 #[derive(Clone, Debug, Default)]
@@ -69,7 +69,7 @@ impl TopNames {
     }
 }
 
-impl Layout {
+impl RootHandles {
     /// Fails if a name cannot become a root link: it starts with `..` or is taken by something foreign. Changes
     /// nothing.
     pub(crate) fn refuse_collisions(&self, names: &TopNames) -> Result<(), Error> {
@@ -85,7 +85,7 @@ impl Layout {
     }
 
     /// Creates the missing root links. Their target is the generation itself, so that they resolve before the swap
-    /// already. Returns them for [`Layout::finish_links`].
+    /// already. Returns them for [`RootHandles::finish_links`].
     pub(crate) fn add_links(&self, names: &TopNames, generation: &Name) -> Result<Names, Error> {
         let mut added = Names::default();
         for name in names.0.iter() {
@@ -118,7 +118,7 @@ impl Layout {
         Ok(removed)
     }
 
-    /// Points the root links that [`Layout::add_links`] created to `..data/NAME`.
+    /// Points the root links that [`RootHandles::add_links`] created to `..data/NAME`.
     pub(crate) fn finish_links(&self, added: &Names) -> Result<(), Error> {
         added.iter().try_for_each(|name| self.point_link(name))
     }

@@ -2,9 +2,8 @@
 //!
 //! It is an flock, so the kernel releases it however the holder ends, and no process id is trusted. A second writer is
 //! refused after a second, because a child that the holder was starting when it was killed keeps the lock a little
-//! longer. The file's
-//! content names the holder for the error message of a second writer and has no other use. The mode is 0600: a reader
-//! that could open the file, even through a read-only mount, could take the lock.
+//! longer. The file's content names the holder for the error message of a second writer and has no other use. The mode
+//! is 0600: a reader that could open the file, even through a read-only mount, could take the lock.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -17,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::fsx::{self, Inode, Lock};
 use crate::store::Recovered;
 use crate::store::error::Error;
-use crate::store::layout::Layout;
+use crate::store::layout::RootHandles;
 use crate::store::names::LOCK;
 
 /// The holder's description of itself in the lock file.
@@ -36,21 +35,22 @@ pub(crate) struct WriterLock {
 
 impl WriterLock {
     /// Takes the lock. If another writer has it, the error names that writer.
-    pub(crate) fn take(layout: &Layout, found: &mut Recovered) -> Result<Self, Error> {
-        let path = layout.private_at(LOCK);
+    pub(crate) fn take(handles: &RootHandles, found: &mut Recovered) -> Result<Self, Error> {
+        let path = handles.private_at(LOCK);
         loop {
-            layout.quarantine_foreign(LOCK, FileType::RegularFile, found)?;
+            handles.quarantine_foreign(LOCK, FileType::RegularFile, found)?;
             let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-            let file = rustix::fs::openat(&layout.private, LOCK, flags, Mode::from_raw_mode(0o600))
+            let file = rustix::fs::openat(&handles.private, LOCK, flags, Mode::from_raw_mode(0o600))
                 .map_err(Error::io("open the lock", &path))?;
+            // A lack of locks (`ENOLCK`) is an error here, since it may pass, and no refusal of the root.
             match fsx::lock_soon(&file).map_err(Error::io("lock", &path))? {
                 Lock::Taken => {}
-                Lock::Held => {
-                    return Err(Error::Locked { path: layout.path.clone(), holder: holder(&file.into()) });
+                Lock::Contended => {
+                    return Err(Error::Locked { path: handles.path.clone(), holder: holder(&file.into()) });
                 }
                 Lock::Unsupported => {
                     return Err(Error::Refused {
-                        path: layout.path.clone(),
+                        path: handles.path.clone(),
                         why: "its file system has no working flock, so nothing prevents a second writer"
                             .to_owned(),
                     });
@@ -58,7 +58,7 @@ impl WriterLock {
             }
             let lock = Self { file };
             // The file may have been removed between open and flock. Then others would lock a new file: try again.
-            if lock.is_in_place(layout)? {
+            if lock.is_in_place(handles)? {
                 let _ = fsx::set_mode(&lock.file, 0o600); // fails if another user owns the file
                 lock.write_holder();
                 return Ok(lock);
@@ -67,10 +67,10 @@ impl WriterLock {
     }
 
     /// Returns true if the locked file is still the one under the lock's name, which other writers would try.
-    pub(crate) fn is_in_place(&self, layout: &Layout) -> Result<bool, Error> {
-        let failed = || Error::io("stat the lock", layout.private_at(LOCK));
+    pub(crate) fn is_in_place(&self, handles: &RootHandles) -> Result<bool, Error> {
+        let failed = || Error::io("stat the lock", handles.private_at(LOCK));
         let ours = fsx::identity(&self.file).map_err(failed())?;
-        let found = fsx::stat(&layout.private, LOCK).map_err(failed())?;
+        let found = fsx::stat(&handles.private, LOCK).map_err(failed())?;
         Ok(found.is_some_and(|stat| Inode::of(&stat) == ours))
     }
 

@@ -15,7 +15,8 @@
 //! | `tree_walk`, `directory_list` | visit a tree on several threads, list its directories |
 //! | `stamps`, `journal`, `scrub` | detect foreign writes by ctimes, check the current generation for them |
 //! | `publish`, `worktrees` | the numbered steps of a publication, in the kubelet's and in git-sync's layout |
-//! | `recover`, `takeover`, `quarantine` | repairs at start and in every cycle, roots made by git-sync, foreign files |
+//! | `recover`, `takeover` | repairs at start and in every cycle, roots made by git-sync |
+//! | `quarantine`, `foreign` | move foreign files out of the way |
 //! | `verify` | compares a generation with its payload |
 //! | `reap`, `trash` | carries out retention, makes room, deletes in the background |
 //! | `inspect`, `probe`, `mounts` | reads a root without the lock, tests the file system, resolves mounts |
@@ -24,6 +25,7 @@
 mod carry;
 mod directory_list;
 mod durable;
+mod foreign;
 #[cfg(any(test, fuzzing))]
 #[path = "../../tests/fuzz/targets/state.rs"]
 pub(crate) mod fuzz;
@@ -77,11 +79,11 @@ use crate::generation::{GenerationRecord, Name};
 use crate::phase::Status;
 use crate::retention;
 use crate::revision::Revision;
-use layout::Layout;
+use layout::RootHandles;
 use links::TopNames;
 use lock::WriterLock;
 use names::{LEDGER, STAGING, STATUS};
-use recover::At;
+use recover::RecoveryTime;
 use scrub::KnownStamps;
 use spare_slot::SpareSlot;
 use state::{Loaded, State};
@@ -129,7 +131,7 @@ pub enum Spare {
 
 /// The layout of the root.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub enum Style {
+pub enum Layout {
     /// The kubelet's: `..data`, generations named by timestamps, and root links.
     #[default]
     Kubelet,
@@ -146,9 +148,9 @@ pub struct Options {
     /// The path of the root.
     pub root: PathBuf,
     /// The layout of the root.
-    pub style: Style,
+    pub layout: Layout,
     /// Top-level names in the root that belong to the operator's files: see [`OperatorFile`].
-    pub own: BTreeSet<OsString>,
+    pub operator_names: BTreeSet<OsString>,
     /// Whether a publication survives a power cut.
     pub durability: Durability,
     /// How the next generation is prepared.
@@ -211,7 +213,7 @@ impl Recovered {
 #[derive(Debug)]
 pub struct Store {
     options: Options,
-    layout: Arc<Layout>,
+    handles: Arc<RootHandles>,
     probes: Probes,
     state: State,
     /// True if the state file may differ from `state`.
@@ -237,37 +239,38 @@ impl Store {
     /// what a crash left.
     pub fn open(mut options: Options) -> Result<(Self, Recovered), Error> {
         let mut found = Recovered::default();
-        let layout = Arc::new(Layout::open(&options, &mut found)?);
-        let lock = WriterLock::take(&layout, &mut found)?;
-        layout.quarantine_all_foreign(&mut found)?;
-        let probes = Probes::of(&layout, &mut found)?;
+        let handles = Arc::new(RootHandles::open(&options, &mut found)?);
+        let lock = WriterLock::take(&handles, &mut found)?;
+        handles.quarantine_all_foreign(&mut found)?;
+        let probes = Probes::of(&handles, &mut found)?;
         found.warnings.extend(probes.warnings());
-        let mut state = match layout.load()? {
+        let mut state = match handles.load()? {
             Loaded::Known(state) => state,
             Loaded::Absent => State::default(),
             Loaded::Damaged(why) => {
-                let to = layout.quarantine(names::STATE.as_ref())?;
+                let to = handles.quarantine(names::STATE.as_ref())?;
                 found.done.push(format!(
                     "the state file is damaged ({why}) and moved to {to}: taken from what is on disk"
                 ));
                 State::default()
             }
         };
-        layout::refuse_other_layout(&layout.path, &state, layout.is_git_sync)?;
-        let link = layout.is_git_sync.then(|| layout.link.recorded(&layout.path));
+        layout::refuse_other_layout(&handles.path, &state, handles.is_git_sync)?;
+        let link = handles.is_git_sync.then(|| handles.link.recorded(&handles.path));
         let unsaved = std::mem::replace(&mut state.link, link.clone()) != link;
-        if layout.is_git_sync && matches!(options.spare, Spare::Link | Spare::Recycle) {
+        if handles.is_git_sync && matches!(options.spare, Spare::Link | Spare::Recycle) {
             options.spare = Spare::Copy; // readers write into published generations there, so nothing can be shared
         }
-        let stamps = KnownStamps::new(&options, &layout.staging, layout.is_git_sync);
-        // Whatever `--spare` is now: generations of an earlier process may share files.
-        let trash = Arc::new(Trash::new(Arc::clone(&layout), lock, stamps.journal().cloned()));
-        let spare = Arc::new(SpareSlot::open(&layout, &trash, options.spare, &mut found)?);
+        let stamps = KnownStamps::new(&options, &handles.staging, handles.is_git_sync);
+        // The trash records its unlinks in the journal whatever `--spare` is, because generations of an earlier process
+        // may share files.
+        let trash = Arc::new(Trash::new(Arc::clone(&handles), lock, stamps.journal().cloned()));
+        let spare = Arc::new(SpareSlot::open(&handles, &trash, options.spare, &mut found)?);
         let unsynced = false;
         let top_names = None;
         let mut store = Self {
             options,
-            layout,
+            handles,
             probes,
             state,
             unsaved,
@@ -280,7 +283,7 @@ impl Store {
             stuck: BTreeSet::new(),
             evicted: BTreeMap::new(),
         };
-        store.recover_into(&clock::now(), At::Start, &mut found)?;
+        store.recover_into(&clock::now(), RecoveryTime::Start, &mut found)?;
         store.discard_left_overs(&mut found)?;
         Ok((store, found))
     }
@@ -315,12 +318,12 @@ impl Store {
 
     /// The resolved path of the root.
     pub fn root(&self) -> &Path {
-        &self.layout.path
+        &self.handles.path
     }
 
     /// Returns true if the root has git-sync's layout, in which generations are named by their commit.
     pub fn is_git_sync(&self) -> bool {
-        self.layout.is_git_sync
+        self.handles.is_git_sync
     }
 
     /// The features of the root's file system.
@@ -330,7 +333,7 @@ impl Store {
 
     /// Returns the free space on the root's file system and the space the generations and the spare take.
     pub fn room(&self) -> Room {
-        let space = fsx::space(&self.layout.root).ok();
+        let space = fsx::space(&self.handles.root).ok();
         Room {
             free_bytes: space.map(|space| space.bytes),
             free_inodes: space.and_then(|space| space.inodes),
@@ -341,26 +344,26 @@ impl Store {
 
     /// The path of the socket on which the writer reports its status.
     pub fn socket(&self) -> PathBuf {
-        self.layout.private_at(names::SOCKET)
+        self.handles.private_at(names::SOCKET)
     }
 
     /// Reads the last status record, written by this or an earlier process. `None` if there is none or it is
     /// unreadable.
     pub fn status(&self) -> Option<Status> {
-        inspect::read_status(&self.layout.private)
+        inspect::read_status(&self.handles.private)
     }
 
     /// Replaces the status record for `treeswap status` atomically, but does not sync it.
     pub fn write_status(&self, status: &[u8]) -> Result<(), Error> {
-        quarantine::replace_file(&self.layout.private, STATUS, status, Flush::Lazy)
-            .map_err(Error::io("write", self.layout.private_at(STATUS)))
+        quarantine::replace_file(&self.handles.private, STATUS, status, Flush::Lazy)
+            .map_err(Error::io("write", self.handles.private_at(STATUS)))
     }
 
     /// Opens the ledger of what is delivered from this root. It can be written without the store, by one task at a
     /// time.
     pub fn ledger(&self) -> Result<LedgerFile, Error> {
-        let private = self.layout.private.try_clone();
-        let path = self.layout.private_at(LEDGER);
+        let private = self.handles.private.try_clone();
+        let path = self.handles.private_at(LEDGER);
         Ok(LedgerFile { private: private.map_err(Error::io("open", &path))?, path })
     }
 
@@ -376,22 +379,22 @@ impl Store {
 
     /// Removes what a killed process left in our private directory. Only at start: later such names may be in use.
     fn discard_left_overs(&self, found: &mut Recovered) -> Result<(), Error> {
-        let layout = &self.layout;
-        for entry in fsx::list(&layout.staging).map_err(Error::io("list", layout.private_at(STAGING)))? {
-            let failed = Error::io("move to the trash", layout.private_at(STAGING).join(entry.os()));
-            self.trash.put(&layout.staging, entry.os(), None).map_err(failed)?;
+        let handles = &self.handles;
+        for entry in fsx::list(&handles.staging).map_err(Error::io("list", handles.private_at(STAGING)))? {
+            let failed = Error::io("move to the trash", handles.private_at(STAGING).join(entry.os()));
+            self.trash.put(&handles.staging, entry.os(), None).map_err(failed)?;
             found.done.push(format!("removed {STAGING}/{}, which was not published", entry.os().display()));
         }
-        for entry in fsx::list(&layout.private).map_err(Error::io("list", layout.private_at("")))? {
+        for entry in fsx::list(&handles.private).map_err(Error::io("list", handles.private_at("")))? {
             if entry.name.to_bytes().starts_with(fsx::TMP_PREFIX.as_bytes()) {
-                let failed = || Error::io("remove", layout.private_at(entry.os()));
-                let found_stat = fsx::stat(&layout.private, entry.os()).map_err(failed())?;
+                let failed = || Error::io("remove", handles.private_at(entry.os()));
+                let found_stat = fsx::stat(&handles.private, entry.os()).map_err(failed())?;
                 if found_stat.is_some_and(|stat| fsx::file_type(&stat).is_dir()) {
                     // We create only files with such names, so this directory is foreign.
-                    let to = layout.quarantine(entry.os())?;
+                    let to = handles.quarantine(entry.os())?;
                     found.report_moved(&Path::new(names::PRIVATE).join(entry.os()), Some(to));
                 } else {
-                    fsx::unlink(&layout.private, entry.os()).map_err(failed())?;
+                    fsx::unlink(&handles.private, entry.os()).map_err(failed())?;
                 }
             }
         }
@@ -401,14 +404,16 @@ impl Store {
     /// Returns why the store must be reopened, if it must: the root, our private directory or another directory we hold
     /// open was removed or replaced.
     fn reopen_reason(&self) -> Result<Option<String>, Error> {
-        let layout = &self.layout;
-        let replaced = |why: String| Error::Replaced { path: layout.path.clone(), why };
-        let root = fsx::identity(&layout.root).map_err(Error::io("stat", &layout.path))?;
-        let there = match rustix::fs::stat(&layout.path) {
+        let handles = &self.handles;
+        let replaced = |why: String| Error::Replaced { path: handles.path.clone(), why };
+        let root = fsx::identity(&handles.root).map_err(Error::io("stat", &handles.path))?;
+        let there = match rustix::fs::stat(&handles.path) {
             Ok(stat) => stat,
             // git-sync creates the root again. But if the parent is on another device, the volume may have been
             // unmounted, and the root would be created in its empty mount point.
-            Err(rustix::io::Errno::NOENT) if layout.is_git_sync && layout.is_beside_its_parent(root.dev) => {
+            Err(rustix::io::Errno::NOENT)
+                if handles.is_git_sync && handles.is_beside_its_parent(root.dev) =>
+            {
                 return Ok(Some("the root was removed, and is created again".to_owned()));
             }
             Err(error) => return Err(replaced(format!("it is gone ({error})"))),
@@ -420,24 +425,26 @@ impl Store {
             return Ok(Some("the root was removed and created again".to_owned()));
         }
         let private =
-            fsx::stat(&layout.root, names::PRIVATE).map_err(Error::io("stat", layout.private_at("")))?;
-        let held = fsx::identity(&layout.private).map_err(Error::io("stat", layout.private_at("")))?;
-        if private.is_none_or(|stat| Inode::of(&stat) != held) || !self.trash.lock().is_in_place(layout)? {
+            fsx::stat(&handles.root, names::PRIVATE).map_err(Error::io("stat", handles.private_at("")))?;
+        let open = fsx::identity(&handles.private).map_err(Error::io("stat", handles.private_at("")))?;
+        if private.is_none_or(|stat| Inode::of(&stat) != open)
+            || !self.trash.writer_lock().is_in_place(handles)?
+        {
             return Ok(Some(format!("{} was removed, and is created again", names::PRIVATE)));
         }
-        if let Some(why) = layout.reopen_reason()? {
+        if let Some(why) = handles.reopen_reason()? {
             return Ok(Some(why));
         }
         let inner = [
-            (names::STAGING, &layout.staging),
-            (names::TRASH, &layout.trash),
+            (names::STAGING, &handles.staging),
+            (names::TRASH, &handles.trash),
             (names::SPARE, self.spare.dir()),
         ];
-        for (name, held) in inner {
-            let failed = || Error::io("stat", layout.private_at(name));
-            let held = fsx::identity(held).map_err(failed())?;
-            let there = fsx::stat(&layout.private, name).map_err(failed())?;
-            if there.is_none_or(|stat| Inode::of(&stat) != held) {
+        for (name, dir) in inner {
+            let failed = || Error::io("stat", handles.private_at(name));
+            let open = fsx::identity(dir).map_err(failed())?;
+            let there = fsx::stat(&handles.private, name).map_err(failed())?;
+            if there.is_none_or(|stat| Inode::of(&stat) != open) {
                 return Ok(Some(format!("{}/{name} was removed, and is created again", names::PRIVATE)));
             }
         }
@@ -447,14 +454,14 @@ impl Store {
     /// Reopens the store. The records are kept, and recovery drops those whose generation is gone.
     fn reopen(&mut self) -> Result<Recovered, Error> {
         // Our open descriptor holds the lock until `*self` is replaced below, so a new lock file is needed.
-        if self.trash.lock().is_in_place(&self.layout)? {
-            let failed = Error::io("remove the lock", self.layout.private_at(names::LOCK));
-            fsx::unlink(&self.layout.private, names::LOCK).map_err(failed)?;
+        if self.trash.writer_lock().is_in_place(&self.handles)? {
+            let failed = Error::io("remove the lock", self.handles.private_at(names::LOCK));
+            fsx::unlink(&self.handles.private, names::LOCK).map_err(failed)?;
         }
         let (mut fresh, mut found) = Self::open(self.options.clone())?;
         if fresh.state.generations.iter().all(|record| !record.is_known()) {
             fresh.state = self.state.clone();
-            fresh.recover_into(&clock::now(), At::Running, &mut found)?;
+            fresh.recover_into(&clock::now(), RecoveryTime::Running, &mut found)?;
         }
         *self = fresh;
         Ok(found)

@@ -3,8 +3,10 @@
 //!
 //! Authors of commits choose names. In the kubelet's layout every name in the root that does not start with `..` may
 //! become a root link into the published generation; in git-sync's layout the published link is one. Through a path
-//! with such a name, a commit could choose which file is opened. Such paths are refused when the configuration is read,
-//! by their text and by what the directory resolves to, and by the latter again at every use.
+//! with such a name, a commit could choose which file is opened. Such paths are refused by their text when the
+//! configuration is read, and by what they resolve to at every use. The paths of the mirror and of the termination log
+//! are resolved when the configuration is read, too. Those of an [`OperatorFile`] are then only warned about
+//! ([`OperatorFile::check_now`]): nothing that is published depends on it.
 //!
 //! No symlink is followed in the last component or in a resolved path. An [`OperatorFile`]'s old content is replaced,
 //! not overwritten in place. Only regular files are removed, and opening never blocks on a named pipe.
@@ -23,7 +25,7 @@ use rustix::io::Errno;
 
 use crate::fsx::{self, Inode};
 use crate::generation::{DATA_LINK, Name, WORKTREES};
-use crate::store::Style;
+use crate::store::Layout;
 use crate::store::link::{clean, temporary};
 use crate::store::mounts;
 use crate::store::names::{LINK_TMP, PRIVATE};
@@ -32,13 +34,13 @@ use crate::store::names::{LINK_TMP, PRIVATE};
 ///
 /// # Errors
 /// The reason, in words that follow the path.
-pub fn check_place(root: &Path, style: &Style, path: &Path) -> Result<(), String> {
+pub fn check_place(root: &Path, layout: &Layout, path: &Path) -> Result<(), String> {
     let root = clean(root);
     let path = clean(path);
-    if let Style::GitSync { link } = style {
+    if let Layout::GitSync { link } = layout {
         check_link(link, &path)?;
     }
-    path.strip_prefix(root).map_or(Ok(()), |below| check_in_root(style, below))
+    path.strip_prefix(root).map_or(Ok(()), |below| check_in_root(layout, below))
 }
 
 /// Refuses a path that is the published link, a parent of it, or goes through it.
@@ -51,27 +53,27 @@ fn check_link(link: &Path, path: &Path) -> Result<(), String> {
 }
 
 /// Checks a path that is relative to the root.
-fn check_in_root(style: &Style, below: &Path) -> Result<(), String> {
+fn check_in_root(layout: &Layout, below: &Path) -> Result<(), String> {
     let Some(first) = below.components().next().map(|first| first.as_os_str().to_string_lossy()) else {
         return Err("it is the root itself".to_owned());
     };
-    let ours = match style {
-        Style::Kubelet if !first.starts_with("..") => {
+    let ours = match layout {
+        Layout::Kubelet if !first.starts_with("..") => {
             return Err(format!(
                 "the repository may have a {first:?} of its own, which is a link in the root then"
             ));
         }
-        Style::Kubelet => {
+        Layout::Kubelet => {
             [DATA_LINK, LINK_TMP, PRIVATE].contains(&&*first) || Name::parse_timestamp(&first).is_some()
         }
-        Style::GitSync { .. } => [".git", WORKTREES, PRIVATE].contains(&&*first),
+        Layout::GitSync { .. } => [".git", WORKTREES, PRIVATE].contains(&&*first),
     };
     if ours { Err(format!("{first:?} in the root is treeswap's own")) } else { Ok(()) }
 }
 
 /// Returns true if a name in the root is one of the operator's `names`, or a temporary name of such a file.
 pub(super) fn is_operator_name(names: &BTreeSet<OsString>, name: &OsStr) -> bool {
-    names.contains(name) || names.iter().any(|own| is_temporary_of(own, name))
+    names.contains(name) || names.iter().any(|file| is_temporary_of(file, name))
 }
 
 /// The prefix of a file's temporary names. It starts with `..`, so that no commit can have such a top-level name.
@@ -82,8 +84,8 @@ fn temporary_prefix(name: &OsStr) -> OsString {
     prefix
 }
 
-fn is_temporary_of(own: &OsStr, name: &OsStr) -> bool {
-    let bits = name.as_encoded_bytes().strip_prefix(temporary_prefix(own).as_encoded_bytes());
+fn is_temporary_of(file: &OsStr, name: &OsStr) -> bool {
+    let bits = name.as_encoded_bytes().strip_prefix(temporary_prefix(file).as_encoded_bytes());
     bits.is_some_and(|bits| bits.len() == 16 && bits.iter().all(u8::is_ascii_hexdigit))
 }
 
@@ -91,24 +93,25 @@ fn is_temporary_of(own: &OsStr, name: &OsStr) -> bool {
 /// `made_for` are top-level names in the root that are allowed.
 ///
 /// # Errors
-/// The reason, in words that follow the path.
-pub fn check_resolved(root: &Path, path: &Path, style: &Style, made_for: &[&str]) -> Result<(), String> {
-    let Some(below) = path_in_root(root, path).map_err(|error| error.to_string())? else { return Ok(()) };
+/// Of the kind `Other`, which no system call's error has, if it may not be there: the reason, in words that follow the
+/// path. Of another kind if that cannot be found out.
+pub fn check_resolved(root: &Path, path: &Path, layout: &Layout, made_for: &[&str]) -> io::Result<()> {
+    let Some(below) = path_in_root(root, path)? else { return Ok(()) };
     let first = below.components().next().map(|first| first.as_os_str());
     if first.is_some_and(|first| made_for.iter().any(|name| first == *name)) {
         return Ok(());
     }
-    check_in_root(style, &below)
+    check_in_root(layout, &below).map_err(io::Error::other)
 }
 
 /// Checks whether the file for [`open_outside`] may be at an absolute path.
 ///
 /// # Errors
-/// The reason, in words that follow the path.
-pub fn check_outside(root: &Path, path: &Path) -> Result<(), String> {
+/// As [`check_resolved`].
+pub fn check_outside(root: &Path, path: &Path) -> io::Result<()> {
     let by_text = clean(path).starts_with(clean(root));
-    if by_text || path_in_root(root, path).map_err(|error| error.to_string())?.is_some() {
-        Err("it is in the root, where it is never written".to_owned())
+    if by_text || path_in_root(root, path)?.is_some() {
+        Err(io::Error::other("it is in the root, where it is never written"))
     } else {
         Ok(())
     }
@@ -177,7 +180,7 @@ fn left_alone() -> io::Error {
 #[derive(Clone, Debug)]
 pub struct OperatorFile {
     root: PathBuf,
-    style: Style,
+    layout: Layout,
     path: PathBuf,
     name: OsString,
 }
@@ -187,11 +190,11 @@ impl OperatorFile {
     ///
     /// # Errors
     /// Why the file may not be there, in words that follow the path.
-    pub fn new(root: &Path, style: &Style, path: &Path) -> Result<Self, String> {
+    pub fn new(root: &Path, layout: &Layout, path: &Path) -> Result<Self, String> {
         let path = clean(&root.join(path));
-        check_place(root, style, &path)?;
+        check_place(root, layout, &path)?;
         let name = path.file_name().ok_or("it names no file")?.to_owned();
-        Ok(Self { root: root.to_owned(), style: style.clone(), path, name })
+        Ok(Self { root: root.to_owned(), layout: layout.clone(), path, name })
     }
 
     /// The file's path, for messages.
@@ -332,7 +335,7 @@ impl OperatorFile {
 
     /// Checks the file by what its path resolves to: an existing directory and the rest of the path below it.
     fn check(&self, resolved: &Path, rest: &Path) -> io::Result<()> {
-        if let Style::GitSync { link } = &self.style {
+        if let Layout::GitSync { link } = &self.layout {
             // The link and the file may be configured with different paths to the same directory.
             let parent = link.parent().and_then(|parent| std::fs::canonicalize(parent).ok());
             if let (Some(parent), Some(name)) = (parent, link.file_name()) {
@@ -340,7 +343,7 @@ impl OperatorFile {
             }
         }
         match path_in_root(&self.root, &resolved.join(rest))? {
-            Some(below) => check_in_root(&self.style, &below).map_err(io::Error::other),
+            Some(below) => check_in_root(&self.layout, &below).map_err(io::Error::other),
             None => Ok(()),
         }
     }

@@ -9,7 +9,7 @@ use crate::fsx::{self, Lock, walk};
 use crate::generation::WORKTREES;
 use crate::human::one_line;
 use crate::store::error::Error;
-use crate::store::layout::Layout;
+use crate::store::layout::RootHandles;
 use crate::store::names::STAGING;
 use crate::store::{Recovered, trash};
 
@@ -31,15 +31,15 @@ impl Probes {
     /// A file system that is full of what an earlier process left is no reason to fail: that is deleted first. If it is
     /// still full, the store must open all the same, so that the mirror can be cleaned up. Then names are taken not to
     /// fold until the next start: a tree with names that this file system takes for one is refused while it is written.
-    pub(crate) fn of(layout: &Layout, found: &mut Recovered) -> Result<Self, Error> {
-        one_mount(layout)?;
-        let failed = || Error::io("try out the file system in", layout.private_at(STAGING));
-        let pins = pins(layout).map_err(failed())?;
-        let attempt = || in_scratch(layout, names_fold).map_err(failed());
+    pub(crate) fn of(handles: &RootHandles, found: &mut Recovered) -> Result<Self, Error> {
+        one_mount(handles)?;
+        let failed = || Error::io("try out the file system in", handles.private_at(STAGING));
+        let pins = pins(handles).map_err(failed())?;
+        let attempt = || in_scratch(handles, names_fold).map_err(failed());
         let is_full = |tried: &Result<_, Error>| tried.as_ref().is_err_and(Error::is_full);
         let mut tried = attempt();
         if is_full(&tried) {
-            trash::delete_left_overs(layout, found);
+            trash::delete_left_overs(handles, found);
             tried = attempt();
         }
         let folds = match tried {
@@ -67,17 +67,17 @@ impl Probes {
 
 /// Checks that our directories are on the same mount as the root: a rename does not cross mounts, not even two mounts
 /// of one file system (`EXDEV`).
-fn one_mount(layout: &Layout) -> Result<(), Error> {
-    let ours = [(&layout.private, ""), (&layout.staging, "staging"), (&layout.trash, "trash")];
-    let ours = ours.map(|(dir, name)| (dir, layout.private_at(name)));
-    for (dir, path) in ours.into_iter().chain([(&layout.generations_dir, layout.at(WORKTREES))]) {
+fn one_mount(handles: &RootHandles) -> Result<(), Error> {
+    let ours = [(&handles.private, ""), (&handles.staging, "staging"), (&handles.trash, "trash")];
+    let ours = ours.map(|(dir, name)| (dir, handles.private_at(name)));
+    for (dir, path) in ours.into_iter().chain([(&handles.generations_dir, handles.at(WORKTREES))]) {
         let failed = || Error::io("stat", &path);
-        if mount_of(dir).map_err(failed())? != mount_of(&layout.root).map_err(failed())? {
+        if mount_of(dir).map_err(failed())? != mount_of(&handles.root).map_err(failed())? {
             let why = format!(
                 "{} is on another mount, so that nothing can be renamed between it and the root",
                 path.display()
             );
-            return Err(Error::Refused { path: layout.path.clone(), why });
+            return Err(Error::Refused { path: handles.path.clone(), why });
         }
     }
     Ok(())
@@ -96,38 +96,45 @@ fn mount_of(fd: &OwnedFd) -> std::io::Result<(u64, u64)> {
 
 /// Tests whether a shared flock on a directory excludes an exclusive one. Creates nothing, so that the answer is known
 /// on a full file system, too: without pins a reader would lose its generation.
-fn pins(layout: &Layout) -> std::io::Result<bool> {
-    let open = || fsx::open_dir(&layout.staging, ".");
+fn pins(handles: &RootHandles) -> std::io::Result<bool> {
+    let open = || fsx::open_dir(&handles.staging, ".");
     let reader = open()?;
     let reaper = open()?;
-    let works = fsx::try_lock_shared(&reader)? == Lock::Taken && fsx::try_lock(&reaper)? == Lock::Held;
+    // The writer's lock was just taken, so a lack of locks here is more than a shortage that passes.
+    let shared = fsx::unsupported_if_lacking(fsx::try_lock_shared(&reader))?;
+    let works =
+        shared == Lock::Taken && fsx::unsupported_if_lacking(fsx::try_lock(&reaper))? == Lock::Contended;
     let _ = fsx::unlock(&reader); // a child that another thread starts may have a duplicate of the handle
     Ok(works)
 }
 
 /// Tests whether two names can be exchanged.
-pub(super) fn can_exchange(layout: &Layout) -> Result<bool, Error> {
-    in_scratch(layout, exchange).map_err(Error::io("try out the file system in", layout.private_at(STAGING)))
+pub(super) fn can_exchange(handles: &RootHandles) -> Result<bool, Error> {
+    in_scratch(handles, exchange)
+        .map_err(Error::io("try out the file system in", handles.private_at(STAGING)))
 }
 
 /// Runs a test in an empty directory in staging, and removes that.
-fn in_scratch<T>(layout: &Layout, test: impl FnOnce(&OwnedFd) -> std::io::Result<T>) -> std::io::Result<T> {
-    let (name, dir) = make_scratch(layout)?;
+fn in_scratch<T>(
+    handles: &RootHandles,
+    test: impl FnOnce(&OwnedFd) -> std::io::Result<T>,
+) -> std::io::Result<T> {
+    let (name, dir) = make_scratch(handles)?;
     let tried = test(&dir);
     if tried.is_err() {
         // A file of the test may still be there. If this fails, too, it goes when left-overs are discarded.
-        walk::remove(&layout.staging, &name, &mut || ControlFlow::Continue(()));
+        walk::remove(&handles.staging, &name, &mut || ControlFlow::Continue(()));
         return tried;
     }
-    rustix::fs::unlinkat(&layout.staging, name.as_str(), AtFlags::REMOVEDIR)?;
+    rustix::fs::unlinkat(&handles.staging, name.as_str(), AtFlags::REMOVEDIR)?;
     tried
 }
 
 /// Makes an empty directory in staging.
-fn make_scratch(layout: &Layout) -> std::io::Result<(String, OwnedFd)> {
+fn make_scratch(handles: &RootHandles) -> std::io::Result<(String, OwnedFd)> {
     loop {
         let name = fsx::unique("probe-");
-        match fsx::make_dir(&layout.staging, name.as_str(), 0o700) {
+        match fsx::make_dir(&handles.staging, name.as_str(), 0o700) {
             // Left by a process that was killed. In a container every process may have the same pid.
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
             made => return made.map(|dir| (name, dir)),

@@ -39,7 +39,7 @@ use crate::fsx;
 use crate::generation::{GenerationRecord, Name, Retired};
 use crate::human::one_line;
 use crate::store::links::{Names, TopNames};
-use crate::store::recover::At;
+use crate::store::recover::RecoveryTime;
 use crate::store::{Durability, Error, Published, Recovered, Staged, Store};
 
 /// A callback before the swap, with the new generation's record and its present path. An error aborts the publication.
@@ -59,12 +59,12 @@ impl Store {
         now: &Now,
         ready: Ready<'_, E>,
     ) -> Result<Published, E> {
-        if self.layout.is_git_sync {
+        if self.handles.is_git_sync {
             return self.publish_worktree(staged, now, ready);
         }
         // P1
         let names = TopNames::of(&staged.dir).map_err(Error::io("list", staged.path()))?;
-        self.layout.refuse_collisions(&names)?;
+        self.handles.refuse_collisions(&names)?;
         self.reap_excess(staged.unshared());
         let name = Name::new(now.wall, self.state.generations.iter().map(|record| &record.name));
         let record = staged.record(name.clone(), now);
@@ -103,16 +103,16 @@ impl Store {
         names: &TopNames,
         ready: Ready<'_, E>,
     ) -> Result<Names, E> {
-        let layout = &self.layout;
+        let handles = &self.handles;
         let name = &record.name;
-        let place = layout.path_of(name);
+        let place = handles.path_of(name);
         // P3
-        fsx::rename_new(&layout.staging, staged.name(), &layout.root, name.as_str())
+        fsx::rename_new(&handles.staging, staged.name(), &handles.root, name.as_str())
             .map_err(Error::io("rename the staged directory to", &place))?;
         staged.mark_moved();
         // P4
-        let added = layout.add_links(names, name)?;
-        layout.remove_links(names)?;
+        let added = handles.add_links(names, name)?;
+        handles.remove_links(names)?;
         ready(record, &place)?;
         // P5, P6
         self.swap(name)?;
@@ -122,7 +122,7 @@ impl Store {
     /// P5 and P6. Recovery has moved anything that is not a symlink away from the link's name, but the rename would
     /// replace a file created there since, so the name is checked once more.
     pub(super) fn swap(&self, name: &Name) -> Result<(), Error> {
-        let link = &self.layout.link;
+        let link = &self.handles.link;
         if let fsx::Link::Other(_) = link.read()? {
             let source = std::io::Error::other("it is not a symbolic link any more");
             return Err(Error::Io { act: "swap", path: link.path(), source });
@@ -135,7 +135,7 @@ impl Store {
 
     /// Undoes P2 to P5 by running recovery. If that fails, the next cycle's recovery does it.
     pub(super) fn withdraw(&mut self, name: &Name, now: &Now) {
-        if let Err(error) = self.recover_into(now, At::Running, &mut Recovered::default()) {
+        if let Err(error) = self.recover_into(now, RecoveryTime::Running, &mut Recovered::default()) {
             tracing::warn!(generation = %name, error = %error, "the failed publication could not be taken back yet");
         }
     }
@@ -150,7 +150,7 @@ impl Store {
         let mut warnings = Vec::new();
         let mut warn = |done: Result<(), Error>| warnings.extend(done.err().map(|error| one_line(&error)));
         // P7
-        warn(self.layout.finish_links(added));
+        warn(self.handles.finish_links(added));
         // P8
         warn(self.sync_link());
         // P9
@@ -163,7 +163,7 @@ impl Store {
             }
         }
         warn(self.save());
-        if let Some(previous) = previous.filter(|_| self.layout.is_git_sync) {
+        if let Some(previous) = previous.filter(|_| self.handles.is_git_sync) {
             warn(self.touch_retired(previous));
         }
         warnings
@@ -175,7 +175,7 @@ impl Store {
             return Ok(());
         }
         self.unsynced = true;
-        let link = &self.layout.link;
+        let link = &self.handles.link;
         fsx::sync_dir(&link.dir).map_err(Error::io("sync", link.dir_path()))?;
         self.unsynced = false;
         Ok(())
@@ -188,7 +188,7 @@ impl Store {
             Durability::None => fsx::Flush::Lazy,
         };
         self.unsaved = true;
-        self.layout.save(&self.state, flush)?;
+        self.handles.save(&self.state, flush)?;
         self.unsaved = false;
         Ok(())
     }

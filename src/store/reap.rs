@@ -50,7 +50,7 @@ impl Store {
     }
 
     fn reserved(&self, generations: u32, bytes: u64) -> Reserved {
-        Reserved { generations, bytes, block: self.layout.block }
+        Reserved { generations, bytes, block: self.handles.block }
     }
 
     fn plan_with(&self, reserved: Reserved, now: &Now) -> Plan {
@@ -62,7 +62,7 @@ impl Store {
         let gain = |candidate: &Candidate<'_>| {
             let name =
                 Some(&candidate.record.name).filter(|_| lack != Extent::default() && !candidate.current);
-            let (bytes, inodes) = name.map(|name| self.layout.measure(name).frees).unwrap_or_default();
+            let (bytes, inodes) = name.map(|name| self.handles.measure(name).frees).unwrap_or_default();
             Extent { bytes, inodes }
         };
         let candidates = self.candidates();
@@ -123,24 +123,25 @@ impl Store {
     }
 
     fn reap_one(&self, decision: &GenerationDecision, recycle_at: Option<&Now>) -> Result<Outcome, Error> {
-        let layout = &self.layout;
+        let handles = &self.handles;
         let name = &decision.name;
-        let failed = |act| Error::io(act, layout.path_of(name));
-        let dir = match fsx::open_dir(&layout.generations_dir, name.as_str()) {
+        let failed = |act| Error::io(act, handles.path_of(name));
+        let dir = match fsx::open_dir(&handles.generations_dir, name.as_str()) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Outcome::Gone),
             // Without write access to a directory it cannot be moved to the trash either (rename(2)).
             Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied && decision.evicts => {
-                fsx::walk::open_for_removal(&layout.generations_dir, name.as_str()).ok()
+                fsx::walk::open_for_removal(&handles.generations_dir, name.as_str()).ok()
             }
             Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => None,
             opened => Some(opened.map_err(failed("open the generation"))?),
         };
-        let lock = dir.as_ref().map_or(Ok(Lock::Unsupported), fsx::try_lock).map_err(failed("lock"))?;
+        let tried = dir.as_ref().map_or(Ok(Lock::Unsupported), fsx::try_lock);
+        let lock = fsx::unsupported_if_lacking(tried).map_err(failed("lock"))?;
         if self.may_be_pinned(lock) && !decision.evicts {
             return Ok(Outcome::Stays);
         }
         // Under the lock no reader can complete a pin, unless the link names the generation again.
-        if layout.linked_generation()?.as_ref() == Some(name) {
+        if handles.linked_generation()?.as_ref() == Some(name) {
             if lock == Lock::Taken {
                 let _ = dir.as_ref().map(fsx::unlock); // closing would not release duplicates of the handle
             }
@@ -153,9 +154,11 @@ impl Store {
             },
             (dir, _) => dir,
         };
-        let held = dir.filter(|_| lock == Lock::Taken);
-        self.trash.put(&layout.generations_dir, name.as_str(), held).map_err(failed("move to the trash"))?;
-        Ok(if lock == Lock::Held { Outcome::Evicted } else { Outcome::Gone })
+        let locked_dir = dir.filter(|_| lock == Lock::Taken);
+        self.trash
+            .put(&handles.generations_dir, name.as_str(), locked_dir)
+            .map_err(failed("move to the trash"))?;
+        Ok(if lock == Lock::Contended { Outcome::Evicted } else { Outcome::Gone })
     }
 
     /// Makes room for a generation of size `need`, before its first byte is written: drops the spare, reaps what
@@ -223,7 +226,7 @@ impl Store {
         bytes: u64,
         cancel: &CancellationToken,
     ) -> Result<bool, Error> {
-        let root = fsx::identity(&self.layout.root).map_err(Error::io("stat", &self.layout.path))?;
+        let root = fsx::identity(&self.handles.root).map_err(Error::io("stat", &self.handles.path))?;
         let need = RequiredSpace { bytes, entries: 1 };
         let is_here = rustix::fs::stat(mirror).is_ok_and(|stat| stat.st_dev == root.dev);
         if !is_here || self.shortage(need)?.is_none() {
@@ -257,30 +260,30 @@ impl Store {
 
     /// Estimated bytes on disk in this root.
     pub(super) fn on_disk(&self, need: RequiredSpace) -> u64 {
-        need.on_disk(self.layout.block)
+        need.on_disk(self.handles.block)
     }
 
     /// Estimated bytes on disk of all generations.
     pub(super) fn generations_on_disk(&self) -> u64 {
-        bytes_on_disk(self.generations(), self.layout.block)
+        bytes_on_disk(self.generations(), self.handles.block)
     }
 
     /// A generation of which that is unknown counts as pinned. So it stays until `--max-pin`, and not for ever.
     fn is_pinned(&self, name: &Name) -> bool {
-        self.probes.pins && find_pin(&self.layout.generations_dir, name).unwrap_or(true)
+        self.probes.pins && find_pin(&self.handles.generations_dir, name).unwrap_or(true)
     }
 
     /// Returns true if a reader may hold a pin on a generation whose lock we tried to take with this result. Pins work
-    /// on this file system if the probe says so. Then a lock that is not supported only failed this time (`ENOLCK`), or
-    /// the directory cannot be opened: readers may have pinned it before its mode was changed.
+    /// on this file system if the probe says so. Then [`Lock::Unsupported`] stands for a lack of locks, which may pass,
+    /// or for a directory that cannot be opened: readers may have pinned it before its mode was changed.
     pub(super) fn may_be_pinned(&self, lock: Lock) -> bool {
-        lock == Lock::Held || lock == Lock::Unsupported && self.probes.pins
+        lock == Lock::Contended || lock == Lock::Unsupported && self.probes.pins
     }
 
     /// Returns what the file system lacks to hold `need`, if anything.
     pub(super) fn shortage(&self, need: RequiredSpace) -> Result<Option<Shortage>, Error> {
-        let path = &self.layout.path;
-        let space = fsx::space(&self.layout.root).map_err(Error::io("ask for the space of", path))?;
+        let path = &self.handles.path;
+        let space = fsx::space(&self.handles.root).map_err(Error::io("ask for the space of", path))?;
         let bytes = (need.on_disk(space.block), space.bytes, Unit::Bytes);
         let inodes = (need.entries, space.inodes.unwrap_or(u64::MAX), Unit::Inodes);
         let lack = |(needed, free, _): (u64, u64, _)| needed.saturating_sub(free);
@@ -351,7 +354,7 @@ pub(crate) fn find_pin(home: &OwnedFd, name: &Name) -> Option<bool> {
             let _ = fsx::unlock(&dir); // cannot fail right after locking, and closing releases the lock anyway
             Some(false)
         }
-        Lock::Held => Some(true),
+        Lock::Contended => Some(true),
         Lock::Unsupported => None,
     }
 }

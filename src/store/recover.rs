@@ -11,21 +11,17 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::path::Path;
-
-use rustix::fs::{AtFlags, FileType};
 use std::sync::Arc;
+
+use rustix::fs::FileType;
 
 use crate::clock::Now;
 use crate::fsx::{self, Link, Lock};
 use crate::generation::{DATA_LINK, GenerationRecord, Name, Retired};
 use crate::human::one_line;
-use crate::store::layout::{Layout, RootLink, root_link};
-use crate::store::ledger::DAMAGED;
+use crate::store::layout::{RootHandles, RootLink, root_link};
 use crate::store::links::TopNames;
-use crate::store::names::{
-    LEDGER, LINK_TMP, MIRROR, PRIVATE, PRIVATE_ASIDE, QUARANTINE, SOCKET, STATE, STATUS,
-};
+use crate::store::names::{LINK_TMP, PRIVATE, PRIVATE_ASIDE, QUARANTINE};
 use crate::store::{Error, Recovered, Store, operator_file, quarantine};
 
 /// The names in the directory that holds the generations.
@@ -51,7 +47,7 @@ enum LinkState {
 
 /// When recovery runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum At {
+pub(super) enum RecoveryTime {
     /// When the root is opened: a publication on record may be one of a killed process, at any of its steps.
     Start,
     /// Later: a publication on record is one of this process that failed before its swap.
@@ -69,15 +65,20 @@ impl Store {
             found.done.insert(0, why);
             return Ok(found);
         }
-        self.recover_into(now, At::Running, &mut found)?;
+        self.recover_into(now, RecoveryTime::Running, &mut found)?;
         Ok(found)
     }
 
     /// Runs recovery and adds to `found` what it found and did.
-    pub(super) fn recover_into(&mut self, now: &Now, at: At, found: &mut Recovered) -> Result<(), Error> {
+    pub(super) fn recover_into(
+        &mut self,
+        now: &Now,
+        time: RecoveryTime,
+        found: &mut Recovered,
+    ) -> Result<(), Error> {
         let before = self.state.clone();
         self.drop_stale_tmp(found)?;
-        if self.layout.is_git_sync {
+        if self.handles.is_git_sync {
             self.take_over(now, found)?;
         }
         let scan = self.scan()?;
@@ -89,7 +90,7 @@ impl Store {
             }
             serving => serving?,
         };
-        self.finish_publication(&scan, serving.as_ref(), at, found);
+        self.finish_publication(&scan, serving.as_ref(), time, found);
         self.reconcile(&scan, serving.as_ref(), now, found);
         self.repair_root_links(serving, &scan, found);
         self.sweep_trash(found);
@@ -115,18 +116,19 @@ impl Store {
 
     /// Lists and classifies the names in the directory that holds the generations.
     pub(super) fn scan(&self) -> Result<Scan, Error> {
-        let layout = &self.layout;
+        let handles = &self.handles;
         let uid = rustix::process::geteuid();
         let mut scan = Scan { generations: BTreeMap::new(), foreign: Vec::new() };
-        let path = layout.link.generations_path();
-        for entry in fsx::list(&layout.generations_dir).map_err(Error::io("list", path))? {
+        let path = handles.link.generations_path();
+        for entry in fsx::list(&handles.generations_dir).map_err(Error::io("list", path))? {
             let name = entry.os();
             let failed = || Error::io("stat", path.join(name));
             let known =
                 [DATA_LINK, LINK_TMP, PRIVATE, "lost+found"].iter().any(|known| name == OsStr::new(known))
-                    || !layout.is_git_sync && operator_file::is_operator_name(&self.options.own, name);
-            let stat = || fsx::stat(&layout.generations_dir, name).map_err(failed());
-            match layout.link.name_of(name) {
+                    || !handles.is_git_sync
+                        && operator_file::is_operator_name(&self.options.operator_names, name);
+            let stat = || fsx::stat(&handles.generations_dir, name).map_err(failed());
+            match handles.link.name_of(name) {
                 _ if known => {}
                 Some(generation) => match stat()? {
                     Some(stat) if fsx::file_type(&stat) == FileType::Directory => {
@@ -137,8 +139,8 @@ impl Store {
                     None => {}
                 },
                 None => {
-                    if layout.is_git_sync
-                        || root_link(&layout.root, name).map_err(failed())? == RootLink::Foreign
+                    if handles.is_git_sync
+                        || root_link(&handles.root, name).map_err(failed())? == RootLink::Foreign
                     {
                         scan.foreign.push(name.to_owned());
                     }
@@ -150,7 +152,7 @@ impl Store {
 
     /// Removes the temporary link that a publication left behind: by P5, or step 6 in git-sync's layout.
     fn drop_stale_tmp(&self, found: &mut Recovered) -> Result<(), Error> {
-        let link = &self.layout.link;
+        let link = &self.handles.link;
         let tmp = &link.tmp;
         let path = link.dir_path().join(tmp);
         match fsx::read_link(&link.dir, tmp.as_os_str()).map_err(Error::io("stat", &path))? {
@@ -160,7 +162,7 @@ impl Store {
                 found.done.push(format!("removed {}, left by a publication that did not end", tmp.display()));
             }
             Link::To(_) | Link::Other(_) => {
-                let to = self.layout.move_aside(tmp)?;
+                let to = self.handles.move_aside(tmp)?;
                 found.done.push(format!("moved {}, which treeswap did not create, to {to}", tmp.display()));
             }
         }
@@ -170,9 +172,9 @@ impl Store {
     /// Makes the published link name the generation that was published last or, without that, the best one there is.
     /// Returns the generation that the link names afterwards.
     fn repair_link(&mut self, scan: &Scan, now: &Now, found: &mut Recovered) -> Result<Option<Name>, Error> {
-        let seen = self.layout.link_state(scan)?;
+        let seen = self.handles.link_state(scan)?;
         let wanted = self.desired_target(&seen, scan, now);
-        let link = self.layout.link.shown().to_string();
+        let link = self.handles.link.shown().to_string();
         match (&seen, &wanted) {
             (LinkState::Generation(name), Some(wanted)) if name == wanted => return Ok(Some(name.clone())),
             (LinkState::Nothing, None) => return Ok(None),
@@ -182,16 +184,16 @@ impl Store {
                 ));
                 return Ok(None);
             }
-            (LinkState::Odd(what), None) if self.layout.is_git_sync => {
+            (LinkState::Odd(what), None) if self.handles.is_git_sync => {
                 found.foreign.push(format!("{link} is {what} until the first publication"));
                 return Ok(None);
             }
             (LinkState::Odd(what), None) => {
-                let to = self.layout.move_aside(DATA_LINK.as_ref())?;
+                let to = self.handles.move_aside(DATA_LINK.as_ref())?;
                 found.done.push(format!("moved {what} from {link} to {to}"));
             }
-            (LinkState::Odd(what), Some(wanted)) if !self.layout.is_git_sync => {
-                let to = self.layout.exchange_link(wanted)?;
+            (LinkState::Odd(what), Some(wanted)) if !self.handles.is_git_sync => {
+                let to = self.handles.exchange_link(wanted)?;
                 found.done.push(format!("moved {what} from {link} to {to}; it names {wanted} again"));
             }
             (seen, Some(wanted)) => {
@@ -221,7 +223,8 @@ impl Store {
         if seen.is_some() && seen == self.state.publishing.as_ref() {
             return seen.cloned(); // the publication completed its swap
         }
-        if let Some(name) = seen.filter(|name| self.layout.is_git_sync && self.state.record(name).is_none()) {
+        if let Some(name) = seen.filter(|name| self.handles.is_git_sync && self.state.record(name).is_none())
+        {
             return Some(name.clone()); // published by git-sync, before treeswap ran or since
         }
         // Nobody knows whether the publication completed its swap before the link was lost. If it did, readers are in
@@ -246,14 +249,20 @@ impl Store {
                 .iter()
                 .rev()
                 .filter(|&(name, ours)| *ours && Some(name) != self.state.publishing.as_ref())
-                .filter(|_| !self.layout.is_git_sync); // commit ids give no order by age
+                .filter(|_| !self.handles.is_git_sync); // commit ids give no order by age
             ours.map(|(name, _)| name.clone()).next()
         };
         seen.cloned().or_else(trusted).or_else(any)
     }
 
     /// Undoes a publication that did not reach its swap, and completes one that did.
-    fn finish_publication(&mut self, scan: &Scan, serving: Option<&Name>, at: At, found: &mut Recovered) {
+    fn finish_publication(
+        &mut self,
+        scan: &Scan,
+        serving: Option<&Name>,
+        time: RecoveryTime,
+        found: &mut Recovered,
+    ) {
         let Some(name) = self.state.publishing.take() else { return };
         if let Some(other) = self.state.replacing.take() {
             return self.mark_exchange_unknown(&name, &other, scan);
@@ -265,19 +274,19 @@ impl Store {
             self.state.remove(&name);
             return;
         }
-        let dir = fsx::open_dir(&self.layout.generations_dir, name.as_str()).ok();
+        let dir = fsx::open_dir(&self.handles.generations_dir, name.as_str()).ok();
         let lock =
             dir.as_ref().map_or(Lock::Unsupported, |dir| fsx::try_lock(dir).unwrap_or(Lock::Unsupported));
         // If the process was killed, readers may be in it: the swap may have happened, and the link may have been
         // changed since. In this process the swap failed, so only a hook that was told before it can have pinned it.
-        if at == At::Start && self.may_be_pinned(lock) {
+        if time == RecoveryTime::Start && self.may_be_pinned(lock) {
             let why = "its publication did not end, and a reader may have pinned it";
             found.done.push(format!("retired {name}: {why}"));
             return;
         }
         self.state.remove(&name);
-        let held = dir.filter(|_| lock == Lock::Taken);
-        let line = match self.trash.put(&self.layout.generations_dir, name.as_str(), held) {
+        let locked_dir = dir.filter(|_| lock == Lock::Taken);
+        let line = match self.trash.put(&self.handles.generations_dir, name.as_str(), locked_dir) {
             Ok(()) => (&mut found.done, format!("removed {name}: its publication did not end")),
             Err(error) => {
                 (&mut found.warnings, format!("cannot remove {name}, whose publication did not end: {error}"))
@@ -319,7 +328,7 @@ impl Store {
         for name in scan.generations.keys() {
             if !is_usable(name) {
                 found.foreign.push(format!("{name} belongs to another user"));
-            } else if self.state.record(name).is_none() && self.layout.is_dir(name) {
+            } else if self.state.record(name).is_none() && self.handles.is_dir(name) {
                 let record = self.found_record(name, now);
                 self.state.put(record);
                 found.done.push(format!("found generation {name}, which is not on record"));
@@ -358,17 +367,17 @@ impl Store {
         for name in scan.foreign.iter().filter(|name| !names.contains(name)) {
             found.foreign.push(format!("{name:?} was not created by treeswap"));
         }
-        if self.layout.is_git_sync {
+        if self.handles.is_git_sync {
             return; // that layout has no root links
         }
-        if let Err(error) = self.layout.repair_links(&names, found) {
+        if let Err(error) = self.handles.repair_links(&names, found) {
             found.warnings.push(one_line(&error));
         }
     }
 
     /// The top-level names of the generation that the link names. Empty in git-sync's layout.
     fn top_names_of(&mut self, name: Name) -> Result<Arc<TopNames>, Error> {
-        if self.layout.is_git_sync {
+        if self.handles.is_git_sync {
             return Ok(Arc::default());
         }
         if let Some((of, names)) = &self.top_names
@@ -376,15 +385,15 @@ impl Store {
         {
             return Ok(Arc::clone(names));
         }
-        let dir = self.layout.generation(&name)?;
-        let names = TopNames::of(dir).map_err(Error::io("list", self.layout.path_of(&name)))?;
+        let dir = self.handles.generation(&name)?;
+        let names = TopNames::of(dir).map_err(Error::io("list", self.handles.path_of(&name)))?;
         let names = Arc::new(names);
         self.top_names = Some((name, Arc::clone(&names)));
         Ok(names)
     }
 }
 
-impl Layout {
+impl RootHandles {
     /// Classifies what has the published link's name.
     fn link_state(&self, scan: &Scan) -> Result<LinkState, Error> {
         let target = match self.link.read()? {
@@ -433,44 +442,6 @@ impl Layout {
             Err(_) => quarantine::move_to(dir, name, dir, PRIVATE_ASIDE)
                 .map_err(Error::io("move aside", self.link.dir_path().join(name))),
         }
-    }
-
-    /// Moves a name in our private directory to the quarantine. Returns the new name.
-    pub(super) fn quarantine(&self, name: &OsStr) -> Result<String, Error> {
-        quarantine::move_to(&self.private, name, &self.private, QUARANTINE)
-            .map_err(Error::io("move aside", self.private_at(name)))
-    }
-
-    /// Moves `name` in our private directory aside, unless it is missing or has this type.
-    pub(super) fn quarantine_foreign(
-        &self,
-        name: &str,
-        kind: FileType,
-        found: &mut Recovered,
-    ) -> Result<(), Error> {
-        let moved = quarantine::quarantine_unless(&self.private, name, kind, QUARANTINE);
-        found.report_moved(
-            &Path::new(PRIVATE).join(name),
-            moved.map_err(Error::io("move aside", self.private_at(name)))?,
-        );
-        Ok(())
-    }
-
-    /// Does the same for all names in our private directory that are not opened before the lock is taken. Needs the
-    /// lock.
-    pub(super) fn quarantine_all_foreign(&self, found: &mut Recovered) -> Result<(), Error> {
-        for name in [STATE, STATUS, LEDGER, DAMAGED] {
-            self.quarantine_foreign(name, FileType::RegularFile, found)?;
-        }
-        self.quarantine_foreign(SOCKET, FileType::Socket, found)?;
-        // A symlink to a directory is allowed: operators use one to keep the mirror in another place.
-        let is_dir = rustix::fs::statat(&self.private, MIRROR, AtFlags::empty())
-            .is_ok_and(|stat| fsx::file_type(&stat).is_dir());
-        if !is_dir && fsx::stat(&self.private, MIRROR).is_ok_and(|there| there.is_some()) {
-            let to = self.quarantine(MIRROR.as_ref())?;
-            found.report_moved(&Path::new(PRIVATE).join(MIRROR), Some(to));
-        }
-        Ok(())
     }
 
     /// Replaces something foreign under the link's name by the link, and moves the foreign thing aside. The name is

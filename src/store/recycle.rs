@@ -41,7 +41,7 @@ const LATE: Duration = Duration::from_secs(5);
 
 impl SpareSlot {
     fn path(&self, name: &str) -> PathBuf {
-        self.layout().private_at(SPARE).join(name)
+        self.handles().private_at(SPARE).join(name)
     }
 
     /// Deletes the retired generation that waits in the slot, unless the slot is in use.
@@ -291,7 +291,7 @@ impl Store {
         let (Some((record, stamps)), Ok(copy)) = (found, dir.try_clone()) else { return Err(dir) };
         let retired = RetiredGeneration { record: record.clone(), stamps: stamps.clone(), _lock: copy };
         let own = record.unshared(self.current().and_then(|current| current.lineage.as_ref()));
-        match self.spare.accept_retired(&self.layout.generations_dir, retired, own.into()) {
+        match self.spare.accept_retired(&self.handles.generations_dir, retired, own.into()) {
             Ok(true) => Ok(()),
             Ok(false) => Err(dir),
             Err(error) => {

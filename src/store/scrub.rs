@@ -122,8 +122,8 @@ impl Store {
     pub fn scrub(&self) -> Option<Scrub> {
         let current = self.current().filter(|record| record.is_known() && self.stamps.can_detect_writes())?;
         let name = current.name.clone();
-        let top = self.layout.generation(&name).map_err(|error| one_line(&error));
-        let scratch = self.layout.staging.try_clone().ok()?;
+        let top = self.handles.generation(&name).map_err(|error| one_line(&error));
+        let scratch = self.handles.staging.try_clone().ok()?;
         let stamps = self.stamps.of(&name).cloned();
         Some(Scrub { name, top, scratch, stamps })
     }

@@ -19,7 +19,7 @@ use crate::payload::Delta;
 use crate::revision::ObjectId;
 use crate::store::error::Error;
 use crate::store::journal::INODES_MAX;
-use crate::store::layout::{Layout, open_inner};
+use crate::store::layout::{RootHandles, open_inner};
 use crate::store::names::SPARE;
 use crate::store::reap::RequiredSpace;
 use crate::store::retired::{ReadyTree, SlotState, SlotTree, StampedSpare};
@@ -43,7 +43,7 @@ pub(super) const CEILING: &str = "below --max-bytes";
 /// The slot, shared by the store and the task that prepares the spare.
 #[derive(Debug)]
 pub(super) struct SpareSlot {
-    layout: Arc<Layout>,
+    handles: Arc<RootHandles>,
     trash: Arc<Trash>,
     dir: OwnedFd,
     /// The slot's lock, held while its directory is changed.
@@ -59,14 +59,14 @@ pub(super) struct SpareSlot {
 impl SpareSlot {
     /// Opens the slot. Anything in it that is not a ready spare of this boot goes to the trash.
     pub(super) fn open(
-        layout: &Arc<Layout>,
+        handles: &Arc<RootHandles>,
         trash: &Arc<Trash>,
         mode: Spare,
         found: &mut Recovered,
     ) -> Result<Self, Error> {
-        let dir = open_inner(&layout.path, &layout.private, SPARE, found)?;
+        let dir = open_inner(&handles.path, &handles.private, SPARE, found)?;
         let slot = Self {
-            layout: Arc::clone(layout),
+            handles: Arc::clone(handles),
             trash: Arc::clone(trash),
             dir,
             busy: Mutex::new(()),
@@ -89,18 +89,18 @@ impl SpareSlot {
         &self.dir
     }
 
-    pub(super) fn layout(&self) -> &Layout {
-        &self.layout
+    pub(super) fn handles(&self) -> &RootHandles {
+        &self.handles
     }
 
     /// Returns a new name in staging.
     pub(super) fn staging_dir(&self) -> StagingDir {
-        StagingDir::new(&self.layout, &self.trash)
+        StagingDir::new(&self.handles, &self.trash)
     }
 
     /// Sets the size that counts against `--max-bytes`.
     pub(super) fn set_size(&self, spare: RequiredSpace) {
-        self.bytes.store(spare.on_disk(self.layout.block), Ordering::Relaxed);
+        self.bytes.store(spare.on_disk(self.handles.block), Ordering::Relaxed);
     }
 
     /// Estimated bytes on disk, which count against `--max-bytes`.
@@ -128,7 +128,7 @@ impl SpareSlot {
         let Some(origin) = self.ready(&delta.base, selection, options) else { return Ok(None) };
         let taken = match self.take_stamped()? {
             Some(spare) => TakenSpare::Stamped(Box::new(spare)),
-            None => TakenSpare::Copy(spare::take(self.dir.as_fd(), self.layout.staging.as_fd(), name)?),
+            None => TakenSpare::Copy(spare::take(self.dir.as_fd(), self.handles.staging.as_fd(), name)?),
         };
         self.bytes.store(0, Ordering::Relaxed);
         Ok(Some((origin, taken)))
@@ -176,17 +176,17 @@ impl SpareSlot {
         }
     }
 
-    /// Takes the slot's lock, calling `while_held` as long as somebody else holds it.
+    /// Takes the slot's lock, calling `while_waiting` as long as somebody else holds it.
     pub(super) fn lock(
         &self,
         cancel: &CancellationToken,
-        while_held: impl Fn(),
+        while_waiting: impl Fn(),
     ) -> Result<MutexGuard<'_, ()>, Error> {
         loop {
             if let Some(guard) = self.try_lock() {
                 return Ok(guard);
             }
-            while_held();
+            while_waiting();
             check_cancelled(cancel)?;
             std::thread::sleep(BUSY_PAUSE); // waiting on the mutex could not be cancelled
         }
@@ -203,7 +203,7 @@ impl SpareSlot {
 
     /// Moves everything in the slot except these names to the trash.
     fn discard_except(&self, names: &[&str]) -> Result<(), Error> {
-        let failed = Error::io("list", self.layout.private_at(SPARE));
+        let failed = Error::io("list", self.handles.private_at(SPARE));
         let listed = fsx::list(&self.dir).map_err(failed)?;
         let others =
             listed.iter().map(fsx::DirEntry::os).filter(|name| names.iter().all(|kept| kept != name));
@@ -214,7 +214,7 @@ impl SpareSlot {
     pub(super) fn to_trash(&self, name: impl AsRef<OsStr>) -> Result<(), Error> {
         match self.trash.put(&self.dir, name, None) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                Err(Error::io("move the spare to the trash in", self.layout.private_at(SPARE))(error))
+                Err(Error::io("move the spare to the trash in", self.handles.private_at(SPARE))(error))
             }
             _ => Ok(()),
         }

@@ -112,7 +112,7 @@ impl SpareTask {
         work: impl FnOnce(Option<Linkable<'_>>) -> Result<T, Error>,
     ) -> Result<T, Error> {
         let Some(stamps) = &self.linkable else { return work(None) };
-        let top = self.slot.layout().generation(&self.current.name)?;
+        let top = self.slot.handles().generation(&self.current.name)?;
         work(Some(Linkable { top: top.as_fd(), stamps }))
     }
 
@@ -127,7 +127,7 @@ impl SpareTask {
     /// Runs `work` on a new thread with low priority, and waits for it: a thread cannot raise its priority again. Not for
     /// work that a publication waits for, which on a busy machine would be held up by everything else there.
     fn at_low_priority<T: Send>(&self, work: impl FnOnce() -> Result<T, Error> + Send) -> Result<T, Error> {
-        let failed = Error::io("start the thread that prepares the spare in", &self.slot.layout().path);
+        let failed = Error::io("start the thread that prepares the spare in", &self.slot.handles().path);
         std::thread::scope(|scope| {
             let work = || {
                 // A failure to lower the priority is no reason not to prepare.
@@ -191,7 +191,7 @@ impl SpareTask {
             return Ok(());
         }
         let why = std::io::Error::other("the payload is another generation's");
-        Err(Error::io("make a spare of", self.slot.layout().path_of(&current.name))(why))
+        Err(Error::io("make a spare of", self.slot.handles().path_of(&current.name))(why))
     }
 }
 

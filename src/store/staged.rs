@@ -133,9 +133,9 @@ impl Store {
     ) -> Result<Staged, Error> {
         let need = RequiredSpace { bytes: payload.bytes, entries: payload.count() };
         self.make_room(need, need, cancel)?;
-        let place = StagingDir::new(&self.layout, &self.trash);
+        let place = StagingDir::new(&self.handles, &self.trash);
         let options = self.options.write_options();
-        let staging = self.layout.staging.as_fd();
+        let staging = self.handles.staging.as_fd();
         let dir = stage::write(staging, place.name.as_ref(), payload, blobs, &options, cancel)?;
         let modules = payload.entries.iter().filter(|entry| entry.kind == Kind::Submodule).count();
         let directories = Some((payload.dir_count() - 1 + modules) as u64);
@@ -153,7 +153,7 @@ impl Store {
         blobs: &dyn BlobSource,
         cancel: &CancellationToken,
     ) -> Result<Option<Staged>, Error> {
-        let place = StagingDir::new(&self.layout, &self.trash);
+        let place = StagingDir::new(&self.handles, &self.trash);
         let Some((origin, spare)) = self.spare.take(delta, selection, &self.options, &place.name)? else {
             place.mark_moved(); // nothing is there
             return Ok(None);
@@ -195,12 +195,12 @@ impl Store {
         mut unsynced: Unsynced,
         stamps: Option<Stamps>,
     ) -> Result<Staged, Error> {
-        if self.layout.is_git_sync {
+        if self.handles.is_git_sync {
             stage::write_git_file(dir.as_fd(), facts.revision, &self.options.write_options())?;
             unsynced.add_top_file(stage::GIT_FILE);
         }
         durable::make_durable(dir.as_fd(), self.options.durability, &unsynced)?;
-        let stamps = stamps.or_else(|| self.stamps.of_new(&dir, &self.layout.staging));
+        let stamps = stamps.or_else(|| self.stamps.of_new(&dir, &self.handles.staging));
         Ok(Staged { dir, place, facts, synced: self.options.durability == Durability::Syncfs, stamps })
     }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::layout::Layout;
+use super::layout::RootHandles;
 use super::names::STAGING;
 use super::trash::Trash;
 use crate::fsx;
@@ -14,22 +14,22 @@ use crate::fsx;
 /// [`StagingDir::mark_moved`] was called.
 #[derive(Debug)]
 pub(super) struct StagingDir {
-    layout: Arc<Layout>,
+    handles: Arc<RootHandles>,
     trash: Arc<Trash>,
     pub(super) name: String,
     moved: AtomicBool,
 }
 
 impl StagingDir {
-    pub(super) fn new(layout: &Arc<Layout>, trash: &Arc<Trash>) -> Self {
-        let layout = Arc::clone(layout);
+    pub(super) fn new(handles: &Arc<RootHandles>, trash: &Arc<Trash>) -> Self {
+        let handles = Arc::clone(handles);
         let trash = Arc::clone(trash);
-        Self { layout, trash, name: fsx::unique("generation-"), moved: AtomicBool::new(false) }
+        Self { handles, trash, name: fsx::unique("generation-"), moved: AtomicBool::new(false) }
     }
 
     /// Its path, for messages.
     pub(super) fn path(&self) -> PathBuf {
-        self.layout.private_at(STAGING).join(&self.name)
+        self.handles.private_at(STAGING).join(&self.name)
     }
 
     /// Records that the directory was moved away or never created, so that the drop removes nothing.
@@ -39,7 +39,7 @@ impl StagingDir {
 
     /// The staging directory.
     pub(super) fn staging(&self) -> BorrowedFd<'_> {
-        self.layout.staging.as_fd()
+        self.handles.staging.as_fd()
     }
 }
 
@@ -48,7 +48,7 @@ impl Drop for StagingDir {
         if self.moved.load(Ordering::Relaxed) {
             return;
         }
-        match self.trash.put(&self.layout.staging, self.name.as_str(), None) {
+        match self.trash.put(&self.handles.staging, self.name.as_str(), None) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 tracing::warn!(error = %error, "the staging directory cannot be removed before the next start");
             }

@@ -33,28 +33,28 @@ const GIT_FILE_LIMIT: u64 = 64 << 10;
 impl Store {
     /// Takes over what git-sync left, if anything.
     pub(super) fn take_over(&self, now: &Now, found: &mut Recovered) -> Result<(), Error> {
-        let layout = &self.layout;
-        let link_dir = &layout.link.dir;
-        let failed = |act| Error::io(act, layout.link.dir_path().join(TMP_LINK));
-        if layout.link.name != TMP_LINK
+        let handles = &self.handles;
+        let link_dir = &handles.link.dir;
+        let failed = |act| Error::io(act, handles.link.dir_path().join(TMP_LINK));
+        if handles.link.name != TMP_LINK
             && let Link::To(target) = fsx::read_link(link_dir, TMP_LINK).map_err(failed("stat"))?
-            && layout.link.generation_in(&target).is_some()
+            && handles.link.generation_in(&target).is_some()
         {
             fsx::unlink(link_dir, TMP_LINK).map_err(failed("remove"))?;
             found.done.push(format!("removed {TMP_LINK}, left by git-sync"));
         }
-        for entry in fsx::list(&layout.root).map_err(Error::io("list", &layout.path))? {
+        for entry in fsx::list(&handles.root).map_err(Error::io("list", &handles.path))? {
             let name = entry.os();
-            if let Some(commit) = layout.link.name_of(name).filter(|_| self.is_old_tree(name)) {
+            if let Some(commit) = handles.link.name_of(name).filter(|_| self.is_old_tree(name)) {
                 let to = self.free_name(&commit)?;
-                match fsx::rename_new(&layout.root, name, &layout.generations_dir, to.as_str()) {
+                match fsx::rename_new(&handles.root, name, &handles.generations_dir, to.as_str()) {
                     // Moving a directory to a new parent needs write permission on it (rename(2), EACCES).
                     Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
                         let whose = "published by git-sync version 3, belongs to another user";
                         found.foreign.push(format!("{commit}, {whose}"));
                         continue;
                     }
-                    moved => moved.map_err(Error::io("move to the generations", layout.at(name)))?,
+                    moved => moved.map_err(Error::io("move to the generations", handles.at(name)))?,
                 }
                 found.done.push(format!(
                     "moved {commit}, published by git-sync version 3, to {}",
@@ -68,11 +68,11 @@ impl Store {
     /// Removes non-directories from `.worktrees` once they are older than a grace period. git-sync also removes
     /// directories with other names; we do not, because those may be a user's work.
     fn sweep_files(&self, now: &Now, found: &mut Recovered) -> Result<(), Error> {
-        let layout = &self.layout;
-        let path = layout.at(WORKTREES);
-        for entry in fsx::list(&layout.generations_dir).map_err(Error::io("list", &path))? {
+        let handles = &self.handles;
+        let path = handles.at(WORKTREES);
+        for entry in fsx::list(&handles.generations_dir).map_err(Error::io("list", &path))? {
             let failed = |act| Error::io(act, path.join(entry.os()));
-            let Some(stat) = fsx::stat(&layout.generations_dir, entry.os()).map_err(failed("stat"))? else {
+            let Some(stat) = fsx::stat(&handles.generations_dir, entry.os()).map_err(failed("stat"))? else {
                 continue;
             };
             let age = i64::try_from(self.options.retention.grace.as_secs()).map_or(i64::MIN, |grace| {
@@ -80,7 +80,7 @@ impl Store {
             });
             if !fsx::file_type(&stat).is_dir() && age >= 0 {
                 self.trash
-                    .put(&layout.generations_dir, entry.os(), None)
+                    .put(&handles.generations_dir, entry.os(), None)
                     .map_err(failed("move to the trash"))?;
                 found
                     .done
@@ -93,14 +93,14 @@ impl Store {
     /// Returns true if this is a tree of this repository that git-sync version 3 published and that is no longer
     /// current.
     fn is_old_tree(&self, name: &OsStr) -> bool {
-        let root = &self.layout.root;
+        let root = &self.handles.root;
         let Ok(dir) = fsx::open_dir(root, name) else { return false };
         let Ok(Some(text)) = fsx::read_file(&dir, GIT_FILE, GIT_FILE_LIMIT) else { return false };
         let Some(admin) = text.strip_prefix(b"gitdir: ") else { return false };
         // The path is absolute, possibly in another container's file system: only its end can be compared.
         let ours = [b"/.git/worktrees/", name.as_encoded_bytes()].concat();
         let is_ours = admin.trim_ascii_end().ends_with(&ours);
-        let current = rustix::fs::statat(&self.layout.link.dir, &*self.layout.link.name, AtFlags::empty());
+        let current = rustix::fs::statat(&self.handles.link.dir, &*self.handles.link.name, AtFlags::empty());
         let is_current =
             current.is_ok_and(|stat| fsx::identity(&dir).is_ok_and(|inode| inode == Inode::of(&stat)));
         is_ours && !is_current
@@ -111,8 +111,8 @@ impl Store {
         let mut serial = 1;
         loop {
             let name = commit.numbered(serial);
-            let there = fsx::stat(&self.layout.generations_dir, name.as_str())
-                .map_err(Error::io("stat", self.layout.path_of(&name)))?;
+            let there = fsx::stat(&self.handles.generations_dir, name.as_str())
+                .map_err(Error::io("stat", self.handles.path_of(&name)))?;
             if there.is_none() && self.state.record(&name).is_none() {
                 return Ok(name);
             }
@@ -123,7 +123,7 @@ impl Store {
     /// Returns a record for a generation directory without one. In git-sync's layout its mtime is the time of
     /// retirement, because the writer sets it when it replaces the generation.
     pub(super) fn found_record(&self, name: &Name, now: &Now) -> GenerationRecord {
-        let size = self.layout.measure(name);
+        let size = self.handles.measure(name);
         let mut record = GenerationRecord::unknown(name.clone(), size.entries, size.bytes, now);
         let is_plain = name.commit().is_some_and(|commit| Name::from_commit(commit) == *name);
         if let Some(at) = is_plain.then(|| self.modified(name)).flatten() {
@@ -139,7 +139,7 @@ impl Store {
 
     /// The mtime of a generation's directory.
     fn modified(&self, name: &Name) -> Option<Timestamp> {
-        let stat = fsx::stat(&self.layout.generations_dir, name.as_str()).ok()??;
+        let stat = fsx::stat(&self.handles.generations_dir, name.as_str()).ok()??;
         Timestamp::new(stat.st_mtime, i32::try_from(stat.st_mtime_nsec).ok()?).ok()
     }
 
@@ -149,12 +149,12 @@ impl Store {
         let now = rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
         let times = rustix::fs::Timestamps { last_access: now, last_modification: now };
         rustix::fs::utimensat(
-            self.layout.generations_dir.as_fd(),
+            self.handles.generations_dir.as_fd(),
             name.as_str(),
             &times,
             AtFlags::SYMLINK_NOFOLLOW,
         )
-        .map_err(Error::io("touch the retired generation", self.layout.path_of(name)))
+        .map_err(Error::io("touch the retired generation", self.handles.path_of(name)))
     }
 
     /// Records that the current generation holds this payload, after [`Store::verify`] found no difference.

@@ -19,7 +19,7 @@ use crate::fsx::{self, walk};
 use crate::store::Recovered;
 use crate::store::error::Error;
 use crate::store::journal::Journal;
-use crate::store::layout::Layout;
+use crate::store::layout::RootHandles;
 use crate::store::lock::WriterLock;
 use crate::store::names::{STAGING, TRASH};
 use crate::store::quarantine;
@@ -33,10 +33,10 @@ pub(crate) struct Trash {
 
 #[derive(Debug)]
 struct Shared {
-    layout: Arc<Layout>,
+    handles: Arc<RootHandles>,
     /// The writer's lock. Everything that may still change the root holds the trash and with it the lock, so that no
     /// second writer starts before it is done.
-    lock: WriterLock,
+    writer_lock: WriterLock,
     /// The journal that records the removal of hard links, if foreign writes can be detected.
     journal: Option<Arc<Journal>>,
     jobs: Mutex<Jobs>,
@@ -61,10 +61,14 @@ impl Jobs {
 }
 
 impl Trash {
-    pub(super) fn new(layout: Arc<Layout>, lock: WriterLock, journal: Option<Arc<Journal>>) -> Self {
+    pub(super) fn new(
+        handles: Arc<RootHandles>,
+        writer_lock: WriterLock,
+        journal: Option<Arc<Journal>>,
+    ) -> Self {
         let shared = Shared {
-            layout,
-            lock,
+            handles,
+            writer_lock,
             journal,
             jobs: Mutex::default(),
             changed: Condvar::new(),
@@ -74,26 +78,26 @@ impl Trash {
     }
 
     /// The writer's lock.
-    pub(crate) fn lock(&self) -> &WriterLock {
-        &self.shared.lock
+    pub(crate) fn writer_lock(&self) -> &WriterLock {
+        &self.shared.writer_lock
     }
 
-    /// Renames `name` from `dir` into the trash, to be deleted later. `held` is kept open until it is deleted.
+    /// Renames `name` from `dir` into the trash, to be deleted later. `keep_open` is closed after that.
     pub(crate) fn put(
         &self,
         dir: impl AsFd,
         name: impl AsRef<OsStr>,
-        held: Option<OwnedFd>,
+        keep_open: Option<OwnedFd>,
     ) -> std::io::Result<()> {
-        let to = quarantine::move_to(dir, name.as_ref(), &self.shared.layout.trash, "gone-")?;
-        self.enqueue(to.into(), held);
+        let to = quarantine::move_to(dir, name.as_ref(), &self.shared.handles.trash, "gone-")?;
+        self.enqueue(to.into(), keep_open);
         Ok(())
     }
 
     /// Queues everything in the trash that is not queued: left by an earlier process, or not deletable before.
     pub(crate) fn sweep(&self) -> Result<(), Error> {
-        let layout = &self.shared.layout;
-        for entry in fsx::list(&layout.trash).map_err(Error::io("list", layout.private_at(TRASH)))? {
+        let handles = &self.shared.handles;
+        for entry in fsx::list(&handles.trash).map_err(Error::io("list", handles.private_at(TRASH)))? {
             let name = entry.os();
             let known = {
                 let jobs = self.shared.jobs();
@@ -122,8 +126,8 @@ impl Trash {
         jobs.is_idle()
     }
 
-    fn enqueue(&self, name: OsString, held: Option<OwnedFd>) {
-        self.shared.jobs().waiting.insert(name, held);
+    fn enqueue(&self, name: OsString, keep_open: Option<OwnedFd>) {
+        self.shared.jobs().waiting.insert(name, keep_open);
         self.shared.changed.notify_all();
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         if thread.is_none() {
@@ -153,8 +157,8 @@ impl Drop for Trash {
 /// Deletes what an earlier process left in staging and in the trash, before this returns. For a file system that is
 /// full of it while the root is being opened. No journal is needed: no stamps are known yet. What cannot be deleted
 /// stays for the background thread, which reports it.
-pub(super) fn delete_left_overs(layout: &Layout, found: &mut Recovered) {
-    for (dir, shown) in [(&layout.staging, STAGING), (&layout.trash, TRASH)] {
+pub(super) fn delete_left_overs(handles: &RootHandles, found: &mut Recovered) {
+    for (dir, shown) in [(&handles.staging, STAGING), (&handles.trash, TRASH)] {
         for entry in fsx::list(dir).unwrap_or_default() {
             let removal = walk::remove(dir, entry.os(), &mut || ControlFlow::Continue(()));
             if removal.is_complete() {
@@ -199,8 +203,8 @@ impl Shared {
         };
         let mut go_on = || if self.is_stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
         let removal = match &self.journal {
-            None => walk::remove(&self.layout.trash, &name, &mut go_on),
-            Some(journal) => walk::remove_by(&self.layout.trash, &name, &mut go_on, &mut |dir, name| {
+            None => walk::remove(&self.handles.trash, &name, &mut go_on),
+            Some(journal) => walk::remove_by(&self.handles.trash, &name, &mut go_on, &mut |dir, name| {
                 journal.unlink(dir, name)
             }),
         };
@@ -210,7 +214,7 @@ impl Shared {
         if let Some((path, error)) = removal.failed {
             jobs.failed.push(format!(
                 "cannot remove {}: {error}; retrying later",
-                self.layout.private_at(TRASH).join(path).display()
+                self.handles.private_at(TRASH).join(path).display()
             ));
         }
         drop(jobs);

@@ -39,24 +39,24 @@ impl Store {
             return Ok(vec!["there is no current generation".to_owned()]);
         };
         let name = current.name.clone();
-        let top = match self.layout.generation(&name) {
+        let top = match self.handles.generation(&name) {
             Ok(top) => top,
             Err(error) => return Ok(vec![one_line(&error)]),
         };
         let stamps = match self.stamps.of(&name) {
             Some(_) => None, // they are still valid
-            None => self.stamps.of_found(&top, &self.layout.staging),
+            None => self.stamps.of_found(&top, &self.handles.staging),
         };
         let check = Check::new(
             &top,
             expected,
             self.options.writers,
-            self.layout.is_git_sync,
+            self.handles.is_git_sync,
             self.stamps.can_detect_writes(),
             cancel,
         );
         let mut differences = check.run(Check::shape)?;
-        if self.layout.is_git_sync {
+        if self.handles.is_git_sync {
             let wanted = git_file(expected.revision);
             let found = fsx::read_file(&top, GIT_FILE, wanted.len() as u64 + 1);
             if !found.is_ok_and(|found| found.is_some_and(|found| found == wanted.as_bytes())) {

@@ -114,10 +114,10 @@ impl Store {
     /// Step 1: chooses the names, and renames an entry out of the way if names cannot be exchanged.
     fn choose_names(&mut self, staged: &Staged) -> Result<WorktreeNames, Error> {
         let name = Name::from_commit(staged.revision());
-        let place = self.layout.path_of(&name);
-        let there = fsx::stat(&self.layout.generations_dir, name.as_str());
+        let place = self.handles.path_of(&name);
+        let there = fsx::stat(&self.handles.generations_dir, name.as_str());
         let taken = there.map_err(Error::io("stat", &place))?.is_some();
-        let replaces_current = self.layout.linked_generation()?.as_ref() == Some(&name);
+        let replaces_current = self.handles.linked_generation()?.as_ref() == Some(&name);
         if !taken {
             return Ok(WorktreeNames { initial: name.clone(), name, replaces_current: false });
         }
@@ -129,9 +129,9 @@ impl Store {
             return Ok(WorktreeNames { name: free.clone(), initial: free, replaces_current: false });
         }
         fsx::rename_new(
-            &self.layout.generations_dir,
+            &self.handles.generations_dir,
             name.as_str(),
-            &self.layout.generations_dir,
+            &self.handles.generations_dir,
             free.as_str(),
         )
         .map_err(Error::io("rename", &place))?;
@@ -143,7 +143,7 @@ impl Store {
     fn can_exchange(&mut self) -> Result<bool, Error> {
         let exchange = match self.probes.exchange {
             Some(known) => known,
-            None => probe::can_exchange(&self.layout)?,
+            None => probe::can_exchange(&self.handles)?,
         };
         self.probes.exchange = Some(exchange);
         Ok(exchange)
@@ -166,11 +166,11 @@ impl Store {
         names: &WorktreeNames,
         ready: Ready<'_, E>,
     ) -> Result<(), E> {
-        let layout = &self.layout;
-        let worktrees = &layout.generations_dir;
-        let place = layout.path_of(&names.initial);
+        let handles = &self.handles;
+        let worktrees = &handles.generations_dir;
+        let place = handles.path_of(&names.initial);
         // 3
-        fsx::rename_new(&layout.staging, staged.name(), worktrees, names.initial.as_str())
+        fsx::rename_new(&handles.staging, staged.name(), worktrees, names.initial.as_str())
             .map_err(Error::io("rename the staged directory to", &place))?;
         staged.mark_moved();
         self.sync_worktrees()?;
@@ -178,7 +178,7 @@ impl Store {
         ready(record, &place)?;
         // 5
         if names.exchanges() {
-            let failed = Error::io("put the new generation in the place of", layout.path_of(&names.name));
+            let failed = Error::io("put the new generation in the place of", handles.path_of(&names.name));
             let done = fsx::exchange(worktrees, names.initial.as_str(), worktrees, names.name.as_str())
                 .map_err(failed)?;
             if !done {
@@ -197,8 +197,8 @@ impl Store {
             return Ok(());
         }
         if self.state.record(&names.initial).is_none() {
-            let failed = Error::io("move to the trash", self.layout.path_of(&names.initial));
-            self.trash.put(&self.layout.generations_dir, names.initial.as_str(), None).map_err(failed)?;
+            let failed = Error::io("move to the trash", self.handles.path_of(&names.initial));
+            self.trash.put(&self.handles.generations_dir, names.initial.as_str(), None).map_err(failed)?;
         }
         self.sync_worktrees()
     }
@@ -208,8 +208,8 @@ impl Store {
         if self.options.durability == Durability::None {
             return Ok(());
         }
-        fsx::sync_dir(&self.layout.generations_dir)
-            .map_err(Error::io("sync", self.layout.at(crate::generation::WORKTREES)))
+        fsx::sync_dir(&self.handles.generations_dir)
+            .map_err(Error::io("sync", self.handles.at(crate::generation::WORKTREES)))
     }
 
     /// Restores these records, with `publishing` set to the generation that recovery has to undo. The state file may

@@ -242,7 +242,7 @@ impl Worker {
         // The minimum interval applies to new commits only, not to a selection that the operator changed.
         if !may_publish && self.view.current().is_some_and(|record| record.selection_digest == choice.digest)
         {
-            return Ok(Done::Held); // A4
+            return Ok(Done::Postponed); // A4
         }
         match self.advance(bounds, &tip, choice).await {
             Ok(done) => {
@@ -304,10 +304,10 @@ impl Worker {
 
     async fn resolve(&mut self, bounds: &Bounds) -> Result<Tip, Error> {
         let began = Instant::now();
-        let held = self.held();
+        let kept = self.kept_revisions();
         let current = self.view.revision();
         let mut upstream = self.upstream(bounds, Stage::Resolve).await?;
-        let resolved = bounds.network(Stage::Resolve, upstream.resolve(current, &held)).await;
+        let resolved = bounds.network(Stage::Resolve, upstream.resolve(current, &kept)).await;
         self.view.sources = upstream.source_statuses(current, false);
         self.placement = upstream.placement();
         self.was_answered = resolved.as_ref().map_or_else(Error::is_no_such_ref, |_| true);
@@ -328,13 +328,13 @@ impl Worker {
     }
 
     /// The revisions that the mirror must keep, newest first.
-    fn held(&self) -> Vec<Revision> {
+    fn kept_revisions(&self) -> Vec<Revision> {
         let known = self.view.generations.iter().filter(|record| record.is_known());
         let others = self.readable.into_iter().chain(self.waits_for_recycling);
-        let mut held: Vec<_> = others.chain(known.map(|record| record.revision)).collect();
+        let mut kept: Vec<_> = others.chain(known.map(|record| record.revision)).collect();
         let mut seen = std::collections::HashSet::new();
-        held.retain(|revision| seen.insert(*revision));
-        held
+        kept.retain(|revision| seen.insert(*revision));
+        kept
     }
 
     /// Returns true if the mirror holds the revision.
@@ -405,7 +405,7 @@ impl Work for Worker {
         self.view.last_answer.update(&self.view.sources, is_answered);
         self.view.unanswered = matches!(answered, Ok(false));
         // A set that is published because its file was changed, or without a source that was removed, is a success.
-        if matches!(followed, Ok(Done::Unchanged | Done::Held)) {
+        if matches!(followed, Ok(Done::Unchanged | Done::Postponed)) {
             answered?;
         }
         let done = match (followed?, republished) {
@@ -431,7 +431,7 @@ impl Work for Worker {
 
     async fn prepare_spare(&mut self, bounds: &Bounds) {
         if self.options.spare {
-            self.begin_spare(bounds).await;
+            self.begin_spare(bounds, true).await;
         }
     }
 

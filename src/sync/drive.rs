@@ -34,6 +34,10 @@ const RECORD: Duration = Duration::from_secs(300);
 /// How long the last write of the status file may take at shutdown.
 const LAST_RECORD: Duration = Duration::from_secs(1);
 
+/// How long it may take to begin the spare after a failure. Only a hanging file of sparse patterns takes that long, and
+/// must not delay the next attempt by more. No update is promised for it: a promise may be late by far more.
+const BEGIN_SPARE: Duration = Duration::from_secs(5);
+
 /// The delay of a timer that is not meant to fire.
 const NEVER: Duration = Duration::from_secs(30 * 365 * 86_400);
 
@@ -108,6 +112,8 @@ pub(super) struct Drive<'a, W> {
     pub(super) origin: Instant,
     /// True once an attempt has succeeded.
     pub(super) succeeded: bool,
+    /// True if an attempt since the last success lacked room.
+    pub(super) lacked_room: bool,
     /// When the status file was last written.
     pub(super) recorded: Instant,
     /// The revision that was current when polling stopped.
@@ -219,35 +225,33 @@ impl<W: Work> Drive<'_, W> {
     /// Begins the spare again after a failure, if the attempt may have used it up: otherwise the next one would write
     /// its generation in full.
     async fn replace_spare(&mut self, is_root_missing: bool) {
-        let may_be_missing = self.work.needs_housekeeping();
-        let is_last = self.machine.phase() == Phase::GivenUp;
-        match spare::plan(Situation { may_be_missing, is_root_missing, is_last }) {
+        let situation = Situation {
+            may_be_missing: self.work.needs_housekeeping(),
+            is_root_missing,
+            lacked_room: self.lacked_room,
+            is_last: self.machine.phase() == Phase::GivenUp,
+        };
+        match spare::plan(situation) {
             Plan::Prepare => {
-                self.report.promise_update(self.timeout); // the attempt may have used up the time promised
-                let bounds = self.bounds();
+                let bounds = Bounds::new(BEGIN_SPARE, self.draining.clone());
                 self.work.prepare_spare(&bounds).await;
             }
             Plan::Leave(why) => debug!(why, "no spare is prepared"),
         }
     }
 
-    /// Does what follows an attempt after its report: notifies hooks, keeps house after a success, and makes the spare
-    /// again after a failure.
-    async fn follow_up(&mut self, result: &Result<Done, Error>) {
+    /// Does what follows a success after its report: notifies hooks and keeps house.
+    async fn follow_up(&mut self, done: &Done) {
         // Hooks and housekeeping also run after the first success of the process: the spare may be missing.
-        let first = result.is_ok() && !std::mem::replace(&mut self.succeeded, true);
-        let publishes = first || matches!(result, Ok(Done::Published(_)));
+        let first = !std::mem::replace(&mut self.succeeded, true);
+        let publishes = first || matches!(done, Done::Published(_));
         if publishes {
             self.work.notify_hooks();
         }
-        match result {
-            Ok(_) if publishes || self.work.needs_housekeeping() => {
-                self.report.promise_update(self.timeout); // the attempt may have used up the time promised for it
-                let bounds = self.bounds();
-                self.work.housekeep(&bounds).await;
-            }
-            Ok(_) => {}
-            Err(error) => self.replace_spare(error.is_root_missing()).await,
+        if publishes || self.work.needs_housekeeping() {
+            self.report.promise_update(self.timeout); // the attempt may have used up the time promised for it
+            let bounds = self.bounds();
+            self.work.housekeep(&bounds).await;
         }
     }
 
@@ -263,10 +267,10 @@ impl<W: Work> Drive<'_, W> {
     /// Runs one attempt and what follows it. Returns `Some` if the sync ends with it.
     async fn attempt(&mut self) -> Option<End> {
         let bounds = self.bounds();
-        let hold = self.machine.held_until(self.now()).filter(|_| !self.one_time);
+        let earliest = self.machine.earliest_publication(self.now()).filter(|_| !self.one_time);
         self.attempts.started();
         let result = {
-            let attempt = self.work.attempt(&bounds, hold.is_none());
+            let attempt = self.work.attempt(&bounds, earliest.is_none());
             tokio::pin!(attempt);
             let mut progress = tokio::time::interval_at(Instant::now() + PROGRESS, PROGRESS);
             loop {
@@ -286,7 +290,7 @@ impl<W: Work> Drive<'_, W> {
         match &result {
             Ok(Done::Published(_)) => self.machine.publish(now, retry::random_fraction()),
             Ok(Done::Unchanged) => self.machine.unchanged(now, retry::random_fraction()),
-            Ok(Done::Held) => self.machine.hold_revision(hold.unwrap_or(now)),
+            Ok(Done::Postponed) => self.machine.postpone(earliest.unwrap_or(now)),
             Err(error) => self.machine.fail(now, error.failure(), retry::random_fraction()),
         }
         self.attempts.ended(match &result {
@@ -305,9 +309,18 @@ impl<W: Work> Drive<'_, W> {
             (self.machine.phase() == Phase::GivenUp).then(|| self.machine.limit().unwrap_or_default());
         let is_news =
             self.report.attempt_ended(&result, bounds.stage(), self.work.view(), (failures, given_up)).await;
-        self.follow_up(&result).await;
+        match &result {
+            Ok(done) => {
+                self.lacked_room = false;
+                self.follow_up(done).await;
+            }
+            Err(error) => self.lacked_room |= error.lacks_room(),
+        }
         self.report_waiting();
         self.record_if_due(is_news).await;
+        if let Err(error) = &result {
+            self.replace_spare(error.is_root_missing()).await; // last, as it may have to wait
+        }
         let end = match result {
             Err(error) if self.machine.phase() == Phase::GivenUp => End::GaveUp(error),
             Ok(Done::Published(_) | Done::Unchanged) if self.one_time => End::Done,

@@ -159,6 +159,11 @@ impl Error {
         }
     }
 
+    /// Returns true if there is no room on a file system, in a quota or under `--max-bytes`.
+    pub(super) fn lacks_room(&self) -> bool {
+        self.is_full() || matches!(self, Self::Store(store::Error::OverCeiling { .. }))
+    }
+
     /// Returns true if the root directory is gone or was replaced, and with it everything published.
     pub(super) fn is_root_missing(&self) -> bool {
         // A root is opened again only after it was gone: if it is refused then, something foreign has its place.

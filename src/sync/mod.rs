@@ -189,13 +189,13 @@ impl Sync {
     ) -> Self {
         let options = Arc::new(options);
         let remote = upstream.shown_name();
-        let hold = store.current().and_then(|record| {
+        let min_interval_ends = store.current().and_then(|record| {
             // The wall clock may have been set back: never wait longer than the interval itself.
             let since = clock::now().wall.duration_since(record.published);
             let since = Duration::try_from(since).unwrap_or_default();
             options.pace.min_interval.checked_sub(since)
         });
-        let machine = Machine::new(options.pace, options.failure_limits, Duration::ZERO, hold);
+        let machine = Machine::new(options.pace, options.failure_limits, Duration::ZERO, min_interval_ends);
         let before = store.status();
         let received = upstream.received();
         let (send, triggers) = mpsc::channel(1);
@@ -247,6 +247,7 @@ impl Sync {
             park: self.options.park && !self.options.one_time,
             origin: tokio::time::Instant::now(),
             succeeded: false,
+            lacked_room: false,
             recorded: tokio::time::Instant::now(),
             parked: None,
         };

@@ -110,12 +110,12 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::store::Style;
+    use crate::store::Layout;
 
     #[tokio::test]
     async fn a_file_that_hangs_is_named_and_keeps_nobody() {
         let dir = tempfile::tempdir().unwrap();
-        let file = OperatorFile::new(dir.path(), &Style::Kubelet, Path::new("..touched")).unwrap();
+        let file = OperatorFile::new(dir.path(), &Layout::Kubelet, Path::new("..touched")).unwrap();
         let (end, ended) = std::sync::mpsc::channel::<()>();
         let hung = run_detached(Some(&file), move |_| {
             let _ = ended.recv();

@@ -277,7 +277,7 @@ impl Report {
             trigger: running.map_or(Trigger::Timer, |running| running.trigger),
             outcome: match result {
                 Ok(Done::Published(_)) => Outcome::Published,
-                Ok(Done::Unchanged | Done::Held) => Outcome::Unchanged,
+                Ok(Done::Unchanged | Done::Postponed) => Outcome::Unchanged,
                 Err(_) => Outcome::Failed,
             },
             duration_ms: u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
@@ -356,7 +356,7 @@ impl Report {
                     }
                 }
             }
-            Ok(Done::Held) => {
+            Ok(Done::Postponed) => {
                 debug!(duration_ms = millis(took), "a new revision waits for the minimum interval");
             }
         }

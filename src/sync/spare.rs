@@ -5,8 +5,9 @@
 //! that is cancelled, and the publication writes its generation in full. After a wait for links that was in vain,
 //! publications do not wait for links until one finds them ready: a slow disk would delay every commit.
 //!
-//! A spare is prepared after each publication, and after an attempt that failed and may have used it up. A preparation
-//! that fails again and again is begun ever less often ([`Failures`]).
+//! A spare is prepared after each publication, and after an attempt that failed and may have used it up. If after
+//! failed attempts the preparation fails as well, or always takes so long that the next attempt cancels it, it is begun
+//! ever less often ([`Failures`]): otherwise the disk would never be idle.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -99,7 +100,8 @@ pub(super) struct SpareWork {
     running: Option<Preparation>,
     /// True after a publication waited for links in vain, until one finds them ready.
     is_slow: bool,
-    /// Preparations that failed. A preparation records its end itself.
+    /// Preparations that failed, or were begun after a failed attempt and cancelled. A preparation records its end
+    /// itself.
     failures: Arc<Mutex<Failures>>,
 }
 
@@ -120,9 +122,9 @@ struct Preparation {
 }
 
 impl SpareWork {
-    /// Starts a preparation for the current generation, whose tree `revision` has, unless some for it failed and it is
-    /// too early to try again. One that is still running is for a generation that is no longer current, and is
-    /// cancelled.
+    /// Starts a preparation for the current generation, whose tree `revision` has. After a failed attempt it does not
+    /// if earlier ones failed and it is too early to try again. One that is still running is for a generation that is
+    /// no longer current, and is cancelled.
     pub(super) fn start(
         &mut self,
         task: SpareTask,
@@ -130,25 +132,35 @@ impl SpareWork {
         revision: Revision,
         wanted: Selection,
         metrics: Metrics,
+        is_after_failure: bool,
     ) {
-        self.spawn(task, revision, metrics, move |task, awaited, cancel| {
+        self.spawn(task, revision, metrics, is_after_failure, move |task, awaited, cancel| {
             prepare(task, &objects.until(cancel), revision, &wanted, awaited, cancel)
         });
     }
 
     /// Runs `work`, which prepares the spare, on a blocking thread, and logs the result. Does nothing if it is too
     /// early for that after failures.
-    fn spawn<F>(&mut self, task: SpareTask, revision: Revision, metrics: Metrics, work: F)
-    where
+    fn spawn<F>(
+        &mut self,
+        task: SpareTask,
+        revision: Revision,
+        metrics: Metrics,
+        is_after_failure: bool,
+        work: F,
+    ) where
         F: FnOnce(&SpareTask, oneshot::Sender<()>, &CancellationToken) -> Result<Option<&'static str>, Error>
             + Send
             + 'static,
     {
         let (generation, links) = (task.generation().name.clone(), task.links());
-        let plan = lock(&self.failures).plan(&generation, clock::monotonic());
-        if let Plan::Leave(why) = plan {
-            debug!(why, "no spare is prepared");
-            return;
+        // After a success it is begun in any case: that is rare, and the next success would not try again.
+        if is_after_failure {
+            let plan = lock(&self.failures).plan(&generation, clock::monotonic());
+            if let Plan::Leave(why) = plan {
+                debug!(why, "no spare is prepared");
+                return;
+            }
         }
         self.stop();
         let cancel = CancellationToken::new();
@@ -167,8 +179,14 @@ impl SpareWork {
                     debug!(duration_ms = took.as_millis() as u64, %revision, how, "the spare is ready");
                     return lock(&failures).clear();
                 }
-                Ok(Err(error)) if error.is_cancelled() => return debug!("spare preparation cancelled"),
-                Ok(Ok((None, _))) => debug!("no spare: there is no room for a copy"),
+                // Not a failure: that cost little, and as soon as there is room again it succeeds.
+                Ok(Ok((None, _))) => return debug!("no spare: there is no room for a copy"),
+                Ok(Err(error)) if error.is_cancelled() => {
+                    debug!("spare preparation cancelled");
+                    if !is_after_failure {
+                        return; // a publication came early
+                    }
+                }
                 Ok(Err(error)) => {
                     metrics.error("spare", error.class().label());
                     warn!(error = one_line(&error), "no spare: the next generation will be written in full");

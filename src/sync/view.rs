@@ -19,7 +19,7 @@ pub(super) enum Done {
     /// Nothing had to be published.
     Unchanged,
     /// A new revision has to wait for the minimum interval.
-    Held,
+    Postponed,
 }
 
 impl Done {

@@ -84,6 +84,13 @@ fn amounts_are_written_for_people_and_a_full_disk_needs_somebody() {
 }
 
 #[test]
+fn a_lack_of_locks_may_pass_and_is_said_to_be_one() {
+    let source = rustix::io::Errno::NOLCK.into();
+    let error = Error::Io { act: "lock", path: "/root/..treeswap/lock".into(), source };
+    assert!(error.is_transient() && error.hints()[0].starts_with("no lock can be had now"), "{error}");
+}
+
+#[test]
 fn who_may_not_write_a_root_is_told_who_owns_it_and_what_gives_all_of_it() {
     let denied = |act, path: &str| Error::Io {
         act,
@@ -95,6 +102,8 @@ fn who_may_not_write_a_root_is_told_who_owns_it_and_what_gives_all_of_it() {
     assert!(hints.last().unwrap().ends_with(" /srv/root`"), "{hints:?}");
     let hints = denied(MAKE_ROOT, "/srv/root").hints();
     assert!(hints.last().unwrap().contains(&format!("`chown {ours} /srv/root`")), "{hints:?}");
+    let hints = denied(RESOLVE_ROOT, "/srv/root").hints();
+    assert!(hints.last().unwrap().contains("leads to /srv/root must be searchable"), "{hints:?}");
     let owner = std::fs::symlink_metadata("/proc/1").unwrap().uid();
     let hints = denied("open the lock", "/proc/1/..treeswap/lock").hints();
     let told = hints[0] == format!("/proc/1 belongs to user {owner}, and this is user {ours}");

@@ -30,7 +30,7 @@ fn a_huge_directory_is_left_when_cancelled() {
     let cancel = CancellationToken::new();
     let first = fsx::list(&from).unwrap().remove(0);
     let first = fsx::stat(&from, first.os()).unwrap().unwrap();
-    let held = journal.lock(first.st_ino); // here it waits, after its look at the token
+    let locked = journal.lock(first.st_ino); // here it waits, after its look at the token
     std::thread::scope(|scope| {
         let linked = scope.spawn(|| {
             let source = Linkable { top: from.as_fd(), stamps: &stamps };
@@ -41,7 +41,7 @@ fn a_huge_directory_is_left_when_cancelled() {
         }
         std::thread::sleep(Duration::from_millis(50));
         cancel.cancel();
-        drop(held);
+        drop(locked);
         assert!(matches!(linked.join().unwrap(), Err(Error::Cancelled)));
     });
     let made = fs_err::read_dir(dir.path().join("to")).unwrap().count();

@@ -28,7 +28,7 @@ impl World {
     }
 
     fn own(&self, path: impl AsRef<Path>) -> OperatorFile {
-        OperatorFile::new(&self.root(), &Style::Kubelet, path.as_ref()).unwrap()
+        OperatorFile::new(&self.root(), &Layout::Kubelet, path.as_ref()).unwrap()
     }
 
     /// All names in the generation.
@@ -53,8 +53,8 @@ impl World {
 #[test]
 fn names_that_a_commit_can_have_and_names_of_ours_are_refused_by_their_text() {
     let root = Path::new("/r");
-    let refused = |style: &Style, path: &str| OperatorFile::new(root, style, Path::new(path)).err();
-    let kubelet = |path| refused(&Style::Kubelet, path);
+    let refused = |layout: &Layout, path: &str| OperatorFile::new(root, layout, Path::new(path)).err();
+    let kubelet = |path| refused(&Layout::Kubelet, path);
     for path in ["touched", "sub/ready", "/r/touched", "..own/../touched", "../r/x", ".", "", "/"] {
         assert!(kubelet(path).is_some(), "{path}");
     }
@@ -66,8 +66,8 @@ fn names_that_a_commit_can_have_and_names_of_ours_are_refused_by_their_text() {
     }
     assert!(kubelet("sub/ready").unwrap().contains("\"sub\""));
     for link in ["/r/link", "/r/a/link", "/elsewhere/link"] {
-        let style = Style::GitSync { link: link.into() };
-        let git_sync = |path| refused(&style, path);
+        let layout = Layout::GitSync { link: link.into() };
+        let git_sync = |path| refused(&layout, path);
         let through = [link.to_owned(), format!("{link}/x"), link.replace("link", "..link_tmp")];
         for path in through.iter().map(|path| &**path).chain([".git/x", ".worktrees/x", "..treeswap/x", "."])
         {
@@ -121,10 +121,10 @@ fn the_link_of_git_syncs_layout_is_not_replaced_by_another_way_to_its_directory(
     fs_err::create_dir_all(root.join(".worktrees/abc")).unwrap();
     symlink(&root, dir.path().join("again")).unwrap();
     for (link, file) in [("root/link", "again/link"), ("again/link", "root/link")] {
-        let style = Style::GitSync { link: dir.path().join(link) };
+        let layout = Layout::GitSync { link: dir.path().join(link) };
         for there in [false, true] {
             for path in [dir.path().join(file), dir.path().join(file).join("x/err.json")] {
-                let own = OperatorFile::new(&root, &style, &path).unwrap();
+                let own = OperatorFile::new(&root, &layout, &path).unwrap();
                 own.touch().expect_err(file);
                 own.write(b"text").expect_err(file);
             }
@@ -136,7 +136,7 @@ fn the_link_of_git_syncs_layout_is_not_replaced_by_another_way_to_its_directory(
         }
         fs_err::remove_file(root.join("link")).unwrap();
         let beside = dir.path().join(file).with_file_name("linked");
-        OperatorFile::new(&root, &style, &beside).unwrap().write(b"text").unwrap();
+        OperatorFile::new(&root, &layout, &beside).unwrap().write(b"text").unwrap();
     }
 }
 

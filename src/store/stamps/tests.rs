@@ -158,7 +158,7 @@ fn a_scan_leaves_a_huge_directory_when_cancelled() {
     scene.stamps = Stamps::of_new(&scene.top, place.as_fd(), &journal).unwrap();
     let first = fsx::list(&scene.top).unwrap().remove(0);
     let first = fsx::stat(&scene.top, first.os()).unwrap().unwrap();
-    let held = journal.lock(first.st_ino); // here it waits, after its look at the token
+    let locked = journal.lock(first.st_ino); // here it waits, after its look at the token
     std::thread::scope(|scope| {
         let scanned = scope.spawn(|| {
             let Scene { top, stamps, .. } = &mut scene;
@@ -166,7 +166,7 @@ fn a_scan_leaves_a_huge_directory_when_cancelled() {
         });
         std::thread::sleep(Duration::from_millis(100));
         cancel.cancel();
-        drop(held);
+        drop(locked);
         assert!(matches!(scanned.join().unwrap(), Err(Error::Cancelled)));
     });
 }

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use super::*;
 use crate::revision::Revision;
-use crate::store::layout::Layout;
+use crate::store::layout::RootHandles;
 use crate::store::{Error, inspect};
 
 /// A root in git-sync's layout, and the path of its link.
@@ -26,7 +26,7 @@ impl Root {
 
     fn options(&self) -> Options {
         let mut options = self.world.options();
-        options.style = Style::GitSync { link: self.link.clone() };
+        options.layout = Layout::GitSync { link: self.link.clone() };
         options
     }
 
@@ -171,7 +171,7 @@ fn a_link_where_it_would_be_in_the_way_is_refused() {
     let world = World::new();
     for link in [".git/x", ".worktrees/x", "..treeswap/x", "a/../.worktrees/x", "..", "."] {
         let link = world.root().join(link);
-        let error = Store::open(Options { style: Style::GitSync { link }, ..world.options() }).unwrap_err();
+        let error = Store::open(Options { layout: Layout::GitSync { link }, ..world.options() }).unwrap_err();
         assert!(matches!(error, Error::BadLink { .. }) && !error.is_transient(), "{error}");
     }
     let root = Root::new();
@@ -377,7 +377,7 @@ fn after_a_crash_around_an_exchange_nothing_is_trusted_and_nothing_is_lost() {
         state.replacing = Some(other.clone());
         state.rename(&name, &other);
         state.put(new);
-        store.layout.save(&state, fsx::Flush::Lazy).unwrap();
+        store.handles.save(&state, fsx::Flush::Lazy).unwrap();
         drop(store);
         if let Some(exchanged) = exchanged {
             root.make_tree(&root.at(other.relative_path()), &one, of(&one).revision);
@@ -511,12 +511,12 @@ fn an_error_names_the_directory_that_it_is_about() {
         error => panic!("{error}"),
     };
     fs_err::remove_dir_all(root.at("..treeswap")).unwrap();
-    let moved = store.layout.quarantine("state".as_ref()).err().map(path_of);
-    assert_eq!(moved, Some(store.layout.private_at("state")));
-    let mut layout = Layout::open(&root.options(), &mut Recovered::default()).unwrap();
+    let moved = store.handles.quarantine("state".as_ref()).err().map(path_of);
+    assert_eq!(moved, Some(store.handles.private_at("state")));
+    let mut handles = RootHandles::open(&root.options(), &mut Recovered::default()).unwrap();
     let file = fs_err::File::create(root.at("file")).unwrap();
-    layout.generations_dir = file.into_parts().0.into(); // not a directory: it cannot be listed
-    store.layout = layout.into();
+    handles.generations_dir = file.into_parts().0.into(); // not a directory: it cannot be listed
+    store.handles = handles.into();
     let scanned = store.scan().err().map(path_of);
-    assert_eq!(scanned, Some(store.layout.at(".worktrees")));
+    assert_eq!(scanned, Some(store.handles.at(".worktrees")));
 }

@@ -24,7 +24,7 @@ use rustix::fs::inotify::{CreateFlags, ReadFlags, Reader, WatchFlags};
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
-use super::{Durability, Options, Published, Recovered, Spare, Store, Style};
+use super::{Durability, Layout, Options, Published, Recovered, Spare, Store};
 use crate::clock;
 use crate::fsx;
 use crate::generation::Name;
@@ -71,8 +71,8 @@ impl World {
     fn options(&self) -> Options {
         Options {
             root: self.root(),
-            style: Style::Kubelet,
-            own: std::collections::BTreeSet::new(),
+            layout: Layout::Kubelet,
+            operator_names: std::collections::BTreeSet::new(),
             durability: Durability::None, // hundreds of tests' syncs would wait for each other
             spare: Spare::Off,
             group_write: false,

@@ -142,8 +142,8 @@ fn what_a_start_that_was_killed_left_in_a_root_without_our_own_directory_is_ours
     fs_err::remove_dir_all(world.at("..treeswap")).unwrap();
     fs_err::write(world.at("..treeswap-quarantine-1-0"), "precious").unwrap();
     fs_err::write(world.at("....err.json.0123456789abcdef"), "half").unwrap();
-    let own = std::collections::BTreeSet::from(["..err.json".into()]);
-    let (store, found) = Store::open(Options { own, ..world.options() }).unwrap();
+    let operator_names = std::collections::BTreeSet::from(["..err.json".into()]);
+    let (store, found) = Store::open(Options { operator_names, ..world.options() }).unwrap();
     assert!(!found.foreign.iter().any(|line| line.contains("err.json")), "{found:?}");
     world.assert_serves(&files("a", "1"));
     assert!(is_kept(&world.root()));

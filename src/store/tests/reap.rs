@@ -223,7 +223,7 @@ fn a_ceiling_on_bytes_holds_for_what_small_files_take() {
         let small = |at: usize| (format!("d{}/f{at}", at % 4).into_bytes(), (Kind::File, vec![n; 3]));
         publish(&mut store, &(0..40).map(small).collect());
         let taken: u64 =
-            store.generations().iter().map(|record| store.layout.measure(&record.name).frees.0).sum();
+            store.generations().iter().map(|record| store.handles.measure(&record.name).frees.0).sum();
         let used = store.room().used_bytes;
         assert!(taken <= used && used <= ceiling, "{taken} of {used} of {ceiling}");
         let looked = inspect::inspect(&world.root()).unwrap();

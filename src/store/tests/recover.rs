@@ -203,8 +203,9 @@ fn a_publication_cut_off_before_its_swap_is_taken_back() {
     state.publishing = Some(name.clone());
     state.put(record);
     let save = || {
-        let layout = crate::store::layout::Layout::open(&world.options(), &mut Recovered::default()).unwrap();
-        layout.save(&state, fsx::Flush::Content).unwrap();
+        let handles =
+            crate::store::layout::RootHandles::open(&world.options(), &mut Recovered::default()).unwrap();
+        handles.save(&state, fsx::Flush::Content).unwrap();
     };
     let check = || {
         let (store, found) = world.recover();
@@ -246,9 +247,10 @@ fn a_publication_cut_off_after_its_swap_is_finished() {
     let mut state = old;
     state.publishing = Some(new.name.clone());
     state.put(new.clone());
-    let layout = crate::store::layout::Layout::open(&world.options(), &mut Recovered::default()).unwrap();
-    layout.save(&state, fsx::Flush::Content).unwrap();
-    drop(layout);
+    let handles =
+        crate::store::layout::RootHandles::open(&world.options(), &mut Recovered::default()).unwrap();
+    handles.save(&state, fsx::Flush::Content).unwrap();
+    drop(handles);
     fs_err::remove_file(world.at("c")).unwrap();
     symlink(Path::new(new.name.as_str()).join("c"), world.at("c")).unwrap();
     let watch = Watch::on(&world.root());
@@ -414,8 +416,9 @@ fn as_if_publishing(world: &World, store: Store, before: crate::store::state::St
     let mut state = before;
     state.publishing = Some(new.name.clone());
     state.put(new);
-    let layout = crate::store::layout::Layout::open(&world.options(), &mut Recovered::default()).unwrap();
-    layout.save(&state, fsx::Flush::Content).unwrap();
+    let handles =
+        crate::store::layout::RootHandles::open(&world.options(), &mut Recovered::default()).unwrap();
+    handles.save(&state, fsx::Flush::Content).unwrap();
 }
 
 #[test]

@@ -1,5 +1,10 @@
 //! Roots that are refused, and the reasons given.
 
+use std::io::ErrorKind;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
+
 use super::*;
 use crate::store::Error;
 
@@ -40,6 +45,51 @@ fn a_link_to_a_system_directory_is_refused_as_what_it_names() {
     std::os::unix::fs::symlink("loop", dir.path().join("loop")).unwrap();
     let error = refused(dir.path().join("loop")).to_string();
     assert!(error.ends_with("it is a symbolic link that leads to itself"), "{error}");
+}
+
+/// Runs `body` on a thread without capabilities: permissions mean nothing to a root that has all.
+fn unprivileged<T: Send>(body: impl FnOnce() -> T + Send) -> T {
+    let none = CapabilitySet::empty();
+    let none = CapabilitySets { effective: none, permitted: none, inheritable: none };
+    let body = || {
+        set_capabilities(None, none).unwrap();
+        body()
+    };
+    std::thread::scope(|scope| scope.spawn(body).join().unwrap())
+}
+
+#[test]
+fn a_link_leads_nowhere_only_if_that_is_known() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let close = |mode: u32| {
+        let mode = std::fs::Permissions::from_mode(mode);
+        fs_err::set_permissions(at("closed"), mode).unwrap();
+    };
+    fs_err::create_dir_all(at("closed/root")).unwrap();
+    symlink(at("none"), at("absent")).unwrap();
+    symlink(at(&"x".repeat(300)), at("long")).unwrap();
+    symlink(at("closed/root"), at("hidden")).unwrap();
+    let is_unknown = |error: &Error, why: ErrorKind| match error {
+        Error::Io { act: "resolve the root", source, .. } => source.kind() == why,
+        _ => false,
+    };
+    for root in ["absent", "absent/below"] {
+        let error = refused(at(root));
+        assert!(matches!(&error, Error::Dangling { link, .. } if *link == at("absent")), "{error}");
+    }
+    let error = refused(at("long"));
+    assert!(is_unknown(&error, ErrorKind::InvalidFilename), "{error}");
+    close(0);
+    for root in ["hidden", "hidden/below", "closed/root"] {
+        let root = at(root);
+        let error = unprivileged(|| refused(root));
+        assert!(is_unknown(&error, ErrorKind::PermissionDenied), "{error}");
+        assert!(error.hints().last().unwrap().contains("must be searchable"), "{:?}", error.hints());
+    }
+    close(0o700);
+    // It is there, and was all along.
+    assert!(Store::open(Options { root: at("hidden"), ..World::new().options() }).is_ok());
 }
 
 #[test]

@@ -50,12 +50,12 @@ impl Worker {
         if self.view.generations.len() < 2 && self.store().await.spare_bytes() == 0 {
             return false;
         }
-        let held = self.held();
+        let kept = self.kept_revisions();
         let oversized = async {
             let mut upstream = self.upstream(bounds, Stage::Fetch).await?;
             let bytes = match self.oversized_fetch {
                 Some((object, bytes)) if object == tip.object => Some(bytes),
-                _ => bounds.network(Stage::Fetch, upstream.pack_bytes(tip, &held)).await?,
+                _ => bounds.network(Stage::Fetch, upstream.pack_bytes(tip, &kept)).await?,
             };
             Ok::<_, Error>(bytes.map(|bytes| (bytes, upstream.dir())))
         };
@@ -69,6 +69,7 @@ impl Worker {
         };
         self.oversized_fetch = Some((tip.object, bytes));
         let needed = bytes + bytes / INDEX + (1 << 18);
+        self.housekeeping_due = true; // the spare may be dropped
         let mut store = self.store().await;
         let made = bounds.blocking(Stage::Fetch, move |cancel| {
             let made = store.make_room_to_fetch(&dir, needed, cancel)?;
@@ -101,7 +102,7 @@ impl Worker {
         wanted: &Selection,
     ) -> Result<Revision, Error> {
         let began = Instant::now();
-        let held = self.held();
+        let kept = self.kept_revisions();
         let spare_check = self.store().await.spare_check();
         let inspect_spare = bounds.blocking(Stage::Fetch, move |cancel| {
             if let Some(spare_check) = spare_check {
@@ -110,7 +111,7 @@ impl Worker {
             Ok(())
         });
         let mut upstream = self.upstream(bounds, Stage::Fetch).await?;
-        let fetch = bounds.network(Stage::Fetch, upstream.fetch(tip, &held, wanted));
+        let fetch = bounds.network(Stage::Fetch, upstream.fetch(tip, &kept, wanted));
         // If the inspection fails, the spare is inspected when it is used.
         let (fetched, _) = tokio::join!(fetch, inspect_spare);
         self.view.sources = upstream.source_statuses(self.view.revision(), false);
@@ -233,7 +234,7 @@ impl Worker {
     /// Deletes the mirror's objects of revisions that were never published, except `coming`: a revision that did not
     /// fit must not keep the next one out. Returns true if that freed space.
     async fn make_room(&mut self, bounds: &Bounds, stage: Stage, coming: Option<Revision>) -> bool {
-        let keep: Vec<_> = coming.into_iter().chain(self.held()).collect();
+        let keep: Vec<_> = coming.into_iter().chain(self.kept_revisions()).collect();
         let store = self.store().await;
         let made = async {
             let mut upstream = self.upstream(bounds, stage).await?;

@@ -25,28 +25,28 @@ impl Worker {
         self.housekeeping_due = false;
         self.collect_garbage(bounds).await;
         if self.options.spare {
-            self.begin_spare(bounds).await;
+            self.begin_spare(bounds, false).await;
         }
     }
 
     /// Collects the mirror's garbage, and counts its bytes.
     async fn collect_garbage(&mut self, bounds: &Bounds) {
-        let held = self.held();
+        let kept = self.kept_revisions();
         let root = self.root.clone();
         let received = self.received.bytes();
-        let kept = async {
+        let collected = async {
             let mut upstream = self.upstream(bounds, Stage::Fetch).await?;
-            let keep = move |_: &_| {
-                let kept = upstream.housekeep(&held);
-                Ok((kept, bytes_within(&root, &upstream)))
+            let collect = move |_: &_| {
+                let result = upstream.housekeep(&kept);
+                Ok((result, bytes_within(&root, &upstream)))
             };
-            bounds.blocking(Stage::Fetch, keep).await
+            bounds.blocking(Stage::Fetch, collect).await
         };
-        match kept.await {
-            Ok((kept, bytes)) => {
+        match collected.await {
+            Ok((result, bytes)) => {
                 self.view.mirror_bytes = Some(bytes);
                 self.counted_received = received;
-                if let Err(error) = kept {
+                if let Err(error) = result {
                     self.log_nonfatal("housekeep", &error.into());
                 }
             }
@@ -57,8 +57,9 @@ impl Worker {
         }
     }
 
-    /// Begins to make the spare in the background, if it is missing and there is room for it.
-    pub(super) async fn begin_spare(&mut self, bounds: &Bounds) {
+    /// Begins to make the spare in the background, if it is missing and there is room for it. `is_after_failure`: the
+    /// last attempt failed.
+    pub(super) async fn begin_spare(&mut self, bounds: &Bounds, is_after_failure: bool) {
         let (task, lacks) = {
             let store = self.store().await;
             if self.spare.is_preparing(&store) {
@@ -91,9 +92,11 @@ impl Worker {
             }
             Ok(choice) => {
                 let objects = self.objects.clone();
-                self.spare.start(task, objects, revision, choice.wanted, self.metrics.clone());
+                let metrics = self.metrics.clone();
+                self.spare.start(task, objects, revision, choice.wanted, metrics, is_after_failure);
             }
-            Err(error) => self.log_nonfatal("spare", &error),
+            // The next attempt reads them as well, and reports why it cannot.
+            Err(_) => debug!("no spare: the sparse patterns cannot be read"),
         }
     }
 }

@@ -7,9 +7,11 @@ use super::*;
 use crate::clock;
 use crate::generation::{GenerationRecord, Name};
 use crate::mirror;
+use crate::phase::Progress;
 use crate::phase::machine::{FailureLimits, Timing};
 use crate::retry::Backoff;
 use crate::revision::{ObjectId, Revision};
+use crate::store;
 use crate::sync::Options;
 use crate::telemetry::metrics::Metrics;
 
@@ -24,6 +26,8 @@ struct FakeWorker {
     takes: Duration,
     /// Returns true for attempts that fail, by number from 0.
     fails: Box<dyn Fn(usize) -> bool>,
+    /// The error of such an attempt.
+    error: Box<dyn Fn(usize) -> Error>,
     view: View,
     /// The time and the number of commits of each publication.
     published: Vec<(Duration, usize)>,
@@ -37,6 +41,12 @@ struct FakeWorker {
     lacks_spare: bool,
     /// When a preparation of the spare was begun after a failure.
     spares: Vec<Duration>,
+    /// True if it takes as long as it may to begin one.
+    spare_hangs: bool,
+    /// Whether the status named the next attempt when one was begun, and how often the status had been written.
+    told_before_spares: Vec<(bool, usize)>,
+    /// The status, once the loop runs.
+    status: Option<tokio::sync::watch::Receiver<Status>>,
     /// When the house was kept.
     housekept: Vec<Duration>,
     /// After so many repairs the current generation is gone.
@@ -54,6 +64,7 @@ impl FakeWorker {
             commits: commits.to_vec(),
             takes: Duration::from_millis(10),
             fails: Box::new(|_| false),
+            error: Box::new(|_| bad_pack()),
             view: View::default(),
             published: Vec::new(),
             attempts: Vec::new(),
@@ -62,6 +73,9 @@ impl FakeWorker {
             uses_up_spare: false,
             lacks_spare: false,
             spares: Vec::new(),
+            spare_hangs: false,
+            told_before_spares: Vec::new(),
+            status: None,
             housekept: Vec::new(),
             repairs_until_loss: usize::MAX,
             current: 0,
@@ -69,6 +83,10 @@ impl FakeWorker {
             end: (attempts, draining.clone()),
         }
     }
+}
+
+fn bad_pack() -> Error {
+    Error::Mirror(mirror::Error::BadPack { why: "a test".to_owned() })
 }
 
 fn record(number: usize) -> GenerationRecord {
@@ -106,14 +124,14 @@ impl Work for FakeWorker {
                 self.lacks_spare = true;
                 self.next_repair = Some(S(3));
             }
-            return Err(Error::Mirror(mirror::Error::BadPack { why: "a test".to_owned() }));
+            return Err((self.error)(number));
         }
         let tip = self.commits.iter().filter(|at| **at <= self.began.elapsed()).count();
         if tip == self.current {
             return Ok(Done::Unchanged);
         }
         if !may_publish {
-            return Ok(Done::Held);
+            return Ok(Done::Postponed);
         }
         self.current = tip;
         self.published.push((self.began.elapsed(), tip));
@@ -138,8 +156,13 @@ impl Work for FakeWorker {
         self.lacks_spare = false;
     }
 
-    async fn prepare_spare(&mut self, _bounds: &Bounds) {
+    async fn prepare_spare(&mut self, bounds: &Bounds) {
         self.spares.push(self.began.elapsed());
+        let next = self.status.as_ref().and_then(|status| status.borrow().next_attempt);
+        self.told_before_spares.push((next.is_some(), self.recorded.len()));
+        if self.spare_hangs {
+            tokio::time::sleep_until(bounds.deadline).await;
+        }
     }
 
     fn needs_housekeeping(&self) -> bool {
@@ -204,12 +227,12 @@ async fn drive(worker: &mut FakeWorker, options: Options, asks: &[(Duration, Tri
     drive_within_min_interval(worker, options, asks, None).await
 }
 
-/// The same after a restart within the minimum interval, of which `hold` is left.
+/// The same after a restart within the minimum interval, of which this much is `left`.
 async fn drive_within_min_interval(
     worker: &mut FakeWorker,
     options: Options,
     asks: &[(Duration, Trigger)],
-    hold: Option<Duration>,
+    left: Option<Duration>,
 ) -> Outcome {
     let (send, mut triggers) = mpsc::channel(1);
     let metrics = Metrics::default();
@@ -224,7 +247,7 @@ async fn drive_within_min_interval(
         std::future::pending::<()>().await; // the channel stays open
     });
     let draining = worker.end.1.clone();
-    let machine = Machine::new(options.pace, options.failure_limits, Duration::ZERO, hold);
+    let machine = Machine::new(options.pace, options.failure_limits, Duration::ZERO, left);
     let timeout = options.sync_timeout;
     let one_time = options.one_time;
     let park = options.park;
@@ -240,6 +263,7 @@ async fn drive_within_min_interval(
             seen_stages.lock().unwrap().extend(stage);
         }
     });
+    worker.status = Some(status.clone());
     worker.began = Instant::now();
     let origin = worker.began;
     let triggers = &mut triggers;
@@ -256,6 +280,7 @@ async fn drive_within_min_interval(
         park,
         origin,
         succeeded,
+        lacked_room: false,
         recorded: origin,
         parked: None,
     }
@@ -417,7 +442,7 @@ async fn a_parked_root_without_its_commit_is_not_a_success() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_held_revision_is_published_before_parking() {
+async fn a_postponed_revision_is_published_before_parking() {
     let draining = CancellationToken::new();
     let mut worker = FakeWorker::new(&[S(0)], 100, &draining);
     worker.current = 7;
@@ -485,4 +510,72 @@ async fn no_spare_is_made_after_the_last_attempt() {
     let failure_limits = FailureLimits { failures: None, init_failures: Some(2) };
     drive(&mut worker, Options { failure_limits, ..options() }, &[]).await;
     assert_eq!((seconds(&worker.attempts), seconds(&worker.spares)), (vec![0, 10], vec![0, 3]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_spare_takes_the_room_that_an_attempt_lacked_until_one_succeeds() {
+    let errors: [fn() -> store::Error; 2] = [
+        || store::Error::NoRoom { path: "/root".into(), needed: 2, free: 1, unit: store::Unit::Bytes },
+        || store::Error::OverCeiling { ceiling: 3, needed: 2, current: 2 },
+    ];
+    for no_room in errors {
+        let draining = CancellationToken::new();
+        let mut worker = FakeWorker::new(&[S(0)], 6, &draining);
+        worker.fails = Box::new(|number| [1, 2, 4].contains(&number));
+        worker.error = Box::new(move |number| if number == 1 { Error::Store(no_room()) } else { bad_pack() });
+        worker.uses_up_spare = true;
+        drive(&mut worker, options(), &[]).await;
+        assert_eq!(seconds(&worker.attempts), [0, 10, 20, 40, 50, 60]);
+        assert_eq!(seconds(&worker.repairs), [13, 23, 53]);
+        assert_eq!(seconds(&worker.housekept), [0, 40, 60]);
+        assert_eq!(seconds(&worker.spares), [50, 53], "no failure and no repair before led to one");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_spare_is_made_in_a_missing_root_before_it_is_repaired() {
+    let draining = CancellationToken::new();
+    let mut worker = FakeWorker::new(&[S(0)], 5, &draining);
+    worker.fails = Box::new(|number| (1..3).contains(&number));
+    let replaced = || store::Error::Replaced { path: "/root".into(), why: "a test".into() };
+    worker.error = Box::new(move |_| Error::Store(replaced()));
+    worker.uses_up_spare = true;
+    drive(&mut worker, options(), &[]).await;
+    assert_eq!(seconds(&worker.attempts), [0, 10, 20, 40, 50]);
+    assert_eq!(seconds(&worker.spares), [13, 23], "only the repairs found the root");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_spare_that_cannot_be_begun_delays_no_report_and_the_next_attempt_little() {
+    let draining = CancellationToken::new();
+    let mut worker = FakeWorker::new(&[S(0)], 4, &draining);
+    worker.fails = Box::new(|number| number == 1);
+    (worker.uses_up_spare, worker.spare_hangs) = (true, true);
+    drive(&mut worker, options(), &[]).await;
+    assert_eq!(seconds(&worker.spares), [10, 18], "the second three seconds after the end of the first");
+    assert_eq!(seconds(&worker.attempts), [0, 10, 23, 33], "the second took five seconds as well");
+    let told = (true, 2); // the publication and the failure were written
+    assert_eq!(worker.told_before_spares, [told, told]);
+}
+
+#[test]
+fn what_is_written_to_the_root_shows_nothing_that_is_running() {
+    let (sender, _status) = tokio::sync::watch::channel(Status::default());
+    let seen = InitialState { remote: "remote".to_owned(), before: None, received: Default::default() };
+    let view = View::default();
+    let report = Report::new(options().into(), seen, Metrics::default(), &view, sender.clone());
+    let progress = |stage: &str| Progress {
+        since: clock::now().wall,
+        stage: stage.to_owned(),
+        what: "a test".to_owned(),
+        fetched_bytes: 0,
+    };
+    sender.send_modify(|status| {
+        status.progress = Some(progress("fetch"));
+        status.delivery_progress = Some(progress("apply"));
+    });
+    let written = report.status(&view);
+    assert_eq!((written.progress, written.delivery_progress), (None, None));
+    let shown = sender.borrow().clone();
+    assert!(shown.progress.is_some() && shown.delivery_progress.is_some(), "a running process shows it");
 }

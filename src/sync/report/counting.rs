@@ -23,7 +23,7 @@ impl Report {
         }
         let label = match result {
             Ok(Done::Published(_)) => "published",
-            Ok(Done::Unchanged | Done::Held) => "unchanged",
+            Ok(Done::Unchanged | Done::Postponed) => "unchanged",
             Err(error) => {
                 // The failures of sources have been counted already.
                 if !error.is_of_source() || view.source_failures.is_empty() {

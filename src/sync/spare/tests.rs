@@ -8,7 +8,7 @@ use super::*;
 use crate::payload::testing::{Blobs, Tree, delta, payload, tree};
 use crate::payload::{BlobError, BlobReader, Kind, Rules};
 use crate::retention;
-use crate::store::{self, Durability, Spare, Style};
+use crate::store::{self, Durability, Layout, Spare};
 
 /// Starts a preparation that ends only when it is cancelled.
 fn begin(spare: &mut SpareWork, links: bool) -> (oneshot::Sender<()>, CancellationToken) {
@@ -113,24 +113,27 @@ async fn what_is_carried_forward_is_waited_for_whatever_links_took() {
 }
 
 /// Blobs that notify `requested` of a reader, and block it until the sender of `release` is dropped.
-struct Held {
+struct BlockedBlobs {
     blobs: Blobs,
     requested: Arc<Notify>,
     release: Mutex<mpsc::Receiver<()>>,
 }
 
-impl Held {
+impl BlockedBlobs {
     /// Returns the blobs of a tree, what they notify, and what releases readers when it is dropped.
     fn of(tree: &Tree) -> (Self, Arc<Notify>, mpsc::Sender<()>) {
-        let (release, held) = mpsc::channel();
+        let (release, blocked) = mpsc::channel();
         let requested = Arc::new(Notify::new());
-        let held =
-            Self { blobs: Blobs::of(&[tree]), requested: Arc::clone(&requested), release: Mutex::new(held) };
-        (held, requested, release)
+        let blobs = Self {
+            blobs: Blobs::of(&[tree]),
+            requested: Arc::clone(&requested),
+            release: Mutex::new(blocked),
+        };
+        (blobs, requested, release)
     }
 }
 
-impl BlobSource for Held {
+impl BlobSource for BlockedBlobs {
     fn reader(&self) -> Result<Box<dyn BlobReader + '_>, BlobError> {
         self.requested.notify_one();
         let _ = self.release.lock().unwrap().recv(); // returns when the sender is dropped
@@ -142,8 +145,8 @@ impl BlobSource for Held {
 fn published(dir: &tempfile::TempDir, spare: Spare, tree: &Tree) -> Store {
     let options = store::Options {
         root: dir.path().join("root"),
-        style: Style::Kubelet,
-        own: std::collections::BTreeSet::new(),
+        layout: Layout::Kubelet,
+        operator_names: std::collections::BTreeSet::new(),
         durability: Durability::None,
         spare,
         group_write: false,
@@ -167,12 +170,12 @@ async fn uses_what_is_in_work(mode: Spare) -> bool {
     let (first, second) = (tree(&[("a", Kind::File, "1")]), tree(&[("a", Kind::File, "2")]));
     let dir = tempfile::tempdir().unwrap();
     let mut store = published(&dir, mode, &first);
-    let (blobs, requested, release) = Held::of(&first);
+    let (blobs, requested, release) = BlockedBlobs::of(&first);
     let task = store.spare_task().unwrap();
     let revision = task.generation().revision;
     let all = payload(&first, Rules::default()).unwrap();
     let mut spare = SpareWork::default();
-    spare.spawn(task, revision, Metrics::default(), move |task, awaited, cancel| {
+    spare.spawn(task, revision, Metrics::default(), false, move |task, awaited, cancel| {
         if task.links() {
             let _ = blobs.reader(); // links read no blob, which would hold them
         }
@@ -198,10 +201,10 @@ async fn a_preparation_is_known_by_its_generation_until_it_is_cancelled() {
     let mut spare = SpareWork::default();
     let task = store.spare_task().unwrap();
     assert!(!spare.is_preparing(&store), "nothing is");
-    let (blobs, requested, release) = Held::of(&first);
+    let (blobs, requested, release) = BlockedBlobs::of(&first);
     let revision = task.generation().revision;
     let all = payload(&first, Rules::default()).unwrap();
-    spare.spawn(task, revision, Metrics::default(), move |task, awaited, cancel| {
+    spare.spawn(task, revision, Metrics::default(), false, move |task, awaited, cancel| {
         make_new(task, || Ok(all), &blobs, awaited, cancel)
     });
     requested.notified().await; // the preparation is running
@@ -220,7 +223,7 @@ async fn a_preparation_is_known_by_its_generation_until_it_is_cancelled() {
         dropping.join().unwrap().unwrap();
     });
     store.publish(staged, &clock::now()).unwrap();
-    spare.spawn(store.spare_task().unwrap(), revision, Metrics::default(), |_, _, cancel| {
+    spare.spawn(store.spare_task().unwrap(), revision, Metrics::default(), false, |_, _, cancel| {
         while !cancel.is_cancelled() {
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -240,12 +243,19 @@ async fn a_publication_is_made_from_links_that_are_in_work_when_it_comes_and_fro
 
 type End = fn() -> Result<Option<&'static str>, Error>;
 
+const SUCCEEDS: End = || Ok(Some("a copy"));
+const NO_ROOM: End = || Ok(None);
+const CANCELLED: End = || Err(Error::Store(store::Error::Cancelled));
+const FAILS: End =
+    || Err(Error::Store(store::Error::Miswritten { path: "a".into(), why: "as the test wants it".into() }));
+const PANICS: End = || panic!("as the test wants it");
+
 /// Begins a preparation that ends like this, and waits for it. Returns true if it was begun.
-async fn begins(spare: &mut SpareWork, store: &Store, end: End) -> bool {
+async fn begins(spare: &mut SpareWork, store: &Store, is_after_failure: bool, end: End) -> bool {
     let task = store.spare_task().unwrap();
     let revision = task.generation().revision;
     let (begun, was_begun) = mpsc::channel();
-    spare.spawn(task, revision, Metrics::default(), move |_, _, _| {
+    spare.spawn(task, revision, Metrics::default(), is_after_failure, move |_, _, _| {
         begun.send(()).unwrap();
         end()
     });
@@ -261,20 +271,39 @@ async fn a_preparation_that_failed_twice_is_not_begun_again_at_once() {
     let dir = tempfile::tempdir().unwrap();
     let mut store = published(&dir, Spare::Copy, &first);
     let mut spare = SpareWork::default();
-    let cancelled: End = || Err(Error::Store(store::Error::Cancelled));
-    let no_room: End = || Ok(None);
-    let panics: End = || panic!("as the test wants it");
-    let succeeds: End = || Ok(Some("a copy"));
     for _ in 0..3 {
-        assert!(begins(&mut spare, &store, cancelled).await, "that is no failure");
+        assert!(begins(&mut spare, &store, true, NO_ROOM).await, "there may be room now");
     }
-    assert!(begins(&mut spare, &store, no_room).await);
-    assert!(begins(&mut spare, &store, panics).await, "once more, at once");
-    assert!(!begins(&mut spare, &store, no_room).await, "it would fail again");
+    assert!(begins(&mut spare, &store, true, FAILS).await, "a lack of room was no failure");
+    assert!(begins(&mut spare, &store, true, PANICS).await, "once more, at once");
+    assert!(!begins(&mut spare, &store, true, FAILS).await, "it would fail again");
+    assert!(begins(&mut spare, &store, false, FAILS).await, "an attempt has succeeded");
     let all = payload(&second, Rules::default()).unwrap();
     let staged = store.stage(&all, "all", &Blobs::of(&[&second]), &CancellationToken::new()).unwrap();
     store.publish(staged, &clock::now()).unwrap();
-    for _ in 0..3 {
-        assert!(begins(&mut spare, &store, succeeds).await, "it is another generation's");
+    assert!(begins(&mut spare, &store, true, FAILS).await, "it is another generation's");
+}
+
+#[tokio::test]
+async fn a_preparation_that_succeeds_ends_the_count_of_those_that_failed() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = published(&dir, Spare::Copy, &tree(&[("a", Kind::File, "1")]));
+    let mut spare = SpareWork::default();
+    for end in [FAILS, SUCCEEDS, FAILS, FAILS] {
+        assert!(begins(&mut spare, &store, true, end).await);
     }
+    assert!(!begins(&mut spare, &store, true, FAILS).await);
+}
+
+#[tokio::test]
+async fn only_after_a_failed_attempt_a_preparation_that_is_cancelled_counts_as_failed() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = published(&dir, Spare::Copy, &tree(&[("a", Kind::File, "1")]));
+    let mut spare = SpareWork::default();
+    for _ in 0..3 {
+        assert!(begins(&mut spare, &store, false, CANCELLED).await, "a commit came early");
+    }
+    assert!(begins(&mut spare, &store, true, CANCELLED).await);
+    assert!(begins(&mut spare, &store, true, CANCELLED).await, "once more, at once");
+    assert!(!begins(&mut spare, &store, true, CANCELLED).await, "the next attempt would cancel it again");
 }
