@@ -319,9 +319,26 @@ fn flags_that_exclude_or_need_each_other_are_named() {
     let mut both = world.sync(&[id, installation, key]);
     let ran = common::run::to_end(both.env(&variable[1..], "canary"));
     complains(&ran, 2, &[variable, "and --github-app-private-key-file exclude each other"]);
+    let ours = "$TREESWAP_GITHUB_APP_PRIVATE_KEY";
     let mut alone = world.sync(&["--one-time"]);
-    let ran = common::run::to_end(alone.env(&variable[1..], "canary"));
-    complains(&ran, 2, &[variable, "needs --github-app-application-id or --github-app-client-id"]);
+    let ran = common::run::to_end(alone.env(&ours[1..], "canary"));
+    complains(&ran, 2, &[ours, "needs --github-app-application-id or --github-app-client-id"]);
+}
+
+/// git-sync ignores such a key, and its variables mean the same here.
+#[test]
+fn a_key_of_a_github_app_that_git_sync_ignores_is_warned_about_and_ignored() {
+    let world = World::new();
+    let first = commit(&world, "first");
+    for (name, value) in [
+        ("GITSYNC_GITHUB_APP_PRIVATE_KEY", "canary"),
+        ("GITSYNC_GITHUB_APP_PRIVATE_KEY_FILE", "/nonexistent/key"),
+    ] {
+        let ran = common::run::to_end(world.sync(&["--one-time"]).env(name, value)).expect_ok(name);
+        world.assert_published(&first);
+        let warning = format!("${name} has no effect without --github-app-application-id or ");
+        assert!(ran.stderr.contains(&warning) && !ran.stderr.contains("canary"), "{}", ran.stderr);
+    }
 }
 
 #[test]

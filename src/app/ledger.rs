@@ -84,7 +84,7 @@ mod tests {
 
     use super::*;
     use crate::retention;
-    use crate::store::{Durability, Options, Spare, Store, Style};
+    use crate::store::{Durability, Layout, Options, Spare, Store};
 
     #[test]
     fn what_could_not_be_written_is_written_with_the_next_delivery_though_nothing_changed() {
@@ -98,8 +98,8 @@ mod tests {
         };
         let options = Options {
             root: root.path().to_owned(),
-            style: Style::Kubelet,
-            own: std::collections::BTreeSet::new(),
+            layout: Layout::Kubelet,
+            operator_names: std::collections::BTreeSet::new(),
             durability: Durability::None,
             spare: Spare::Off,
             group_write: false,

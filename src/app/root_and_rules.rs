@@ -23,7 +23,7 @@ use crate::sync::Sync;
 /// The delivery loop that runs beside the sync loop of a root.
 pub(super) struct RootDelivery {
     rules: Rules,
-    source: Arc<Published>,
+    input: Arc<Published>,
     newest: RevisionQuery,
     loop_timing: LoopTiming,
     reporter: DeliveryReporter,
@@ -40,14 +40,14 @@ impl RootDelivery {
     ) -> Self {
         let newest = sync.newest();
         let loop_timing = loop_timing(&rules, pace);
-        let source = Published::new(newest.clone(), sync.comparer(), objects, rules.planner.clone());
-        let source = Arc::new(source);
-        Self { rules, source, newest, loop_timing, reporter }
+        let input = Published::new(newest.clone(), sync.comparer(), objects, rules.planner.clone());
+        let input = Arc::new(input);
+        Self { rules, input, newest, loop_timing, reporter }
     }
 
     /// Delivers until `ending` is cancelled.
     pub(super) async fn run(self, ending: CancellationToken) {
-        let Self { rules, source, mut newest, loop_timing, mut reporter } = self;
+        let Self { rules, input, mut newest, loop_timing, mut reporter } = self;
         let (send, mut triggers) = mpsc::channel(1);
         let clusters = &rules.clusters;
         let options = &rules.options;
@@ -58,7 +58,7 @@ impl RootDelivery {
             }
         };
         let deliveries =
-            deliver::follow(source, clusters, options, &loop_timing, &mut triggers, &ending, tell);
+            deliver::follow(input, clusters, options, &loop_timing, &mut triggers, &ending, tell);
         tokio::select! {
             _ = deliveries => {}
             // After the sync loop has ended there are no more revisions, and only `ending` ends the deliveries.

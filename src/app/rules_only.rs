@@ -102,7 +102,7 @@ pub(super) fn run(runtime: &Runtime, settings: Settings, rules: &Rules) -> Resul
     });
     let options = rules.options.clone().with_remote(upstream.repository().as_deref());
     let received_bytes = upstream.received();
-    let source = Arc::new(Remote::new(upstream, rules.planner.clone()).map_err(system("start a thread"))?);
+    let input = Arc::new(Remote::new(upstream, rules.planner.clone()).map_err(system("start a thread"))?);
     let pace = settings.sync.pace;
     let loop_timing = LoopTiming { period: Some(pace.period), once, ..loop_timing(rules, pace) };
     let mut reporter = DeliveryReporter {
@@ -112,16 +112,10 @@ pub(super) fn run(runtime: &Runtime, settings: Settings, rules: &Rules) -> Resul
     runtime.block_on(async {
         signals.on_trigger(move |trigger| ask(trigger, &[]));
         let clusters = &rules.clusters;
-        let remote = Arc::clone(&source);
-        let tell = |event: LoopEvent<'_>| {
-            // Between two steps there is nothing to tell of a poll: what it found belongs to how the attempt ends.
-            if !matches!(event, LoopEvent::Runs(_)) {
-                reporter.polled(remote.take_state());
-            }
-            reporter.report(&event);
-        };
+        let remote = Arc::clone(&input);
+        let tell = |event: LoopEvent<'_>| reporter.tell(&event, || remote.take_state());
         let end =
-            deliver::follow(source, clusters, &options, &loop_timing, &mut received, &draining, tell).await;
+            deliver::follow(input, clusters, &options, &loop_timing, &mut received, &draining, tell).await;
         match end {
             Some(Ok(report)) => Ok(Some(report)),
             Some(Err(error)) => Err(error.into()),
@@ -197,6 +191,15 @@ impl DeliveryReporter {
     /// True if deliveries run beside a root.
     fn is_beside(&self) -> bool {
         self.polls.is_none()
+    }
+
+    /// Records one event of the delivery loop and, before it, what the polls found, which `take_state` takes.
+    fn tell(&mut self, event: &LoopEvent<'_>, take_state: impl FnOnce() -> PollState) {
+        // Between two steps there is nothing to tell of a poll: what it found belongs to how the attempt ends.
+        if !matches!(event, LoopEvent::Runs(_)) {
+            self.polled(take_state());
+        }
+        self.report(event);
     }
 
     /// Records what the polls found, before the event that it led to.

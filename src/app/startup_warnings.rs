@@ -1,5 +1,5 @@
 //! Finds programs and files that cannot be used, so that the start warns about them and not only the first publication or
-//! webhook. They may be created later, so this is no error.
+//! webhook. They may be created later, or nothing that is published depends on them, so this is no error.
 
 use std::path::Path;
 use std::time::Duration;
@@ -10,8 +10,9 @@ use crate::{admin, detached_io, hooks};
 /// How long a file system may take to open a file.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Returns a warning for each program that is missing or not executable, and for each file that is missing, unreadable
-/// or empty. Blocks, but only for seconds even if a file system hangs.
+/// Returns a warning for each program that is missing or not executable, for each file that is missing, unreadable or
+/// empty, and for each that would be written into what treeswap publishes or keeps. Blocks, but only for seconds even
+/// if a file system hangs.
 pub fn startup_warnings(settings: &Settings) -> Vec<String> {
     let hooks = [
         ("exechook-command", &settings.hooks.exec),
@@ -31,7 +32,10 @@ pub fn startup_warnings(settings: &Settings) -> Vec<String> {
     let git = git.map(|why| format!("--git: {why}; every attempt will fail"));
     let cookies = wire.cookie_file.as_deref().and_then(unreadable);
     let cookies = cookies.map(|why| format!("--cookie-file: {why}; every attempt will fail"));
-    hooks.chain(secrets).chain(git).chain(cookies).collect()
+    let misplaced = settings.misplaced_files().into_iter().map(|(flag, file, why)| {
+        format!("--{flag}: {}: {why}; it will not be written", file.path().display())
+    });
+    hooks.chain(secrets).chain(git).chain(cookies).chain(misplaced).collect()
 }
 
 /// Returns why a file cannot be opened; `None` if it can, or if that takes too long.

@@ -1,8 +1,8 @@
 //! The exit codes of the process, and which error ends it with which.
 
-use std::io::ErrorKind;
 use std::process::ExitCode;
 
+use crate::fsx::is_wrong_path;
 use crate::{app, cluster, config, configmap, mirror, store};
 
 /// The exit code of the process.
@@ -38,13 +38,13 @@ pub(super) const EXIT_CODES: [(&str, &str); 6] = [
 ];
 
 impl Exit {
-    /// The exit code for the error that ends a command. [`Exit::Usage`] is for what the operator has to give otherwise:
-    /// a Job is not tried again after it.
+    /// The exit code for the error that ends a command. [`Exit::Usage`] is only for what the operator has to give
+    /// otherwise: a Job may not be tried again after it, so nothing that passes by itself may end with it.
     pub(super) fn of(error: &anyhow::Error) -> Self {
         // Rules in the tree are a commit's content and no configuration of ours: what is wrong with them is a failure.
-        let usage = error.is::<config::Error>()
+        let usage = error.downcast_ref::<config::Error>().is_some_and(|error| !error.may_pass())
             || error.is::<configmap::RulesError>()
-            || error.is::<cluster::ConfigError>()
+            || error.downcast_ref::<cluster::ConfigError>().is_some_and(|error| !error.may_pass())
             || error.downcast_ref::<mirror::Error>().is_some_and(is_wrong_mirror);
         match error.downcast_ref() {
             _ if usage => Self::Usage,
@@ -56,11 +56,12 @@ impl Exit {
     }
 }
 
-/// Whether a root, or its link, cannot be where it was named.
+/// Whether a root, or its link, cannot be where it was named. A root behind a link to a directory that does not exist
+/// is not such a one: the directory may be in a volume that is not mounted yet.
 fn is_wrong_root(error: &store::Error) -> bool {
-    use store::Error::{BadLink, Dangling, Foreign, Io, OtherLayout, Refused};
+    use store::Error::{BadLink, Foreign, Io, OtherLayout, Refused};
     match error {
-        BadLink { .. } | Dangling { .. } | Foreign { .. } | OtherLayout { .. } | Refused { .. } => true,
+        BadLink { .. } | Foreign { .. } | OtherLayout { .. } | Refused { .. } => true,
         Io { source, .. } => is_wrong_path(source.kind()),
         _ => false,
     }
@@ -75,15 +76,15 @@ fn is_wrong_mirror(error: &mirror::Error) -> bool {
     }
 }
 
-/// Whether no file or directory can have such a path: it leads through a file, or is too long.
-fn is_wrong_path(kind: ErrorKind) -> bool {
-    matches!(kind, ErrorKind::NotADirectory | ErrorKind::InvalidFilename)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::io::{self, ErrorKind};
+
+    use rustix::io::Errno;
+
     use super::*;
     use crate::cli::EXAMPLES;
+    use crate::cli::input::unread;
 
     #[test]
     fn the_help_and_the_manual_have_the_same_exit_codes() {
@@ -104,6 +105,7 @@ mod tests {
             (ErrorKind::PermissionDenied, Exit::Failed),
             (ErrorKind::ReadOnlyFilesystem, Exit::Failed),
             (ErrorKind::StorageFull, Exit::Failed),
+            (ErrorKind::StaleNetworkFileHandle, Exit::Failed),
         ] {
             let root = store::Error::Io { act: "make the root", path: path(), source: kind.into() };
             assert_eq!(of_root(root), exit, "{kind}");
@@ -115,5 +117,35 @@ mod tests {
         assert_eq!(Exit::of(&foreign().into()), Exit::Usage);
         assert_eq!(Exit::of(&app::Error::Mirror(foreign()).into()), Exit::Usage);
         assert_eq!(Exit::of(&mirror::Error::Locked { path: path() }.into()), Exit::Failed);
+        // A volume that is not mounted yet, and a lock that an NFS server does not grant yet.
+        let dangling = store::Error::Dangling { path: path(), link: path(), target: path() };
+        assert_eq!(of_root(dangling), Exit::Failed);
+        let lack = store::Error::Io { act: "lock", path: path(), source: Errno::NOLCK.into() };
+        assert_eq!(of_root(lack), Exit::Failed);
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_now_is_told_apart_from_one_that_is_none() {
+        let path = || std::path::PathBuf::from("/there");
+        let cases: [(fn() -> io::Error, Exit); 9] = [
+            (|| Errno::NOENT.into(), Exit::Usage),
+            (|| Errno::ISDIR.into(), Exit::Usage),
+            (|| Errno::NOTDIR.into(), Exit::Usage),
+            (|| Errno::NAMETOOLONG.into(), Exit::Usage),
+            (|| ErrorKind::InvalidData.into(), Exit::Usage),
+            (|| Errno::ACCESS.into(), Exit::Failed),
+            (|| Errno::STALE.into(), Exit::Failed),
+            (|| Errno::IO.into(), Exit::Failed),
+            (|| ErrorKind::TimedOut.into(), Exit::Failed),
+        ];
+        for (source, exit) in cases {
+            let rules = unread("--rules", &path(), source(), "name it");
+            assert_eq!(Exit::of(&rules.into()), exit, "{}", source());
+            let kubeconfig = cluster::ConfigError::Read { path: path(), source: source() };
+            assert_eq!(Exit::of(&kubeconfig.into()), exit, "{}", source());
+        }
+        let rules = unread("--rules", &path(), io::Error::other("it has more than 1 MiB"), "name it");
+        assert_eq!(Exit::of(&rules.into()), Exit::Usage);
+        assert_eq!(Exit::of(&cluster::ConfigError::None.into()), Exit::Usage);
     }
 }

@@ -117,6 +117,15 @@ impl FlagOrigins {
         Settings::new(args, &self.origins, &self.hidden).map_err(|error| self.as_given(error))
     }
 
+    /// Refuses files that would be written into what treeswap publishes or keeps.
+    pub(super) fn refuse_misplaced_files(
+        &self,
+        args: &config::Args,
+        settings: &Settings,
+    ) -> Result<(), config::Error> {
+        settings.refuse_misplaced_files(args, &self.origins)
+    }
+
     /// Shows the value of a duration as it was given.
     fn as_given(&self, error: config::Error) -> config::Error {
         match error {

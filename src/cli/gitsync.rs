@@ -10,7 +10,7 @@ use super::flags::FlagOrigins;
 use super::{Exit, manual, run_under_init, usage, version};
 use crate::config::gitsync::{self, Action, Call, ParseError};
 use crate::config::{self, Personality, Settings};
-use crate::store::{OperatorFile, Style};
+use crate::store::{Layout, OperatorFile};
 use crate::{app, detached_io, human, secret, telemetry};
 
 /// The exit code for an invalid configuration, for which `treeswap` has 2.
@@ -200,14 +200,14 @@ fn error_file(call: &Call) -> Option<OperatorFile> {
     let file = given("error-file")?;
     let root = given("root")?;
     let root = std::path::absolute(root).unwrap_or_else(|_| root.into());
-    let style = match given("layout") {
-        Some("kubelet") => Style::Kubelet,
+    let layout = match given("layout") {
+        Some("kubelet") => Layout::Kubelet,
         _ => {
             let text = |flag: &str| given(flag).unwrap_or_default();
             let link = Some(config::link_name(text("link"), text("repo"))).filter(|link| !link.is_empty());
             // Without a link, a name that is ours anyway.
-            Style::GitSync { link: root.join(link.unwrap_or("..treeswap")) }
+            Layout::GitSync { link: root.join(link.unwrap_or("..treeswap")) }
         }
     };
-    OperatorFile::new(&root, &style, Path::new(file)).ok()
+    OperatorFile::new(&root, &layout, Path::new(file)).ok()
 }

@@ -1,6 +1,7 @@
 //! The flags that `render` and `apply` share: the rules, and the tree that they are applied to.
 
 use std::fmt;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
@@ -66,7 +67,7 @@ pub(super) struct Input {
     pub(super) rules: RuleArgs,
 
     #[command(flatten)]
-    credentials: config::Credentials,
+    credentials: config::CredentialArgs,
 }
 
 impl fmt::Debug for Input {
@@ -190,12 +191,8 @@ impl Input {
                 if let Err(error) =
                     detached_io::wait_for_io(directory, |path| std::fs::read_dir(path).map(drop))
                 {
-                    return Err(config::Error::Place {
-                        name: "--tree".into(),
-                        value: directory.display().to_string(),
-                        why: format!("cannot read it: {error}"),
-                        hint: "name a directory that holds a checked-out tree; --repo reads a repository",
-                    });
+                    let hint = "name a directory that holds a checked-out tree; --repo reads a repository";
+                    return Err(unread("--tree", directory, error, hint));
                 }
                 Ok(TreeLocation::Directory(directory))
             }
@@ -289,14 +286,22 @@ pub(super) fn revision(text: Option<&str>, one: &str) -> Result<Revision, config
 
 /// Reads the file of `--rules`.
 fn read_rules(rules: &Path) -> Result<String, config::Error> {
-    let unreadable = |error: std::io::Error| config::Error::Place {
-        name: "--rules".into(),
-        value: rules.display().to_string(),
-        why: format!("cannot read it: {error}"),
-        hint: "name a file of rules that this user may read; --rules-in-tree names one in the tree",
-    };
+    let hint = "name a file of rules; --rules-in-tree names one in the tree";
     let read = |path: &Path| fsx::read_text(std::fs::File::open(path)?, RULES_MAX);
-    detached_io::wait_for_io(rules, read).map_err(unreadable)
+    detached_io::wait_for_io(rules, read).map_err(|error| unread("--rules", rules, error, hint))
+}
+
+/// The error for a file or directory that the flag `name` names and that cannot be read. `hint` is for one that has to
+/// be named otherwise; what else prevents the reading may pass.
+pub(super) fn unread(name: &str, path: &Path, error: io::Error, hint: &'static str) -> config::Error {
+    let (name, value) = (name.to_owned(), path.display().to_string());
+    // The content is no text, or longer than any that is accepted. No system call's error has one of these kinds.
+    let is_malformed = matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::Other);
+    if is_malformed || fsx::is_misnamed(error.kind()) {
+        config::Error::Place { name, value, why: format!("cannot read it: {error}"), hint }
+    } else {
+        config::Error::Unread { act: "read", name, value, source: error }
+    }
 }
 
 /// Fetches the revision that the ref, or the refs of all sources, name.

@@ -78,13 +78,19 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
 /// Pins the current generation, waiting for it for up to `--wait`. Whether PATH is a root or a link is checked again
 /// meanwhile, as it may not exist yet. A pin without a lock is none: the command would read what may go at any moment.
 fn take_pin(args: &Args) -> Result<Pin, Error> {
+    within(args.wait, |options| Pin::take_link(link_of(&args.path, args.link), options).and_then(Pin::locked))
+}
+
+/// Calls `take`, and again for up to `wait` if it fails with what may pass meanwhile.
+fn within(wait: Duration, mut take: impl FnMut(&Options) -> Result<Pin, Error>) -> Result<Pin, Error> {
     let began = Instant::now();
-    let may_pass = |error: &Error| error.is_absence() || matches!(error, Error::Contended { .. });
     loop {
-        let left = args.wait.saturating_sub(began.elapsed());
-        let options = Options { wait: left.min(RECHECK) };
-        match Pin::take_link(link_of(&args.path, args.link), &options).and_then(Pin::locked) {
-            Err(error) if may_pass(&error) && !left.is_zero() => {}
+        let left = wait.saturating_sub(began.elapsed());
+        match take(&Options { wait: left.min(RECHECK) }) {
+            Err(error) if left.is_zero() => return Err(error),
+            // `take` has tried for a while before it reports one of the others.
+            Err(Error::Unavailable { .. }) => std::thread::sleep(left.min(RECHECK)),
+            Err(error) if error.is_absence() || matches!(error, Error::Contended { .. }) => {}
             taken => return taken,
         }
     }
@@ -153,6 +159,7 @@ pub(super) fn warning(pin: &Pin) -> Option<String> {
         Protection::Locked => return None,
         Protection::Contended => "another process holds an exclusive lock on it",
         Protection::Unsupported => "this file system does not support locks",
+        Protection::Unavailable => "this file system has no lock to give now",
     };
     Some(format!("{} is not pinned, only its grace period protects it: {why}", pin.location().display()))
 }
@@ -178,6 +185,30 @@ mod tests {
             assert_eq!(link_of(&at(root), false), at(root).join("..data"), "{root}");
         }
         assert_eq!(link_of(&at("later/"), true), at("later"));
+    }
+
+    #[test]
+    fn a_lock_that_may_be_had_later_is_tried_for_again_while_there_is_time() {
+        let root = tempfile::tempdir().unwrap();
+        let generation = "..2026_11_20_15_04_05.123456789";
+        std::fs::create_dir(root.path().join(generation)).unwrap();
+        std::os::unix::fs::symlink(generation, root.path().join("..data")).unwrap();
+        let at = || root.path().join(generation);
+        let mut tries = 0;
+        let mut fails_twice = |options: &Options| {
+            tries += 1;
+            if tries > 2 {
+                Pin::take(root.path(), options)
+            } else {
+                Err(Error::Unavailable { generation: at() })
+            }
+        };
+        assert!(matches!(within(Duration::ZERO, &mut fails_twice), Err(Error::Unavailable { .. })));
+        within(Duration::from_secs(60), &mut fails_twice).unwrap();
+        assert_eq!(tries, 3);
+        // What a file system never has is not waited for.
+        let never = |_: &Options| Err(Error::Unsupported { generation: at() });
+        assert!(matches!(within(Duration::MAX, never), Err(Error::Unsupported { .. })));
     }
 
     #[test]

@@ -165,16 +165,17 @@ fn remove_abandoned(directory: &Path) {
 /// Refuses an output directory that is not empty: old manifests in it would be applied together with the new ones.
 fn check_empty(directory: &Path) -> anyhow::Result<()> {
     remove_abandoned(directory);
-    let why = match std::fs::read_dir(directory).map(|mut entries| entries.next().is_none()) {
-        Ok(true) => return Ok(()),
-        Ok(false) => "it is not empty".to_owned(),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => format!("cannot read it: {error}"),
-    };
-    let value = directory.display().to_string();
     let hint =
         "name a directory that does not exist yet, or empty it: old manifests in it would be applied, too";
-    Err(config::Error::Place { name: "--output".into(), value, why, hint }.into())
+    match std::fs::read_dir(directory).map(|mut entries| entries.next().is_none()) {
+        Ok(true) => Ok(()),
+        Ok(false) => {
+            let (name, value) = ("--output".to_owned(), directory.display().to_string());
+            Err(config::Error::Place { name, value, why: "it is not empty".to_owned(), hint }.into())
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(input::unread("--output", directory, error, hint).into()),
+    }
 }
 
 /// Encodes the name of a kubeconfig's context, which may contain any character, as a directory name.

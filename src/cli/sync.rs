@@ -101,9 +101,11 @@ enum Mode {
 }
 
 impl Args {
-    /// Validates everything that can be validated without network access, rules and kubeconfigs included.
+    /// Validates everything that can be validated without network access, rules and kubeconfigs included. Refuses files
+    /// that a run only warns about, as it would never write them.
     pub(super) fn check(&self, given: &FlagOrigins) -> anyhow::Result<config::Settings> {
         let settings = self.valid(given)?;
+        given.refuse_misplaced_files(&self.sync, &settings)?;
         if self.rules.are_given() {
             self.rules.planner(self.rights.extra_keys()?, true)?;
             self.clusters.load()?;
@@ -203,5 +205,38 @@ impl Args {
         args.root.mirror = mirror.display().to_string();
         args.root.root = args.root.mirror.clone(); // the settings need a root; nothing is created in it
         args
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::FromArgMatches as _;
+
+    use super::*;
+    use crate::cli::{Cli, Command, Help, tree};
+
+    #[test]
+    fn the_plan_takes_no_longer_than_an_attempt_may() {
+        let dir = tempfile::tempdir().unwrap();
+        let kubeconfig = "contexts: [{name: test, context: {cluster: test, user: test}}]";
+        std::fs::write(dir.path().join("config"), kubeconfig).unwrap();
+        let path = |flag: &str, name: &str| format!("--{flag}={}", dir.path().join(name).display());
+        for place in ["root", "mirror"] {
+            let [place, kubeconfig] = [path(place, place), path("kubeconfig", "config")];
+            let mut words = vec!["treeswap", "sync", "--sync-timeout=20s", &place, &kubeconfig];
+            words.extend(["--repo=https://git.example.com/x", "--owner=team", "--rules-in-tree=rules"]);
+            words.extend(["--log-format=plain", "--log-level=off"]); // the log is that of all tests
+            let mut tree = tree(Help::All);
+            let matches = tree.try_get_matches_from_mut(words).unwrap();
+            let given = FlagOrigins::of(&tree, &matches);
+            let Command::Sync(args) = Cli::from_arg_matches(&matches).unwrap().command else {
+                panic!("another command");
+            };
+            let (Job::Publish(_, Some(rules)) | Job::Follow(_, rules, _)) = args.job(&given).unwrap() else {
+                panic!("no rules");
+            };
+            let limit = TimeLimit { time: Duration::from_secs(20), set_by: Some("--sync-timeout") };
+            assert_eq!(rules.planner.matching_limit(), limit);
+        }
     }
 }

@@ -33,7 +33,7 @@ impl TempDir {
         let new = dir.path().join("new.lock");
         let lock = File::create_new(&new)?;
         // It gets its name once it is locked. Without it, or without locks, the directory is never removed by others.
-        if fsx::try_lock(&lock)? == Lock::Taken {
+        if fsx::unsupported_if_lacking(fsx::try_lock(&lock))? == Lock::Taken {
             std::fs::rename(&new, dir.path().join(LOCK))?;
         }
         Ok(Self { dir, _lock: lock })

@@ -6,6 +6,7 @@ use std::process::ExitStatus;
 use std::time::Duration;
 
 use super::operation::{Kind, Operation, Verb};
+use crate::fsx::is_misnamed;
 
 /// Returns the user to grant a right to.
 fn named(user: &str) -> &str {
@@ -286,6 +287,9 @@ impl Error {
     }
 }
 
+/// The hint for a file that is no kubeconfig.
+const LIKE_KUBECTLS: &str = "compare it with what `kubectl config view --raw` prints where kubectl works";
+
 /// A kubeconfig, or what it names, cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -386,6 +390,18 @@ pub enum ConfigError {
 }
 
 impl ConfigError {
+    /// Returns true if the same kubeconfigs may be valid later, without a change to them or to their names: a file
+    /// could not be read for another reason than that there is none, as where a file system is gone.
+    pub fn may_pass(&self) -> bool {
+        match self {
+            // `InvalidData` is a file that is no text.
+            Self::Read { source, .. } => {
+                !is_misnamed(source.kind()) && source.kind() != io::ErrorKind::InvalidData
+            }
+            _ => false,
+        }
+    }
+
     /// Returns true if another attempt may succeed without an operator.
     pub fn is_transient(&self) -> bool {
         matches!(self, Self::PluginEnded { .. } | Self::PluginSilent { .. })
@@ -419,11 +435,13 @@ impl ConfigError {
                 io::ErrorKind::NotFound => {
                     "create it, or name another one: --kubeconfig, --kubeconfig-dir or $KUBECONFIG".to_owned()
                 }
-                _ => "it must be readable by the user that treeswap runs as".to_owned(),
+                io::ErrorKind::PermissionDenied => {
+                    "it must be readable by the user that treeswap runs as".to_owned()
+                }
+                io::ErrorKind::InvalidData => LIKE_KUBECTLS.to_owned(),
+                _ => "check the volume that it is on, and its mount".to_owned(),
             },
-            Self::Malformed { .. } => {
-                "compare it with what `kubectl config view --raw` prints where kubectl works".to_owned()
-            }
+            Self::Malformed { .. } => LIKE_KUBECTLS.to_owned(),
             Self::Context { .. } => "correct that entry of the kubeconfig, or remove the context".to_owned(),
             Self::PluginStart { .. } => "it must be executable for the user that treeswap runs as".to_owned(),
             Self::PluginEnded { command, .. }

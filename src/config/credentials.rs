@@ -23,6 +23,11 @@ const CLIENT_ID: &str = "github-app-client-id";
 const INSTALLATION_ID: &str = "github-app-installation-id";
 const PRIVATE_KEY_FILE: &str = "github-app-private-key-file";
 
+/// The flags that a GitHub App cannot do without, for messages.
+fn an_id_of_app() -> String {
+    format!("--{APPLICATION_ID} or --{CLIENT_ID}")
+}
+
 /// The variable that holds a secret, for messages. `names` are treeswap's and git-sync's, as in [`super::origin`].
 pub(super) fn variable_for(personality: Personality, names: [&str; 2]) -> String {
     let [treeswap, git_sync] = names;
@@ -55,8 +60,8 @@ pub(super) fn of_username_flag(
         (Some(Variable { name, .. }), path) if !path.is_empty() => {
             return Err(Error::Conflict { one: name.clone(), other: file });
         }
-        (Some(Variable { name, value }), _) => (name.clone(), secret::Source::Value(value.clone())),
-        (None, path) => (file, secret::Source::File(PathBuf::from(path))),
+        (Some(Variable { name, value }), _) => (name.clone(), secret::SecretFrom::Value(value.clone())),
+        (None, path) => (file, secret::SecretFrom::File(PathBuf::from(path))),
     };
     if given.username.is_empty() {
         return Err(Error::Needs { one: password.0, other: "--username".into() });
@@ -93,14 +98,14 @@ fn parse_credentials(text: &str, name: &str, refuse_password: bool) -> Result<Ve
             return Err(wrong("each credential needs a url and a username"));
         }
         let password = match (json.password, json.password_file) {
-            (value, file) if value.is_empty() && !file.is_empty() => secret::Source::File(file.into()),
+            (value, file) if value.is_empty() && !file.is_empty() => secret::SecretFrom::File(file.into()),
             (value, file) if !value.is_empty() && file.is_empty() => {
                 if refuse_password {
                     let variable = variable_for(Personality::Treeswap, CREDENTIALS); // git-sync refuses none
                     let hint = format!("name a file (\"password-file\"), or give the JSON in {variable}");
                     return Err(Error::Password { what: "a password in --credential", hint });
                 }
-                secret::Source::Value(secret::Secret::new(value))
+                secret::SecretFrom::Value(secret::Secret::new(value))
             }
             _ => return Err(wrong("each credential needs exactly one of password and password-file")),
         };
@@ -160,21 +165,41 @@ impl Check<'_> {
         }
     }
 
-    /// Refuses what belongs to a GitHub App whose id is not given: it would have no effect.
+    /// Refuses what belongs to a GitHub App whose id is not given: it would have no effect. git-sync ignores such a
+    /// key, so it is not refused under one of git-sync's names: see [`Check::ignored_key_of_app`].
     fn refuse_parts_of_app(&self, hidden: &Hidden) -> Result<(), Error> {
-        let given = &self.args.credentials;
-        let flag = |name, is_given: bool| is_given.then(|| self.origins.name(name));
-        let installation = flag(INSTALLATION_ID, given.github_app_installation_id != 0);
-        let variable = hidden.private_key.as_ref().map(|key| key.name.clone());
-        let file = || flag(PRIVATE_KEY_FILE, !given.github_app_private_key_file.is_empty());
-        let part = match self.origins.personality() {
-            Personality::Treeswap => installation.or(variable).or_else(file),
-            Personality::GitSync => installation, // git-sync ignores a key without an id
-        };
-        match part {
-            Some(one) => Err(Error::Needs { one, other: format!("--{APPLICATION_ID} or --{CLIENT_ID}") }),
+        let installation = (self.args.credentials.github_app_installation_id != 0)
+            .then(|| self.origins.name(INSTALLATION_ID));
+        let own_key = || self.keys_of_app(hidden).find(|name| !self.is_of_git_sync(name));
+        match installation.or_else(own_key) {
+            Some(one) => Err(Error::Needs { one, other: an_id_of_app() }),
             None => Ok(()),
         }
+    }
+
+    /// The warning about a GitHub App's key that has no effect because the App's id is not given.
+    pub(super) fn ignored_key_of_app(&self, hidden: &Hidden) -> Option<String> {
+        let given = &self.args.credentials;
+        let has_id = given.github_app_application_id != 0 || !given.github_app_client_id.is_empty();
+        if has_id || self.origins.personality() == Personality::GitSync {
+            return None; // git-sync says nothing about it
+        }
+        let key = self.keys_of_app(hidden).find(|name| self.is_of_git_sync(name))?;
+        Some(format!("{key} has no effect without {}", an_id_of_app()))
+    }
+
+    /// The names by which a private key of a GitHub App is given: the variable that holds it, and that of its file.
+    fn keys_of_app(&self, hidden: &Hidden) -> impl Iterator<Item = String> {
+        let variable = hidden.private_key.as_ref().map(|key| key.name.clone());
+        let has_file = !self.args.credentials.github_app_private_key_file.is_empty();
+        let file = has_file.then(|| self.origins.name(PRIVATE_KEY_FILE));
+        variable.into_iter().chain(file)
+    }
+
+    /// Whether a value is given for git-sync: to the program that is called so, or by one of its variables, which
+    /// `treeswap` reads with the same meaning.
+    fn is_of_git_sync(&self, name: &str) -> bool {
+        self.origins.personality() == Personality::GitSync || name.starts_with("$GITSYNC_")
     }
 
     /// The installation of the GitHub App whose id was given by the flag `id_flag`.
@@ -188,15 +213,15 @@ impl Check<'_> {
     }
 
     /// The key of the GitHub App whose id was given by the flag `id_flag`. `variable` is the key from the environment.
-    fn private_key(&self, id_flag: &str, variable: Option<&Variable>) -> Result<secret::Source, Error> {
+    fn private_key(&self, id_flag: &str, variable: Option<&Variable>) -> Result<secret::SecretFrom, Error> {
         match (self.args.credentials.github_app_private_key_file.as_str(), variable) {
             ("", None) => {
                 let variable = variable_for(self.origins.personality(), PRIVATE_KEYS);
                 let other = format!("--{PRIVATE_KEY_FILE} or {variable}");
                 Err(Error::Needs { one: self.origins.name(id_flag), other })
             }
-            ("", Some(variable)) => Ok(secret::Source::Value(variable.value.clone())),
-            (path, None) => Ok(secret::Source::File(PathBuf::from(path))),
+            ("", Some(variable)) => Ok(secret::SecretFrom::Value(variable.value.clone())),
+            (path, None) => Ok(secret::SecretFrom::File(PathBuf::from(path))),
             (_, Some(variable)) => {
                 let other = self.origins.name(PRIVATE_KEY_FILE);
                 Err(Error::Conflict { one: variable.name.clone(), other })
@@ -245,9 +270,13 @@ mod tests {
         checked(origins, flags, hidden).unwrap_err()
     }
 
-    fn checked(origins: &Origins, flags: &[&str], hidden: &Hidden) -> Result<(), Error> {
+    fn parsed(flags: &[&str]) -> args::Args {
         let given = ["treeswap", "--repo=https://git.example.com/x", "--root=/config"].iter().chain(flags);
-        let args = Bare::try_parse_from(given).unwrap().args;
+        Bare::try_parse_from(given).unwrap().args
+    }
+
+    fn checked(origins: &Origins, flags: &[&str], hidden: &Hidden) -> Result<(), Error> {
+        let args = parsed(flags);
         let user = of_username_flag(&args, origins, hidden.password.as_ref()).map(drop);
         let check = Check { args: &args, origins };
         user.and_then(|()| check.issuance(hidden).map(drop))
@@ -255,14 +284,10 @@ mod tests {
 
     #[test]
     fn a_part_of_a_github_app_without_an_id_is_refused() {
-        let key = Variable {
-            name: "$GITSYNC_GITHUB_APP_PRIVATE_KEY".into(),
-            value: secret::Secret::new("canary-of-a-lone-key"),
-        };
-        let with_key = Hidden { private_key: Some(key), ..Hidden::default() };
+        let with_key = hidden_key("$TREESWAP_GITHUB_APP_PRIVATE_KEY");
         let without = Hidden::default();
         for (name, flags, hidden) in [
-            ("$GITSYNC_GITHUB_APP_PRIVATE_KEY", &[][..], &with_key),
+            ("$TREESWAP_GITHUB_APP_PRIVATE_KEY", &[][..], &with_key),
             ("--github-app-installation-id", &["--github-app-installation-id=42"][..], &with_key),
             ("--github-app-private-key-file", &["--github-app-private-key-file=/k"][..], &without),
         ] {
@@ -271,6 +296,30 @@ mod tests {
         }
         let as_git_sync = Origins::default().as_git_sync(std::iter::empty());
         assert!(checked(&as_git_sync, &[], &with_key).is_ok(), "git-sync ignores it");
+    }
+
+    #[test]
+    fn a_key_of_git_syncs_without_an_id_is_ignored_as_by_git_sync_and_warned_about() {
+        let said = |origins: &Origins, flags: &[&str], hidden: &Hidden| {
+            checked(origins, flags, hidden).unwrap();
+            let args = parsed(flags);
+            Check { args: &args, origins }.ignored_key_of_app(hidden)
+        };
+        let name = "$GITSYNC_GITHUB_APP_PRIVATE_KEY";
+        let with_key = hidden_key(name);
+        let warning = format!("{name} has no effect without --{APPLICATION_ID} or --{CLIENT_ID}");
+        assert_eq!(said(&Origins::default(), &[], &with_key), Some(warning));
+        let as_git_sync = Origins::default().as_git_sync(std::iter::empty());
+        assert_eq!(said(&as_git_sync, &[], &with_key), None);
+        let app = ["--github-app-client-id=x", "--github-app-installation-id=42"];
+        assert_eq!(said(&Origins::default(), &app, &with_key), None, "it has an effect");
+        assert_eq!(said(&Origins::default(), &[], &Hidden::default()), None);
+    }
+
+    /// The variable of this name holds a private key.
+    fn hidden_key(name: &str) -> Hidden {
+        let value = secret::Secret::new("canary-of-a-lone-key");
+        Hidden { private_key: Some(Variable { name: name.to_owned(), value }), ..Hidden::default() }
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Errors of the configuration: each message is one line that names the flag or variable, and hints say what to do.
 
+use std::io;
+
 /// Why a configuration is invalid.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -39,8 +41,8 @@ pub enum Error {
         /// The file, and what is wrong with it.
         file: crate::sources::BadFile,
     },
-    /// A path cannot be used: it cannot be read, or it leads through names that a commit controls or that treeswap
-    /// owns.
+    /// A path cannot be used: nothing that can be read is there, or it leads through names that a commit controls or
+    /// that treeswap owns.
     #[error("invalid value {value:?} for {name}: {why}")]
     Place {
         /// The flag or variable.
@@ -51,6 +53,20 @@ pub enum Error {
         why: String,
         /// Which paths can be used.
         hint: &'static str,
+    },
+    /// What a path names cannot be read now, for a reason that says nothing about the path: a permission is missing, or
+    /// a file system is gone or gives no answer.
+    #[error("cannot {act} {value} ({name})")]
+    Unread {
+        /// The operation, in words that follow "cannot".
+        act: &'static str,
+        /// The flag or variable.
+        name: String,
+        /// The path as it was given.
+        value: String,
+        /// The error of the system call.
+        #[source]
+        source: io::Error,
     },
     /// Two flags were given that exclude each other.
     #[error("{one} and {other} exclude each other")]
@@ -95,9 +111,18 @@ pub enum Error {
 }
 
 impl Error {
+    /// Returns true if the same configuration may be valid later, without a change to it.
+    pub fn may_pass(&self) -> bool {
+        matches!(self, Self::Unread { .. })
+    }
+
     /// What an operator can do about it, one line per hint.
     pub fn hints(&self) -> Vec<String> {
         match self {
+            Self::Unread { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
+                vec!["the user that treeswap runs as needs access to it".to_owned()]
+            }
+            Self::Unread { .. } => vec!["check the volume that it is on, and its mount".to_owned()],
             Self::Unsupported { hint, .. } | Self::Place { hint, .. } => vec![(*hint).to_owned()],
             Self::Password { hint, .. } | Self::Required { hint, .. } => vec![hint.clone()],
             Self::Remote { source, .. } => source.hints(),
@@ -123,12 +148,20 @@ mod tests {
             path: "sources.yaml".into(),
             why: "two sources are called \"a\"".into(),
         };
+        let unread = |kind: io::ErrorKind| Error::Unread {
+            act: "read",
+            name: text(),
+            value: "/there".into(),
+            source: kind.into(),
+        };
         let each = [
             Error::Value { name: text(), value: text(), why: "it is empty".into() },
             Error::HiddenValue { name: text(), why: "it is not JSON".into() },
             Error::Remote { name: text(), source: source() },
             Error::Sources { name: "--sources".into(), file: bad_file },
             Error::Place { name: text(), value: text(), why: "a commit could".into(), hint: "elsewhere" },
+            unread(io::ErrorKind::PermissionDenied),
+            unread(io::ErrorKind::StaleNetworkFileHandle),
             Error::Conflict { one: text(), other: text() },
             Error::Needs { one: text(), other: text() },
             Error::Required { name: text(), hint: text() },
@@ -142,6 +175,7 @@ mod tests {
                 Error::Remote { .. }
                 | Error::Sources { .. }
                 | Error::Place { .. }
+                | Error::Unread { .. }
                 | Error::Conflict { .. }
                 | Error::Required { .. }
                 | Error::Password { .. }

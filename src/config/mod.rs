@@ -29,7 +29,7 @@ mod settings;
 mod sources;
 mod values;
 
-pub use args::{Args, Credentials};
+pub use args::{Args, CredentialArgs};
 pub use env::{Origins, attach, instead_of_flag, warnings};
 pub use error::Error;
 pub use origin::{Hidden, Origin};

@@ -108,28 +108,28 @@ impl Settings {
         let admin = check.admin(pace, check.parks(&followed))?;
         let (entries, git) = check.git_config(hidden)?;
         let has_sources = check.has_sources()?;
-        let style = check.style(&root)?;
+        let layout = check.layout(&root)?;
         let wire = check.wire(credentials, sync_timeout, hidden, &git)?;
         if !has_sources {
             check.remote(&wire)?;
         }
         let wire = wire::Options { issuance, program: check.program(entries), ..wire };
-        let mirror_dir = match (args.root.mirror.as_str(), &style) {
-            ("", store::Style::Kubelet) => root.join("..treeswap/mirror"),
-            ("", store::Style::GitSync { .. }) => root.join(".git"),
-            (dir, style) => check.mirror_dir(dir, &root, style)?,
+        let mirror_dir = match (args.root.mirror.as_str(), &layout) {
+            ("", store::Layout::Kubelet) => root.join("..treeswap/mirror"),
+            ("", store::Layout::GitSync { .. }) => root.join(".git"),
+            (dir, layout) => check.mirror_dir(dir, &root, layout)?,
         };
         let termination_log = match args.logging.termination_log.as_str() {
             "" => None,
             text if *origins.get("termination-log") == Origin::Default => Some(PathBuf::from(text)),
-            text => Some(check.outside("termination-log", text, &root, &style)?),
+            text => Some(check.outside("termination-log", text, &root, &layout)?),
         };
         let mirror = mirror::Options {
-            others: match style {
-                store::Style::Kubelet => vec![mirror_dir.clone(), check.dir_of_mirrors(&mirror_dir)],
-                store::Style::GitSync { .. } => Vec::new(),
+            others: match layout {
+                store::Layout::Kubelet => vec![mirror_dir.clone(), check.dir_of_mirrors(&mirror_dir)],
+                store::Layout::GitSync { .. } => Vec::new(),
             },
-            worktrees: style != store::Style::Kubelet,
+            worktrees: layout != store::Layout::Kubelet,
             gc,
             depth,
             modules: mirror::Access {
@@ -154,8 +154,8 @@ impl Settings {
         Ok(Self {
             mirror,
             sources: set,
-            sync: check.sync(&root, &style, &followed, pace, sync_timeout)?,
-            store: check.store(root, style)?,
+            sync: check.sync(&root, &layout, &followed, pace, sync_timeout)?,
+            store: check.store(root, layout)?,
             lock_wait: args.root.lock_wait,
             hooks,
             signal,

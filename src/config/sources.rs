@@ -16,7 +16,7 @@ use super::values::path;
 use crate::detached_io;
 use crate::mirror::{self, wire};
 use crate::phase::machine::Timing;
-use crate::secret::Source;
+use crate::secret::SecretFrom;
 use crate::sources::{BadFile, SetOptions, SourceSpec, SourcesFile};
 
 impl Check<'_> {
@@ -171,7 +171,7 @@ impl WireSettings {
             username => vec![wire::Credential {
                 url: None,
                 username: Some(username.to_owned()),
-                password: Source::File(own.password_file.clone()),
+                password: SecretFrom::File(own.password_file.clone()),
             }],
         };
         let variable = self.hidden.credential.as_ref();

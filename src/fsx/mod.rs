@@ -46,6 +46,18 @@ pub fn needs_operator(kind: io::ErrorKind) -> bool {
     )
 }
 
+/// Returns true if no file or directory can be at a path for which a call failed like this: it leads through a file, or
+/// is too long.
+pub fn is_wrong_path(kind: io::ErrorKind) -> bool {
+    matches!(kind, io::ErrorKind::NotADirectory | io::ErrorKind::InvalidFilename)
+}
+
+/// Returns true if what was to be read has to be named otherwise: it is missing, is the wrong kind of thing, or its
+/// path is wrong. Other failures, such as a stale handle of NFS, say nothing about the name and may pass.
+pub fn is_misnamed(kind: io::ErrorKind) -> bool {
+    matches!(kind, io::ErrorKind::NotFound | io::ErrorKind::IsADirectory) || is_wrong_path(kind)
+}
+
 /// Flags for opening a directory: for reading (so that it can be listed, locked and synced), never through a symlink in
 /// the last component.
 pub const DIRECTORY: OFlags =
@@ -330,14 +342,14 @@ pub(crate) fn is_dots(name: &CStr) -> bool {
 pub enum Lock {
     /// The lock was taken. It lasts until the handle and every duplicate of it is closed.
     Taken,
-    /// A conflicting lock is held on another open file.
-    Held,
+    /// Another open file has a conflicting lock.
+    Contended,
     /// The file system does not support flock.
     Unsupported,
 }
 
 /// Tries to take the exclusive flock, without waiting. It is released by [`unlock`], or when the last duplicate of the
-/// handle is closed.
+/// handle is closed. It is an error if no lock can be had now: see [`lacks_locks`].
 pub fn try_lock(fd: impl AsFd) -> io::Result<Lock> {
     flock(fd, FlockOperation::NonBlockingLockExclusive)
 }
@@ -352,13 +364,13 @@ pub fn lock_soon(fd: impl AsFd) -> io::Result<Lock> {
     let began = Instant::now();
     loop {
         match try_lock(&fd)? {
-            Lock::Held if began.elapsed() < LOCK_WAIT => std::thread::sleep(LOCK_PAUSE),
+            Lock::Contended if began.elapsed() < LOCK_WAIT => std::thread::sleep(LOCK_PAUSE),
             done => return Ok(done),
         }
     }
 }
 
-/// Tries to take a shared flock, without waiting.
+/// Tries to take a shared flock, without waiting. As with [`try_lock`], a lack of locks is an error.
 pub fn try_lock_shared(fd: impl AsFd) -> io::Result<Lock> {
     flock(fd, FlockOperation::NonBlockingLockShared)
 }
@@ -370,11 +382,31 @@ pub fn unlock(fd: impl AsFd) -> io::Result<()> {
 }
 
 fn flock(fd: impl AsFd, operation: FlockOperation) -> io::Result<Lock> {
-    match retry_on_intr(|| rustix::fs::flock(fd.as_fd(), operation)) {
+    lock_of(retry_on_intr(|| rustix::fs::flock(fd.as_fd(), operation)))
+}
+
+/// What a result of flock(2) says about the lock.
+fn lock_of(tried: rustix::io::Result<()>) -> io::Result<Lock> {
+    match tried {
         Ok(()) => Ok(Lock::Taken),
-        Err(Errno::WOULDBLOCK) => Ok(Lock::Held),
-        Err(Errno::NOSYS | Errno::OPNOTSUPP | Errno::NOLCK | Errno::BADF) => Ok(Lock::Unsupported),
+        Err(Errno::WOULDBLOCK) => Ok(Lock::Contended),
+        // EBADF: NFS grants an exclusive lock only on a handle for writing, which a directory cannot have.
+        Err(Errno::NOSYS | Errno::OPNOTSUPP | Errno::INVAL | Errno::BADF) => Ok(Lock::Unsupported),
         Err(error) => Err(error.into()),
+    }
+}
+
+/// Returns true if a lock failed because there are none now (`ENOLCK`): the kernel has no memory for it, or an NFS
+/// server is starting, or its lock service is away. That may pass.
+pub fn lacks_locks(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(Errno::NOLCK.raw_os_error())
+}
+
+/// Takes a lack of locks for [`Lock::Unsupported`]: for callers that go on without a lock in both cases.
+pub fn unsupported_if_lacking(tried: io::Result<Lock>) -> io::Result<Lock> {
+    match tried {
+        Err(error) if lacks_locks(&error) => Ok(Lock::Unsupported),
+        tried => tried,
     }
 }
 

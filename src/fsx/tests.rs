@@ -95,17 +95,48 @@ fn two_names_are_exchanged_whatever_they_are() {
 }
 
 #[test]
+fn a_lack_of_locks_may_pass_and_is_no_file_system_without_locks() {
+    for never in [Errno::NOSYS, Errno::OPNOTSUPP, Errno::INVAL, Errno::BADF] {
+        assert_eq!(lock_of(Err(never)).unwrap(), Lock::Unsupported, "{never}");
+    }
+    assert_eq!(lock_of(Err(Errno::WOULDBLOCK)).unwrap(), Lock::Contended);
+    assert!(lacks_locks(&lock_of(Err(Errno::NOLCK)).unwrap_err()));
+    assert_eq!(unsupported_if_lacking(lock_of(Err(Errno::NOLCK))).unwrap(), Lock::Unsupported);
+    for other in [Errno::IO, Errno::STALE] {
+        let error = unsupported_if_lacking(lock_of(Err(other))).unwrap_err();
+        assert!(!lacks_locks(&error), "{error}");
+    }
+}
+
+#[test]
+fn only_a_name_under_which_nothing_can_be_read_is_a_wrong_one() {
+    let kind = |errno: Errno| io::Error::from(errno).kind();
+    for (errno, wrong, misnamed) in [
+        (Errno::NOTDIR, true, true),
+        (Errno::NAMETOOLONG, true, true),
+        (Errno::NOENT, false, true),
+        (Errno::ISDIR, false, true),
+        (Errno::ACCESS, false, false),
+        (Errno::STALE, false, false),
+        (Errno::IO, false, false),
+        (Errno::TIMEDOUT, false, false),
+    ] {
+        assert_eq!((is_wrong_path(kind(errno)), is_misnamed(kind(errno))), (wrong, misnamed), "{errno}");
+    }
+}
+
+#[test]
 fn an_exclusive_lock_waits_for_nobody_and_ends_with_its_handle() {
     let (_keep, dir) = scratch();
     let open = || open_dir(&dir, ".").unwrap();
     let reader = open();
     let reaper = open();
     assert_eq!(try_lock_shared(&reader).unwrap(), Lock::Taken);
-    assert_eq!(try_lock(&reaper).unwrap(), Lock::Held);
+    assert_eq!(try_lock(&reaper).unwrap(), Lock::Contended);
     // Until its exec, a child that another test starts has a copy of the handle.
     drop(reader);
-    while try_lock(&reaper).unwrap() == Lock::Held {
+    while try_lock(&reaper).unwrap() == Lock::Contended {
         std::thread::yield_now();
     }
-    assert_eq!(try_lock_shared(open()).unwrap(), Lock::Held);
+    assert_eq!(try_lock_shared(open()).unwrap(), Lock::Contended);
 }

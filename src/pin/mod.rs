@@ -14,8 +14,9 @@
 //! 1. Open the link; the descriptor refers to the generation's directory. If the link does not exist yet, wait.
 //! 2. Take the shared lock without waiting. If the lock is held exclusively, the generation is being reaped (or
 //!    somebody misuses the lock): close, pause, start again at 1; after [`LOCK_TRIES`] tries go on without a lock.
-//!    Also go on without a lock if locks are not supported: the grace period still protects. Whether that is enough
-//!    is for the caller to say: [`Pin::protection`] tells, and [`Pin::locked`] refuses it, as `treeswap pin` does.
+//!    Also go on without a lock if locks are not supported, or none can be had now: the grace period still protects.
+//!    Whether that is enough is for the caller to say: [`Pin::protection`] tells, and [`Pin::locked`] refuses it, as
+//!    `treeswap pin` does.
 //! 3. Check that the link still names the directory that was opened. The lock alone proves nothing, because the kernel
 //!    grants it on a deleted directory, too. The writer never reaps the current generation, and cannot reap this one
 //!    later because of the lock. If the link was swapped in between, start again at 1; after [`ROUNDS`] rounds accept a
@@ -47,7 +48,7 @@ use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::clock;
-use crate::fsx::{self, Inode, Link};
+use crate::fsx::{self, Inode, Link, Lock};
 use crate::generation::{DATA_LINK, Name, WORKTREES};
 
 /// How often the lock is tried while it is held exclusively. With the pauses, about a quarter of a second in total.
@@ -78,6 +79,8 @@ pub enum Protection {
     Contended,
     /// Only the grace period: the file system, or a layer between it and us, does not support locks.
     Unsupported,
+    /// Only the grace period: no lock could be had just then (`ENOLCK`). A later pin may have one.
+    Unavailable,
 }
 
 /// A pinned generation. Dropping it releases the pin.
@@ -188,12 +191,14 @@ impl Pin {
     /// grace period protects.
     ///
     /// # Errors
-    /// If there is no lock: another process holds it exclusively, or the file system does not support it.
+    /// If there is no lock: another process holds it exclusively, none can be had now, or the file system does not
+    /// support locks.
     pub fn locked(self) -> Result<Self, Error> {
         match self.protection {
             Protection::Locked => Ok(self),
             Protection::Contended => Err(Error::Contended { generation: self.location }),
             Protection::Unsupported => Err(Error::Unsupported { generation: self.location }),
+            Protection::Unavailable => Err(Error::Unavailable { generation: self.location }),
         }
     }
 
@@ -217,8 +222,8 @@ enum TryResult {
     Retired(Pin),
     /// The link was swapped during the round; there is nothing to keep.
     Swapped,
-    /// The lock is held exclusively.
-    Held,
+    /// Another process has the lock exclusively.
+    Contended,
 }
 
 /// Repeats steps 1 to 3 until they succeed within one round.
@@ -235,7 +240,7 @@ fn settle(link: &Path) -> Result<Pin, Error> {
                 rounds += 1;
             }
             TryResult::Swapped => rounds += 1,
-            TryResult::Held => {
+            TryResult::Contended => {
                 tries += 1;
                 std::thread::sleep(LOCK_PAUSE);
             }
@@ -247,7 +252,7 @@ fn settle(link: &Path) -> Result<Pin, Error> {
     })
 }
 
-/// Runs steps 1 to 3 once. `needs_lock`: return [`TryResult::Held`] instead of a pin without a lock.
+/// Runs steps 1 to 3 once. `needs_lock`: return [`TryResult::Contended`] instead of a pin without a lock.
 fn round(link: &Path, home: &Path, needs_lock: bool) -> Result<TryResult, Error> {
     let failed = |act, path: &Path| {
         let path = path.to_owned();
@@ -269,13 +274,11 @@ fn round(link: &Path, home: &Path, needs_lock: bool) -> Result<TryResult, Error>
         opened => opened.map_err(io::Error::from).map_err(failed("open the generation behind", link))?,
     };
     // 2
-    let lock = fsx::try_lock_shared(&dir).map_err(failed("lock the generation behind", link))?;
-    let protection = match lock {
-        fsx::Lock::Taken => Protection::Locked,
-        fsx::Lock::Unsupported => Protection::Unsupported,
-        fsx::Lock::Held if needs_lock => return Ok(TryResult::Held),
-        fsx::Lock::Held => Protection::Contended,
-    };
+    let tried = fsx::try_lock_shared(&dir);
+    let protection = protection_by(tried).map_err(failed("lock the generation behind", link))?;
+    if needs_lock && protection == Protection::Contended {
+        return Ok(TryResult::Contended);
+    }
     // 3
     let identity = fsx::identity(&dir).map_err(failed("stat the generation behind", link))?;
     let location = home.join(&target);
@@ -286,6 +289,17 @@ fn round(link: &Path, home: &Path, needs_lock: bool) -> Result<TryResult, Error>
     }
     let pin = Pin { dir, identity, generation, location, protection, link: link.to_owned() };
     Ok(if current == Some(identity) { TryResult::Pinned(pin) } else { TryResult::Retired(pin) })
+}
+
+/// What protects a generation whose lock was tried with this result.
+fn protection_by(tried: io::Result<Lock>) -> io::Result<Protection> {
+    match tried {
+        Ok(Lock::Taken) => Ok(Protection::Locked),
+        Ok(Lock::Contended) => Ok(Protection::Contended),
+        Ok(Lock::Unsupported) => Ok(Protection::Unsupported),
+        Err(error) if fsx::lacks_locks(&error) => Ok(Protection::Unavailable),
+        Err(error) => Err(error),
+    }
 }
 
 /// The directory that contains the link, resolved.
@@ -357,6 +371,12 @@ pub enum Error {
         /// The generation's directory.
         generation: PathBuf,
     },
+    /// No lock on the generation can be had now: see [`Pin::locked`].
+    #[error("cannot pin {}: its file system has no lock to give now", generation.display())]
+    Unavailable {
+        /// The generation's directory.
+        generation: PathBuf,
+    },
     /// A system call failed.
     #[error("cannot {act} {}", path.display())]
     Io {
@@ -381,7 +401,13 @@ impl Error {
 
     /// Returns true if trying again may help without an operator.
     pub fn is_transient(&self) -> bool {
-        matches!(self, Self::NoGeneration { .. } | Self::Restless { .. } | Self::Contended { .. })
+        matches!(
+            self,
+            Self::NoGeneration { .. }
+                | Self::Restless { .. }
+                | Self::Contended { .. }
+                | Self::Unavailable { .. }
+        )
     }
 
     /// What an operator can do, one hint per line.
@@ -402,6 +428,9 @@ impl Error {
             }
             Self::Unsupported { .. } => {
                 "pins need a volume with flock(2); elsewhere finish reading within --grace of `treeswap sync`"
+            }
+            Self::Unavailable { .. } => {
+                "that may pass, as where a file server starts: `treeswap pin --wait 1m` tries again meanwhile"
             }
             Self::Io { .. } => "check the volume and its mount, and the modes of the parent directories",
         };

@@ -1,8 +1,12 @@
+//! Pins against a writer that the tests play: they swap the link, and try the lock as the reaper does.
+
 use std::os::unix::fs::symlink;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
 
-#[cfg(feature = "program")] // where there are people to read it
+#[cfg(feature = "program")] // `human` exists only with the feature `program`
 #[test]
 fn every_variant_is_one_line_and_says_what_to_do() {
     let link = || PathBuf::from("/config/..data");
@@ -15,6 +19,7 @@ fn every_variant_is_one_line_and_says_what_to_do() {
         Error::Restless { link: link() },
         Error::Contended { generation: link() },
         Error::Unsupported { generation: link() },
+        Error::Unavailable { generation: link() },
         io(io::ErrorKind::PermissionDenied),
         io(io::ErrorKind::Other),
     ];
@@ -27,6 +32,7 @@ fn every_variant_is_one_line_and_says_what_to_do() {
             | Error::Restless { .. }
             | Error::Contended { .. }
             | Error::Unsupported { .. }
+            | Error::Unavailable { .. }
             | Error::Io { .. } => {}
         }
         crate::human::assert_message_style(&error, &error.hints());
@@ -74,7 +80,7 @@ fn a_pin_keeps_the_reaper_away_until_it_is_dropped() {
 }
 
 #[test]
-fn renewing_takes_the_new_one_before_the_old_one_goes() {
+fn renewing_moves_the_pin_and_a_failed_renewal_keeps_it() {
     let root = root();
     let mut pin = Pin::take(root.path(), &Options::default()).unwrap();
     assert!(!pin.renew().unwrap());
@@ -120,7 +126,18 @@ fn a_reader_that_needs_the_lock_gets_no_pin_without_it() {
     let pin = Pin::take(root.path(), &Options::default()).unwrap();
     let unsupported = Pin { protection: Protection::Unsupported, ..pin }.locked().unwrap_err();
     assert!(matches!(unsupported, Error::Unsupported { .. }) && !unsupported.is_transient(), "{unsupported}");
+    let pin = Pin::take(root.path(), &Options::default()).unwrap();
+    let lacking = Pin { protection: Protection::Unavailable, ..pin }.locked().unwrap_err();
+    assert!(matches!(lacking, Error::Unavailable { .. }) && lacking.is_transient(), "{lacking}");
     assert!(Pin::take(root.path(), &Options::default()).unwrap().locked().is_ok());
+}
+
+#[test]
+fn a_lack_of_locks_is_no_file_system_without_them_and_no_failure_of_the_pin() {
+    let of = |errno: Errno| protection_by(Err(errno.into()));
+    assert_eq!(of(Errno::NOLCK).unwrap(), Protection::Unavailable);
+    assert_eq!(protection_by(Ok(Lock::Unsupported)).unwrap(), Protection::Unsupported);
+    assert!(of(Errno::IO).is_err());
 }
 
 #[test]
@@ -162,8 +179,11 @@ fn the_first_generation_is_waited_for() {
 fn pins_hold_one_generation_while_another_thread_swaps_and_reaps() {
     let root = root();
     let path = root.path().to_owned();
+    let pins = Arc::new(AtomicUsize::new(0));
+    let taken = Arc::clone(&pins);
     let writer = std::thread::spawn(move || {
-        for n in 2..400 {
+        // It goes on until there was a pin meanwhile: on a busy machine it might be done before the first one.
+        for n in (2..).take_while(|n| *n < 400 || taken.load(Ordering::Relaxed) == 0) {
             swap(&path, n);
             let old = path.join(name(n - 1));
             let dir = fsx::open_dir_at_path(&old).unwrap();
@@ -177,8 +197,10 @@ fn pins_hold_one_generation_while_another_thread_swaps_and_reaps() {
         assert_eq!(pin.protection(), Protection::Locked);
         assert!(pin.location().is_dir(), "{} was reaped under a pin", pin.location().display());
         assert_eq!(std::fs::canonicalize(pin.path()).unwrap(), pin.location());
+        pins.fetch_add(1, Ordering::Relaxed);
     }
     writer.join().unwrap();
+    assert!(pins.load(Ordering::Relaxed) > 0);
 }
 
 #[test]

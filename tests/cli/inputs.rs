@@ -198,22 +198,81 @@ fn what_is_no_address_is_told_apart_from_one_that_cannot_be_had_now() {
 }
 
 #[test]
-fn an_operators_file_that_a_link_leads_into_what_is_treeswaps_is_refused_at_the_start() {
+fn a_root_in_a_volume_that_is_not_there_yet_is_no_wrong_configuration() {
+    let world = World::new();
+    world.remote.commit(&files("1"));
+    let (link, volume) = (world.dir().join("link"), world.dir().join("volume"));
+    symlink(&volume, &link).unwrap();
+    let root = flag("root", &link.join("root"));
+    let words = format!("{} is a symbolic link to {}, which does not", link.display(), volume.display());
+    ends(&world.sync_once(&[&root]), 1, &[&words]);
+    std::fs::create_dir(&volume).unwrap();
+    world.sync_once(&[&root]).expect_ok("once it is there");
+}
+
+#[test]
+fn what_cannot_be_read_now_is_no_wrong_configuration() {
+    let world = World::new();
+    world.remote.commit(&files("1"));
+    world.sync_once(&[]).expect_ok("a root");
+    let rules = flag("rules", &written(&world, "rules.yaml", "maps:\n  a: {name: a}\n"));
+    let hint = "hint: check the volume that it is on, and its mount\n";
+    // Its first bytes cannot be read, as those of a file on a disk that is gone.
+    let sick = Path::new("/proc/self/mem");
+    let ran = treeswap(&world, &["render", &flag("rules", sick), "--tree=."], &[]);
+    complains(&ran, 1, &["treeswap: cannot read /proc/self/mem (--rules): Input/output error", hint]);
+    let apply = |kubeconfig: &Path| {
+        let kubeconfig = flag("kubeconfig", kubeconfig);
+        treeswap(&world, &["apply", "--owner=o", &rules, "--tree=.", &kubeconfig], &[])
+    };
+    complains(&apply(sick), 1, &["treeswap: cannot read /proc/self/mem: Input/output error", hint]);
+    // Nothing ever writes into it, so that a reader hangs as on a file system that is gone.
+    let fifo = world.dir().join("fifo");
+    rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    complains(&apply(&fifo), 1, &[&format!("cannot read {}: no answer within 5s\n", fifo.display()), hint]);
+    let circle = world.dir().join("circle");
+    symlink("circle", &circle).unwrap();
+    let ran = treeswap(&world, &["render", &rules, &flag("tree", &circle)], &[]);
+    complains(&ran, 1, &[&format!("cannot read {} (--tree): Too many", circle.display()), hint]);
+    let ran = world.sync_once(&[&flag("mirror", &circle)]);
+    complains(&ran, 1, &[&format!("cannot resolve {} (--mirror): Too many", circle.display()), hint]);
+}
+
+#[test]
+fn an_operators_file_that_a_link_leads_into_what_is_treeswaps_is_refused_by_check_and_never_written() {
     let world = World::new();
     world.remote.commit(&files("1"));
     world.sync_once(&[]).expect_ok("a root");
     symlink("..data", world.root.join("..d")).unwrap();
-    let private = world.dir().join("private");
+    let [private, shared] = ["private", "shared"].map(|name| world.dir().join(name));
     symlink(world.root.join("..treeswap"), &private).unwrap();
-    let private = private.join("x");
-    for file in ["..d/x", "..d/sub/x", private.to_str().unwrap()] {
+    symlink(&world.root, &shared).unwrap(); // as a second mount of the volume
+    let [private, shared] = [private.join("x"), shared.join("ready")];
+    let own = "in the root is treeswap's own\n";
+    let root = flag("root", &world.root);
+    for (file, why) in [
+        ("..d/x", own),
+        ("..d/sub/x", own),
+        (private.to_str().unwrap(), own),
+        (shared.to_str().unwrap(), "the repository may have a \"ready\" of its own"),
+    ] {
         for flag in ["--error-file", "--touch-file"] {
-            let ran = world.sync_once(&[&format!("{flag}={file}")]);
+            let given = format!("{flag}={file}");
+            let checked = treeswap(&world, &["check", "--repo=https://h/x", &root, &given], &[]);
             let line = format!("invalid value {file:?} for {flag}: by what it resolves to, ");
-            complains(&ran, 2, &[&line, "in the root is treeswap's own\n", "hint: name a path outside"]);
+            complains(&checked, 2, &[&line, why, "hint: name a path outside"]);
+            // Nothing that is published depends on the file.
+            let said = world.sync_once(&[&given]).expect_ok(&given).stderr;
+            let warning = format!("{flag}: {}: by what it resolves to, ", world.root.join(file).display());
+            assert!(said.contains(&warning) && said.contains("; it will not be written"), "{said}");
         }
     }
-    assert!(!world.root.join("..data/x").exists() && !private.exists());
+    world.remote.commit(&files("2"));
+    world.sync_once(&[&flag("touch-file", &shared)]).expect_ok("with a second mount");
+    assert_eq!(std::fs::read_to_string(world.root.join("routes.yaml")).unwrap(), "2");
+    for file in [&world.root.join("..data/x"), &private, &shared] {
+        assert!(!file.exists(), "{} was written", file.display());
+    }
     // What is the operator's own may be reached through a link.
     let own = directory(&world, "own");
     symlink(&own, world.root.join("..own")).unwrap();

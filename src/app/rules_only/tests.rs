@@ -1,3 +1,5 @@
+use std::cell::RefCell;
+
 use tokio_util::sync::CancellationToken;
 
 use super::*;
@@ -6,13 +8,13 @@ use crate::configmap::{ClusterNamespace, DesiredData};
 use crate::deliver::{Options, Relation};
 use crate::retry::{Backoff, ErrorClass};
 use crate::revision::{ObjectId, Revision};
-use crate::sources::{Named, Recorded, Source};
+use crate::sources::{DeliveryInput, Named, Recorded};
 use crate::telemetry::metrics::{ErrorLabel, TargetLabel};
 
 /// A remote that always names the same revision, which has a ConfigMap for an unknown cluster.
 struct Elsewhere;
 
-impl Source for Elsewhere {
+impl DeliveryInput for Elsewhere {
     async fn resolve(&self) -> Result<Named, SourceError> {
         Ok(Revision(ObjectId([1; 20])).into())
     }
@@ -117,6 +119,26 @@ fn polls_that_no_source_answers_are_no_success_without_a_root() {
     let errors = |stage| metrics.errors.get_or_create(&ErrorLabel { stage, class: "transient" }).get();
     assert_eq!((errors("resolve"), errors("apply")), (1, 1), "a failure is counted once");
     assert_eq!(metrics.triggers.get_or_create(&SourceLabel { source: "timer" }).get(), 4);
+}
+
+#[test]
+fn a_failure_that_a_poll_counted_is_not_counted_again_if_a_step_is_shown_before_the_attempt_ends() {
+    let (mut reporter, _shown) = without_root();
+    let metrics = reporter.metrics.clone();
+    let new_failures = RefCell::new(Vec::new());
+    let take_state = || {
+        let mut found = PollState::new();
+        found.is_answered = Err(down());
+        found.failures = new_failures.take();
+        found
+    };
+    reporter.tell(&LoopEvent::Begins(Trigger::Timer), take_state);
+    new_failures.borrow_mut().push(("resolve", ErrorClass::Transient));
+    reporter.tell(&LoopEvent::Runs(Step::Resolve), take_state);
+    assert_eq!(new_failures.borrow().len(), 1, "it belongs to how the attempt ends");
+    reporter.tell(&LoopEvent::Failed(&down()), take_state);
+    let errors = |stage| metrics.errors.get_or_create(&ErrorLabel { stage, class: "transient" }).get();
+    assert_eq!((errors("resolve"), errors("apply")), (1, 0));
 }
 
 #[test]

@@ -20,9 +20,9 @@ use crate::cluster::{self, Clusters};
 use crate::configmap::TimeLimit;
 use crate::configmap::apply::{Adopt, ExtraKeys, Owner, Placement, PruneLimit, VersionKey};
 use crate::deliver::{self, Leases, OnRewind, PoolSpec, Report};
-use crate::desired::Directory;
+use crate::desired::{Directory, Planner};
 use crate::revision::Revision;
-use crate::sources::{Remote, SetOptions, SourceError, TreeSource, Upstream};
+use crate::sources::{Remote, SetOptions, SourceError, TreeInput, Upstream};
 use crate::{config, detached_io, human, shutdown, telemetry};
 
 /// Options of `treeswap apply`.
@@ -219,7 +219,7 @@ pub(super) fn run(args: &Args, given: &FlagOrigins) -> anyhow::Result<ExitCode> 
     given.warnings.iter().for_each(warn);
     let extra_keys = args.rights.extra_keys()?;
     let options = args.options()?;
-    let planner = args.input.rules.planner(extra_keys, false)?.within(args.once.matching_limit());
+    let planner = args.planner(extra_keys)?;
     let clusters = args.clusters.load()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2) // so that comparing the data of one cluster does not delay another cluster
@@ -235,8 +235,8 @@ pub(super) fn run(args: &Args, given: &FlagOrigins) -> anyhow::Result<ExitCode> 
         TreeLocation::Directory(directory) => {
             let revision = args.once.revision()?;
             let desired = planner.desired(&Directory(directory), revision, &Placement::default(), None)?.0;
-            let source = Arc::new(TreeSource::new(desired));
-            let delivery = deliver::deliver(source, &clusters, &options, &cancel);
+            let input = Arc::new(TreeInput::new(desired));
+            let delivery = deliver::deliver(input, &clusters, &options, &cancel);
             runtime.block_on(with_timeout(limit, &cancel, delivery))
         }
         TreeLocation::Remote(flag) => {
@@ -252,8 +252,8 @@ pub(super) fn run(args: &Args, given: &FlagOrigins) -> anyhow::Result<ExitCode> 
             });
             let upstream = Upstream::open(fetch.mirror.clone(), sources)?;
             let options = options.with_remote(upstream.repository().as_deref());
-            let source = Remote::new(upstream, planner).context("cannot start a thread")?;
-            let delivery = deliver::deliver(Arc::new(source), &clusters, &options, &cancel);
+            let input = Remote::new(upstream, planner).context("cannot start a thread")?;
+            let delivery = deliver::deliver(Arc::new(input), &clusters, &options, &cancel);
             runtime.block_on(with_timeout(limit, &cancel, delivery))
         }
     };
@@ -312,6 +312,11 @@ impl Args {
         self.rights.extra_keys()?;
         self.options()?;
         self.input.settings(given, std::path::Path::new("/mirror")).map(drop)
+    }
+
+    /// The planner of the run, which takes only a part of the run's time.
+    fn planner(&self, extra_keys: ExtraKeys) -> anyhow::Result<Planner> {
+        Ok(self.input.rules.planner(extra_keys, false)?.within(self.once.matching_limit()))
     }
 
     fn options(&self) -> Result<deliver::Options, config::Error> {
@@ -392,7 +397,7 @@ impl Rights {
                 _ => Adopt::Nothing,
             },
             prune: self.prune,
-            floor: PruneLimit { percent: self.max_prune },
+            prune_limit: PruneLimit { percent: self.max_prune },
             recreate: self.recreate_immutable,
             on_rewind: if self.on_rewind == "hold" { OnRewind::Hold } else { OnRewind::Apply },
             concurrency: clusters.concurrency.into(),
@@ -430,5 +435,28 @@ impl Once {
     /// The revision of the directory `--tree`.
     fn revision(&self) -> Result<Revision, config::Error> {
         input::revision(self.revision.as_deref(), "--tree")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::FromArgMatches as _;
+
+    use super::*;
+    use crate::cli::{Cli, Command, Help, tree};
+
+    #[test]
+    fn the_plan_takes_at_most_nine_tenths_of_the_time_of_a_short_run() {
+        let limit = |timeout: &str| {
+            let words = ["treeswap", "apply", "--owner=team", "--rules-in-tree=rules", "--tree=.", timeout];
+            let matches = tree(Help::All).try_get_matches_from(words).unwrap();
+            let Command::Apply(args) = Cli::from_arg_matches(&matches).unwrap().command else {
+                panic!("another command");
+            };
+            args.planner(ExtraKeys::default()).unwrap().matching_limit()
+        };
+        let short = TimeLimit { time: Duration::from_secs(27), set_by: Some("nine tenths of --timeout") };
+        assert_eq!(limit("--timeout=30s"), short);
+        assert_eq!(limit("--timeout=15m").set_by, None, "the plan's own limit is shorter");
     }
 }

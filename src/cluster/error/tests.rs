@@ -81,6 +81,8 @@ fn everything_wrong_with_a_kubeconfig_is_one_line_and_says_what_to_do() {
         ConfigError::Read { path: path(), source: io::ErrorKind::NotFound.into() },
         ConfigError::Read { path: path(), source: io::ErrorKind::IsADirectory.into() },
         ConfigError::Read { path: path(), source: io::ErrorKind::PermissionDenied.into() },
+        ConfigError::Read { path: path(), source: io::ErrorKind::InvalidData.into() },
+        ConfigError::Read { path: path(), source: io::ErrorKind::TimedOut.into() },
         ConfigError::Malformed { path: path(), line: Some(3) },
         ConfigError::Twice { name: text(), first: path(), second: path() },
         ConfigError::Unknown { name: text(), known: Vec::new() },

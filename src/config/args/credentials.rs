@@ -7,7 +7,7 @@ use super::super::values::{boolean, integer};
 /// Credentials.
 #[derive(clap::Args, Clone)]
 #[command(next_help_heading = "Credentials")]
-pub struct Credentials {
+pub struct CredentialArgs {
     /// User for http(s); with --password-file or $TREESWAP_PASSWORD
     #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
     pub username: String,
@@ -78,8 +78,8 @@ pub struct Credentials {
     pub ca_file: String,
 }
 
-impl fmt::Debug for Credentials {
+impl fmt::Debug for CredentialArgs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Credentials").finish_non_exhaustive() // nearly each value is a secret or may contain one
+        f.debug_struct("CredentialArgs").finish_non_exhaustive() // nearly each value is a secret or may contain one
     }
 }

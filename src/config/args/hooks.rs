@@ -9,7 +9,7 @@ use crate::secret;
 /// Hooks.
 #[derive(clap::Args, Clone)]
 #[command(next_help_heading = "Hooks")]
-pub struct Hooks {
+pub struct HookArgs {
     /// Program to run after each publication, and at the first success
     ///
     /// A path without arguments; no shell is used. It runs in the generation's directory, which is pinned meanwhile,
@@ -58,8 +58,7 @@ pub struct Hooks {
     ///
     /// The program then runs in the staged generation, which has no name yet (TREESWAP_GENERATION is not set). If it
     /// refuses the revision, the current generation stays published and the program is not run again for that revision,
-    /// unless it could not be started or timed out. Its run time
-    /// counts towards --sync-timeout.
+    /// unless it could not be started or timed out. Its run time counts towards --sync-timeout.
     #[arg(long, value_name = "BOOL", default_value = "false", value_parser = boolean, num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_short_help = true)]
     pub pre_publish_gate: bool,
 
@@ -99,10 +98,10 @@ pub struct Hooks {
     pub add_user: bool,
 }
 
-impl fmt::Debug for Hooks {
+impl fmt::Debug for HookArgs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let url = secret::redact_path(&self.webhook_url); // its path may be a token
-        f.debug_struct("Hooks")
+        f.debug_struct("HookArgs")
             .field("exechook_command", &self.exechook_command)
             .field("pre_publish_exechook_command", &self.pre_publish_exechook_command)
             .field("webhook_url", &url)

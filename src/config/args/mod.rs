@@ -9,50 +9,52 @@ use std::time::Duration;
 
 use clap::builder::PossibleValuesParser;
 
-use super::personality as of;
+use super::personality as defaults;
 use super::values::{boolean, bytes, duration, fraction, integer};
 use crate::secret;
 
-pub use credentials::Credentials;
+pub use credentials::CredentialArgs;
+use hooks::HookArgs;
 
-/// Every flag of `sync`. Text that is empty counts as absent, as in git-sync.
+/// The flags of `sync`, except those about ConfigMaps, which are in `cli`. Text that is empty counts as absent, as in
+/// git-sync.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Args {
     /// What to follow.
     #[command(flatten)]
-    pub source: Source,
+    pub source: SourceArgs,
     /// Credentials.
     #[command(flatten)]
-    pub credentials: Credentials,
+    pub credentials: CredentialArgs,
     /// Where to publish, and how.
     #[command(flatten)]
-    pub root: Root,
+    pub root: RootArgs,
     /// When retired generations go.
     #[command(flatten)]
-    pub retention: Retention,
+    pub retention: RetentionArgs,
     /// How often.
     #[command(flatten)]
     pub pace: PaceArgs,
     /// Hooks.
     #[command(flatten)]
-    pub hooks: hooks::Hooks,
+    pub hooks: HookArgs,
     /// git, for those who configured it.
     #[command(flatten)]
-    pub git: Git,
+    pub git: GitArgs,
     /// The listener.
     #[command(flatten)]
-    pub server: Server,
+    pub server: ServerArgs,
     /// The log.
     #[command(flatten)]
-    pub logging: Logging,
-    /// Ceilings.
+    pub logging: LoggingArgs,
+    /// Limits on what a remote may use, and checks of what it sends.
     #[command(flatten)]
-    pub limits: Limits,
+    pub limits: LimitArgs,
 }
 
 impl Args {
     /// Arguments with default values, for a command that fetches a repository and publishes nothing.
-    pub fn for_fetching(repo: &str, ref_name: &str, credentials: Credentials, mirror: &Path) -> Self {
+    pub fn for_fetching(repo: &str, ref_name: &str, credentials: CredentialArgs, mirror: &Path) -> Self {
         #[derive(clap::Parser)]
         struct Bare {
             #[command(flatten)]
@@ -72,7 +74,7 @@ impl Args {
 /// What to follow.
 #[derive(clap::Args, Clone)]
 #[command(next_help_heading = "Source")]
-pub struct Source {
+pub struct SourceArgs {
     /// Repository: https, http, ssh or git URL, host:path, local path
     #[arg(long, value_name = "URL", default_value = "", hide_default_value = true)]
     pub repo: String,
@@ -110,7 +112,7 @@ pub struct Source {
     /// Submodules: `recursive`, `shallow` (the first level only), or `off` (they become empty directories)
     ///
     /// Those whose URL is a local path or `file://` need --git-config=protocol.file.allow:always, as in git.
-    #[arg(long, value_name = "MODE", default_value = of::SUBMODULES.treeswap, hide_short_help = true)]
+    #[arg(long, value_name = "MODE", default_value = defaults::SUBMODULES.treeswap, hide_short_help = true)]
     pub submodules: String,
 
     /// Partial clone filter, as of `git clone --filter`: `blob:none`, or `tree:0` to omit trees as well
@@ -127,17 +129,17 @@ pub struct Source {
     pub filter: String,
 }
 
-impl fmt::Debug for Source {
+impl fmt::Debug for SourceArgs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let repo = secret::redact(&self.repo); // it may contain a password
-        f.debug_struct("Source").field("repo", &repo).finish_non_exhaustive()
+        f.debug_struct("SourceArgs").field("repo", &repo).finish_non_exhaustive()
     }
 }
 
 /// Where to publish, and how.
 #[derive(clap::Args, Clone, Debug)]
 #[command(next_help_heading = "Root")]
-pub struct Root {
+pub struct RootArgs {
     /// Directory to publish into; created if missing, and used by treeswap alone
     #[arg(long, value_name = "DIR", required = true)]
     pub root: String,
@@ -146,7 +148,7 @@ pub struct Root {
     ///
     /// `kubelet`: a symbolic link ROOT/..data to the current generation. `git-sync`: a git worktree in ROOT/.worktrees,
     /// named by its commit, and one symbolic link to it.
-    #[arg(long, value_name = "LAYOUT", default_value = of::LAYOUT.treeswap, value_parser = PossibleValuesParser::new(["kubelet", "git-sync"]), hide_short_help = true)]
+    #[arg(long, value_name = "LAYOUT", default_value = defaults::LAYOUT.treeswap, value_parser = PossibleValuesParser::new(["kubelet", "git-sync"]), hide_short_help = true)]
     pub layout: String,
 
     /// Symbolic link of git-sync's layout, relative to the root [default: the last part of --repo]
@@ -165,11 +167,11 @@ pub struct Root {
     ///
     /// `link`: reuse a retired generation, otherwise make hard links to the current files. `recycle`: reuse a retired
     /// generation, otherwise copy. `copy`: always copy. `off`: no spare; every generation is written in full.
-    #[arg(long, value_name = "HOW", default_value = of::SPARE.treeswap, value_parser = PossibleValuesParser::new(["link", "recycle", "copy", "off"]), hide_short_help = true)]
+    #[arg(long, value_name = "HOW", default_value = defaults::SPARE.treeswap, value_parser = PossibleValuesParser::new(["link", "recycle", "copy", "off"]), hide_short_help = true)]
     pub spare: String,
 
     /// Symbolic links out of the tree: `safe` refuses the revision, `keep` keeps
-    #[arg(long, value_name = "POLICY", default_value = of::SYMLINKS.treeswap, value_parser = PossibleValuesParser::new(["safe", "keep"]))]
+    #[arg(long, value_name = "POLICY", default_value = defaults::SYMLINKS.treeswap, value_parser = PossibleValuesParser::new(["safe", "keep"]))]
     pub symlinks: String,
 
     /// Make files and directories writable by the group
@@ -189,9 +191,9 @@ pub struct Root {
 /// When retired generations go.
 #[derive(clap::Args, Clone, Debug)]
 #[command(next_help_heading = "Retention")]
-pub struct Retention {
+pub struct RetentionArgs {
     /// How long a generation is kept after a newer one replaced it
-    #[arg(long, visible_alias = "stale-worktree-timeout", value_name = "DURATION", default_value = of::GRACE.treeswap, value_parser = duration)]
+    #[arg(long, visible_alias = "stale-worktree-timeout", value_name = "DURATION", default_value = defaults::GRACE.treeswap, value_parser = duration)]
     pub grace: Duration,
 
     /// How long a pin keeps a generation after its replacement
@@ -203,7 +205,7 @@ pub struct Retention {
     /// Most generations to keep, including the current one
     ///
     /// The default is enough for a grace period of 30s and a publication every 5s.
-    #[arg(long, value_name = "N", default_value = of::MAX_GENERATIONS.treeswap, value_parser = integer, hide_short_help = true)]
+    #[arg(long, value_name = "N", default_value = defaults::MAX_GENERATIONS.treeswap, value_parser = integer, hide_short_help = true)]
     pub max_generations: i64,
 
     /// Most bytes on disk that all generations and the spare may use together; 0 for no limit
@@ -236,7 +238,7 @@ pub struct PaceArgs {
     /// Least time between publications; revisions in between are skipped
     ///
     /// Measured from the last publication, also across restarts. Ignored with --one-time.
-    #[arg(long, value_name = "DURATION", default_value = of::MIN_INTERVAL.treeswap, value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = defaults::MIN_INTERVAL.treeswap, value_parser = duration)]
     pub min_interval: Duration,
 
     /// Consecutive failures after which the process exits [default: never; with --one-time: 1]
@@ -251,14 +253,14 @@ pub struct PaceArgs {
     pub init_max_failures: Option<i64>,
 
     /// Signal that triggers an attempt; empty for none
-    #[arg(long, value_name = "SIGNAL", default_value = of::SYNC_ON_SIGNAL.treeswap, hide_short_help = true)]
+    #[arg(long, value_name = "SIGNAL", default_value = defaults::SYNC_ON_SIGNAL.treeswap, hide_short_help = true)]
     pub sync_on_signal: String,
 
     /// Random variation of every pause, as a fraction of it; 0 for none
     ///
     /// Unless it is 0, the first pause is a random part of the period, so that instances that start together do not
     /// poll at the same time.
-    #[arg(long, value_name = "FRACTION", default_value = of::JITTER.treeswap, value_parser = fraction, hide_short_help = true)]
+    #[arg(long, value_name = "FRACTION", default_value = defaults::JITTER.treeswap, value_parser = fraction, hide_short_help = true)]
     pub jitter: f64,
 
     /// Longest random delay of an attempt that a webhook or a signal triggers; 0s for none
@@ -277,7 +279,7 @@ pub struct PaceArgs {
 /// git, for those who configured it.
 #[derive(clap::Args, Clone)]
 #[command(next_help_heading = "Git")]
-pub struct Git {
+pub struct GitArgs {
     /// git program to list refs and fetch with, instead of the built-in client
     #[arg(
         long,
@@ -306,27 +308,30 @@ pub struct Git {
     pub git_config_add: Vec<String>,
 
     /// Garbage collection of the mirror: `auto`, `always`, `aggressive`, `off`
-    #[arg(long, value_name = "MODE", default_value = of::GIT_GC.treeswap, hide_short_help = true)]
+    #[arg(long, value_name = "MODE", default_value = defaults::GIT_GC.treeswap, hide_short_help = true)]
     pub git_gc: String,
 }
 
-impl fmt::Debug for Git {
+impl fmt::Debug for GitArgs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // The settings may contain headers and passwords.
-        f.debug_struct("Git").field("git", &self.git).field("git_gc", &self.git_gc).finish_non_exhaustive()
+        f.debug_struct("GitArgs")
+            .field("git", &self.git)
+            .field("git_gc", &self.git_gc)
+            .finish_non_exhaustive()
     }
 }
 
 /// The listener.
 #[derive(clap::Args, Clone, Debug)]
 #[command(next_help_heading = "Server")]
-pub struct Server {
+pub struct ServerArgs {
     /// Address of probes, metrics, status and webhook, such as :9375
     #[arg(long, value_name = "ADDRESS", default_value = "", hide_default_value = true)]
     pub http_bind: String,
 
     /// Serve metrics on /metrics; unlike in git-sync, on by default
-    #[arg(long, value_name = "BOOL", default_value = of::HTTP_METRICS.treeswap, value_parser = boolean, num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_short_help = true)]
+    #[arg(long, value_name = "BOOL", default_value = defaults::HTTP_METRICS.treeswap, value_parser = boolean, num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_short_help = true)]
     pub http_metrics: bool,
 
     /// Serve /debug/pprof/, for probes written for git-sync; there are no Go profiles
@@ -348,7 +353,7 @@ pub struct Server {
 /// The log.
 #[derive(clap::Args, Clone, Debug)]
 #[command(next_help_heading = "Logging")]
-pub struct Logging {
+pub struct LoggingArgs {
     /// File for the last error as JSON, removed after a success; relative to the root, where its name must begin with
     /// ".." unless the layout is git-sync
     #[arg(long, value_name = "FILE", default_value = "", hide_default_value = true, hide_short_help = true)]
@@ -359,7 +364,7 @@ pub struct Logging {
     pub termination_log: String,
 
     /// Log format: `plain`, `json`, `git-sync` (git-sync's JSON), or `auto` (plain on a terminal, otherwise JSON)
-    #[arg(long, value_name = "FORMAT", default_value = of::LOG_FORMAT.treeswap, value_parser = PossibleValuesParser::new(["auto", "json", "plain", "git-sync"]), hide_short_help = true)]
+    #[arg(long, value_name = "FORMAT", default_value = defaults::LOG_FORMAT.treeswap, value_parser = PossibleValuesParser::new(["auto", "json", "plain", "git-sync"]), hide_short_help = true)]
     pub log_format: String,
 
     /// error, warn, info, debug, trace, off [default: $RUST_LOG, then info]
@@ -373,51 +378,51 @@ pub struct Logging {
     pub verbose: i64,
 }
 
-/// Ceilings. Hitting one is an error that names it.
+/// Limits on what a remote may use, and checks of what it sends.
 #[derive(clap::Args, Clone, Debug)]
 #[command(next_help_heading = "Limits")]
-pub struct Limits {
+pub struct LimitArgs {
     /// Timeout for connecting to the remote
-    #[arg(long, value_name = "DURATION", default_value = of::CONNECT_TIMEOUT.treeswap, value_parser = duration, hide_short_help = true)]
+    #[arg(long, value_name = "DURATION", default_value = defaults::CONNECT_TIMEOUT.treeswap, value_parser = duration, hide_short_help = true)]
     pub connect_timeout: Duration,
 
     /// Timeout while the remote sends nothing
-    #[arg(long, value_name = "DURATION", default_value = of::IDLE_TIMEOUT.treeswap, value_parser = duration, hide_short_help = true)]
+    #[arg(long, value_name = "DURATION", default_value = defaults::IDLE_TIMEOUT.treeswap, value_parser = duration, hide_short_help = true)]
     pub idle_timeout: Duration,
 
     /// Most bytes of one fetched pack
-    #[arg(long, value_name = "BYTES", default_value = of::MAX_FETCH_BYTES.treeswap, value_parser = bytes, hide_short_help = true)]
+    #[arg(long, value_name = "BYTES", default_value = defaults::MAX_FETCH_BYTES.treeswap, value_parser = bytes, hide_short_help = true)]
     pub max_fetch_bytes: u64,
 
     /// Most bytes of a remote's ref advertisement
-    #[arg(long, value_name = "BYTES", default_value = of::MAX_REFS_BYTES.treeswap, value_parser = bytes, hide_short_help = true)]
+    #[arg(long, value_name = "BYTES", default_value = defaults::MAX_REFS_BYTES.treeswap, value_parser = bytes, hide_short_help = true)]
     pub max_refs_bytes: u64,
 
     /// Size in bytes above which garbage in the mirror is removed early
     ///
     /// The mirror is then repacked, or fetched again. A repository that is larger by itself is not refused: that does
     /// --max-fetch-bytes. With submodules, their mirrors may not have more than this together.
-    #[arg(long, value_name = "BYTES", default_value = of::MAX_MIRROR_BYTES.treeswap, value_parser = bytes, hide_short_help = true)]
+    #[arg(long, value_name = "BYTES", default_value = defaults::MAX_MIRROR_BYTES.treeswap, value_parser = bytes, hide_short_help = true)]
     pub max_mirror_bytes: u64,
 
     /// Most files, symbolic links and directories of a revision
-    #[arg(long, value_name = "N", default_value = of::MAX_TREE_ENTRIES.treeswap, value_parser = integer, hide_short_help = true)]
+    #[arg(long, value_name = "N", default_value = defaults::MAX_TREE_ENTRIES.treeswap, value_parser = integer, hide_short_help = true)]
     pub max_tree_entries: i64,
 
     /// Most bytes of all files of a revision together
-    #[arg(long, value_name = "BYTES", default_value = of::MAX_TREE_BYTES.treeswap, value_parser = bytes, hide_short_help = true)]
+    #[arg(long, value_name = "BYTES", default_value = defaults::MAX_TREE_BYTES.treeswap, value_parser = bytes, hide_short_help = true)]
     pub max_tree_bytes: u64,
 
     /// Most bytes of one file; writing needs up to twice that in memory, so raise the container's limit with it
-    #[arg(long, value_name = "BYTES", default_value = of::MAX_FILE_BYTES.treeswap, value_parser = bytes, hide_short_help = true)]
+    #[arg(long, value_name = "BYTES", default_value = defaults::MAX_FILE_BYTES.treeswap, value_parser = bytes, hide_short_help = true)]
     pub max_file_bytes: u64,
 
     /// Most components of a path, up to 1000
-    #[arg(long, value_name = "N", default_value = of::MAX_PATH_DEPTH.treeswap, value_parser = integer, hide_short_help = true)]
+    #[arg(long, value_name = "N", default_value = defaults::MAX_PATH_DEPTH.treeswap, value_parser = integer, hide_short_help = true)]
     pub max_path_depth: i64,
 
     /// Memory limit of the child process that indexes a fetched pack
-    #[arg(long, value_name = "BYTES", default_value = of::INDEX_MEMORY.treeswap, value_parser = bytes, hide_short_help = true)]
+    #[arg(long, value_name = "BYTES", default_value = defaults::INDEX_MEMORY.treeswap, value_parser = bytes, hide_short_help = true)]
     pub index_memory: u64,
 
     /// Sandbox of the process that indexes packs, by Landlock and seccomp: `auto`, `require` or `off`

@@ -20,7 +20,7 @@ impl Check<'_> {
     pub(super) fn sync(
         &self,
         root: &Path,
-        style: &store::Style,
+        layout: &store::Layout,
         followed: &Ref,
         pace: Timing,
         sync_timeout: Duration,
@@ -37,7 +37,7 @@ impl Check<'_> {
                 "keep" => Symlinks::Keep,
                 _ => Symlinks::Safe,
             },
-            path: self.subdirectory(style)?,
+            path: self.subdirectory(layout)?,
             sparse_file: path(&source.sparse_checkout_file),
             group_write: given.group_write,
             spare: given.spare != "off" && !one_time,
@@ -47,8 +47,8 @@ impl Check<'_> {
             one_time: *one_time,
             park: self.parks(followed),
             every_failure: self.origins.personality() == Personality::GitSync,
-            touch_file: self.operator_file("touch-file", &given.touch_file, root, style)?,
-            error_file: self.operator_file("error-file", &logging.error_file, root, style)?,
+            touch_file: self.operator_file("touch-file", &given.touch_file, root, layout)?,
+            error_file: self.operator_file("error-file", &logging.error_file, root, layout)?,
         })
     }
 
@@ -60,14 +60,14 @@ impl Check<'_> {
 
     /// The directory of the repository that is published (`--path`). Excludes git-sync's layout and submodules: git
     /// has no worktree of a subdirectory, nor submodules of one.
-    pub(super) fn subdirectory(&self, style: &store::Style) -> Result<Option<mirror::Subdirectory>, Error> {
-        let args::Source { path, submodules, .. } = &self.args.source;
+    pub(super) fn subdirectory(&self, layout: &store::Layout) -> Result<Option<mirror::Subdirectory>, Error> {
+        let args::SourceArgs { path, submodules, .. } = &self.args.source;
         if path.is_empty() {
             return Ok(None);
         }
         let name = |flag| self.origins.name(flag);
         let conflict = |other: String| Err(Error::Conflict { one: name("path"), other });
-        if *style != store::Style::Kubelet {
+        if *layout != store::Layout::Kubelet {
             return conflict(format!("{}=git-sync", name("layout")));
         }
         if submodules != "off" {

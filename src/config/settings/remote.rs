@@ -133,8 +133,8 @@ impl Check<'_> {
             )
         });
         let unchecked = git.unverified.then(|| "TLS certificates go unchecked (http.sslVerify)".to_owned());
-        let visible = self.visible_password();
-        settings.chain(ssh).chain(unchecked).chain(trusting).chain(visible).collect()
+        let (visible, ignored) = (self.visible_password(), self.ignored_key_of_app(hidden));
+        settings.chain(ssh).chain(unchecked).chain(trusting).chain(visible).chain(ignored).collect()
     }
 
     /// The warning about a password in the URL of `--repo`.

@@ -4,12 +4,14 @@ use std::io;
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
 
-use super::{absolute, link_name};
+use super::{Settings, absolute, link_name};
 use crate::config::args::Args;
 use crate::config::check::Check;
+use crate::config::env::Origins;
 use crate::config::error::Error;
 use crate::config::values::path;
 use crate::detached_io;
+use crate::fsx;
 use crate::retention;
 use crate::store::{self, OperatorFile};
 
@@ -21,14 +23,14 @@ impl Check<'_> {
     }
 
     /// The layout of the root.
-    pub(super) fn style(&self, root: &Path) -> Result<store::Style, Error> {
+    pub(super) fn layout(&self, root: &Path) -> Result<store::Layout, Error> {
         let Args { root: given, source, .. } = self.args;
         if given.layout != "git-sync" {
             if !given.link.is_empty() {
                 let one = self.origins.name("link");
                 return Err(Error::Needs { one, other: "--layout=git-sync".into() });
             }
-            return Ok(store::Style::Kubelet);
+            return Ok(store::Layout::Kubelet);
         }
         let link = link_name(&given.link, &source.repo);
         match store::clean(&root.join(link)) {
@@ -38,40 +40,39 @@ impl Check<'_> {
                 Err(self.invalid("link", link, why))
             }
             clean => match store::check_link(root, &clean) {
-                Ok(()) => Ok(store::Style::GitSync { link: clean }),
+                Ok(()) => Ok(store::Layout::GitSync { link: clean }),
                 Err(why) => Err(self.invalid("link", link, why)),
             },
         }
     }
 
     /// A file that we write for the operator, such as `--touch-file`. As in git-sync, a relative path is relative to
-    /// the root. A file system that hangs does not refuse the start: every use checks the path again.
+    /// the root. Only its text is checked here: see [`Settings::misplaced_files`].
     pub(super) fn operator_file(
         &self,
         flag: &str,
         text: &str,
         root: &Path,
-        style: &store::Style,
+        layout: &store::Layout,
     ) -> Result<Option<OperatorFile>, Error> {
         let Some(path) = path(text) else { return Ok(None) };
-        let file = OperatorFile::new(root, style, &path).and_then(|file| {
-            let own = file.clone();
-            let checked =
-                detached_io::wait(file.path(), detached_io::DEFAULT_TIMEOUT, move || own.check_now());
-            checked.unwrap_or(Ok(())).map(|()| file)
-        });
-        file.map(Some).map_err(|why| self.misplaced_file(flag, text, why, style))
+        let file = OperatorFile::new(root, layout, &path);
+        file.map(Some).map_err(|why| self.misplaced(flag, text, why, other_place(layout)))
     }
 
-    /// The error for a path that may not be where it is.
-    pub(super) fn misplaced_file(&self, flag: &str, text: &str, why: String, style: &store::Style) -> Error {
-        let hint = match style {
-            store::Style::Kubelet => "name a path outside of the root, or one in it that begins with \"..\"",
-            store::Style::GitSync { .. } => {
-                "name a path outside of the root, or one in it beside the link, .git and .worktrees"
-            }
-        };
+    /// The error for a path that may not be where it is; `hint` says which paths may be given.
+    fn misplaced(&self, flag: &str, text: &str, why: String, hint: &'static str) -> Error {
         Error::Place { name: self.origins.name(flag), value: text.to_owned(), why, hint }
+    }
+
+    /// The error for a path that was refused by what it resolves to, or could not be resolved.
+    fn unresolved(&self, flag: &str, text: &str, error: io::Error, hint: &'static str) -> Error {
+        // The store's own refusals have the kind `Other`.
+        if error.kind() == io::ErrorKind::Other || fsx::is_misnamed(error.kind()) {
+            return self.misplaced(flag, text, error.to_string(), hint);
+        }
+        let (name, value) = (self.origins.name(flag), text.to_owned());
+        Error::Unread { act: "resolve", name, value, source: error }
     }
 
     /// A path that is opened by name. Neither its text nor what it resolves to may lead through names in the root that
@@ -81,14 +82,15 @@ impl Check<'_> {
         flag: &str,
         text: &str,
         root: &Path,
-        style: &store::Style,
+        layout: &store::Layout,
         made_for: &[&str],
     ) -> Result<PathBuf, Error> {
         let path = absolute(text);
-        store::check_place(root, style, &path)
-            .and_then(|()| store::check_resolved(root, &path, style, made_for))
-            .map(|()| path)
-            .map_err(|why| self.misplaced_file(flag, text, why, style))
+        let hint = other_place(layout);
+        store::check_place(root, layout, &path).map_err(|why| self.misplaced(flag, text, why, hint))?;
+        let resolved = store::check_resolved(root, &path, layout, made_for);
+        resolved.map_err(|error| self.unresolved(flag, text, error, hint))?;
+        Ok(path)
     }
 
     /// The same for a file that must not be inside the root.
@@ -97,20 +99,21 @@ impl Check<'_> {
         flag: &str,
         text: &str,
         root: &Path,
-        style: &store::Style,
+        layout: &store::Layout,
     ) -> Result<PathBuf, Error> {
         let hint = "name a path outside of the root";
-        store::check_outside(root, &absolute(text)).map_err(|why| Error::Place {
-            name: self.origins.name(flag),
-            value: text.to_owned(),
-            why,
-            hint,
-        })?;
-        self.safe_path(flag, text, root, style, &[])
+        let outside = store::check_outside(root, &absolute(text));
+        outside.map_err(|error| self.unresolved(flag, text, error, hint))?;
+        self.safe_path(flag, text, root, layout, &[])
     }
 
     /// The mirror's directory. In `.git` and `..treeswap`, which no commit controls, it may be inside the root.
-    pub(super) fn mirror_dir(&self, text: &str, root: &Path, style: &store::Style) -> Result<PathBuf, Error> {
+    pub(super) fn mirror_dir(
+        &self,
+        text: &str,
+        root: &Path,
+        layout: &store::Layout,
+    ) -> Result<PathBuf, Error> {
         let dir = absolute(text);
         if let Some(why) = obstacle(&dir) {
             let (name, value) = (self.origins.name("mirror"), text.to_owned());
@@ -122,23 +125,24 @@ impl Check<'_> {
         if [".git", "..treeswap"].into_iter().any(made_for_it) || dir == root {
             Ok(dir)
         } else {
-            self.safe_path("mirror", text, root, style, &[".git", "..treeswap"])
+            self.safe_path("mirror", text, root, layout, &[".git", "..treeswap"])
         }
     }
 
     /// The options of the store.
-    pub(super) fn store(&self, root: PathBuf, style: store::Style) -> Result<store::Options, Error> {
+    pub(super) fn store(&self, root: PathBuf, layout: store::Layout) -> Result<store::Options, Error> {
         let Args { root: given, retention, logging, .. } = self.args;
         let in_root = |text: &String| {
             let path = path(text).map(|path| store::clean(&root.join(path)))?;
             Some(path.strip_prefix(&root).ok()?.components().next()?.as_os_str().to_owned())
         };
-        let own = [&given.touch_file, &logging.error_file, &given.mirror].into_iter().filter_map(in_root);
-        let own = own.collect();
+        let operator_names =
+            [&given.touch_file, &logging.error_file, &given.mirror].into_iter().filter_map(in_root);
+        let operator_names = operator_names.collect();
         Ok(store::Options {
             root,
-            style,
-            own,
+            layout,
+            operator_names,
             durability: match given.durability.as_str() {
                 "none" => store::Durability::None,
                 _ => store::Durability::Syncfs,
@@ -162,6 +166,47 @@ impl Check<'_> {
                 max_bytes: (retention.max_bytes != 0).then_some(retention.max_bytes),
             },
         })
+    }
+}
+
+impl Settings {
+    /// The operator's files whose paths lead into what treeswap publishes or keeps, through a symbolic link or another
+    /// mount: the flag of each, the file, and the reason in words that follow its path. Blocks, but only for seconds
+    /// even if a file system hangs: what is not known by then is left to the checks at every use.
+    pub fn misplaced_files(&self) -> Vec<(&'static str, &OperatorFile, String)> {
+        let files = [("touch-file", &self.sync.touch_file), ("error-file", &self.sync.error_file)];
+        let misplaced = files.into_iter().filter_map(|(flag, file)| {
+            let file = file.as_ref()?;
+            let own = file.clone();
+            let checked =
+                detached_io::wait(file.path(), detached_io::DEFAULT_TIMEOUT, move || own.check_now())?;
+            Some((flag, file, checked.err()?))
+        });
+        misplaced.collect()
+    }
+
+    /// Refuses [`Settings::misplaced_files`], as `treeswap check` does. `sync` warns about them instead: what it
+    /// publishes does not depend on them, and an installation that works must not end for a file that it never wrote.
+    pub fn refuse_misplaced_files(&self, args: &Args, origins: &Origins) -> Result<(), Error> {
+        match self.misplaced_files().into_iter().next() {
+            Some((flag, _, why)) => {
+                let is_touched = flag == "touch-file";
+                let text = if is_touched { &args.root.touch_file } else { &args.logging.error_file };
+                let hint = other_place(&self.store.layout);
+                Err(Check { args, origins }.misplaced(flag, text, why, hint))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// The hint for a file that may not be where it is.
+fn other_place(layout: &store::Layout) -> &'static str {
+    match layout {
+        store::Layout::Kubelet => "name a path outside of the root, or one in it that begins with \"..\"",
+        store::Layout::GitSync { .. } => {
+            "name a path outside of the root, or one in it beside the link, .git and .worktrees"
+        }
     }
 }
 

@@ -1,14 +1,14 @@
-//! What people are told who mistype something, or lack a right: the line names the cause, and the hint works as it is
-//! written.
+//! What errors, warnings and hints say about a wrong path, flag or file: the line names the cause, and the hint works
+//! as it is written. Also `status` after a run for another ref, and the exit codes in the manual.
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use super::common::{Files, World, eventually, run};
+use super::common::{Files, Ran, World, eventually, run};
 use super::{complains, files, treeswap};
 
 #[test]
-fn what_is_no_root_is_said_to_be_none() {
+fn status_and_pin_name_a_path_that_is_no_root() {
     let world = World::new();
     let text = |path: &Path| path.display().to_string();
     let absent = text(&world.dir().join("absent"));
@@ -145,27 +145,41 @@ fn a_run_for_another_ref_takes_nothing_from_the_record_of_success() {
     world.assert_published(&commit);
 }
 
+/// Renders an empty tree by rules of this text.
+fn render_by(world: &World, text: &str) -> Ran {
+    let (tree, rules) = (world.dir().join("tree"), world.dir().join("rules.yaml"));
+    std::fs::create_dir_all(&tree).unwrap();
+    std::fs::write(&rules, text).unwrap();
+    let [tree, rules] =
+        [("tree", tree), ("rules", rules)].map(|(flag, path)| format!("--{flag}={}", path.display()));
+    treeswap(world, &["render", &rules, &tree], &[])
+}
+
 #[test]
-fn rules_without_anything_of_rules_are_refused() {
+fn rules_that_are_empty_or_have_an_unknown_field_are_refused() {
     let world = World::new();
-    let tree = world.dir().join("tree");
-    std::fs::create_dir(&tree).unwrap();
-    let tree = format!("--tree={}", tree.display());
-    let render = |text: &str| {
-        let path = world.dir().join("rules.yaml");
-        std::fs::write(&path, text).unwrap();
-        treeswap(&world, &["render", &format!("--rules={}", path.display()), &tree], &[])
-    };
     for text in ["", "# nothing\n", "{}\n"] {
-        complains(&render(text), 2, &["rules.yaml cannot be read: it is empty"]);
+        complains(&render_by(&world, text), 2, &["rules.yaml cannot be read: it is empty"]);
     }
-    complains(&render("map:\n  a: {name: a}\n"), 2, &["map (line 1): ", "did you mean maps?"]);
-    complains(&render("config_updatr:\n  maps: {a: {name: a}}\n"), 2, &["did you mean config_updater?"]);
-    let both = "plugins: {}\nconfig-updater:\n  maps: {a: {name: a}}\n";
-    complains(&render(both), 2, &["config-updater (line 2): ", "did you mean config_updater?"]);
-    complains(&render("some: thing\n"), 2, &["some (line 1): there is no such field"]);
+    for (text, words) in [
+        ("map:\n  a: {name: a}\n", &["map (line 1): ", "did you mean maps?"][..]),
+        ("config_updatr:\n  maps: {a: {name: a}}\n", &["did you mean config_updater?"]),
+        (
+            "plugins: {}\nconfig-updater:\n  maps: {a: {name: a}}\n",
+            &["config-updater (line 2): ", "did you mean config_updater?"],
+        ),
+        ("some: thing\n", &["some (line 1): there is no such field"]),
+    ] {
+        complains(&render_by(&world, text), 2, words);
+    }
+}
+
+#[test]
+fn rules_without_maps_mean_prows_default_maps() {
+    let world = World::new();
     for text in ["plugins: {}\n", "lgtm:\n- repos: [a/b]\n", "maps: {}\n", "config_updater: {}\n"] {
-        render(text).expect_ok("Prow's default maps");
+        let ran = render_by(&world, text).expect_ok("only a warning");
+        assert!(ran.stderr.contains("maps: there are no maps, so that Prow's two"), "{}", ran.stderr);
     }
 }
 
