@@ -16,7 +16,7 @@ use std::time::Instant;
 
 use super::data::{Value, check_key, partition};
 use super::finding::{FINDINGS_MAX, Finding};
-use super::plan::{Contents, Findings, Options, Plan, ReadFailed, Source, ValueError};
+use super::plan::{Contents, Findings, Options, Plan, ReadFailed, ValueError, ValueSource};
 use super::policies::{IllegalKeys, Links, Overlaps};
 use super::rule_problem::SHOWN;
 use super::rules::RuleSet;
@@ -271,7 +271,7 @@ impl Matches {
         if self.counts[rule].keyed == 1 {
             self.invalidate_fed(rule);
         }
-        let source = Source { file, compress: self.rules.rules[rule].compress };
+        let source = ValueSource { file, compress: self.rules.rules[rule].compress };
         let new = MatchedFile { path: path.into(), source };
         let feeds = &self.feeds[rule];
         for &at in &feeds[partition(&key, feeds.len())] {
@@ -353,15 +353,15 @@ impl Matches {
         Ok(Plan { configmaps, refused: findings.refused, noted: findings.noted })
     }
 
-    /// The values of the ConfigMaps that changed, one per source. `None` if they take more than `room` bytes.
+    /// The values of the ConfigMaps that changed, one per [`ValueSource`]. `None` if they take more than `room` bytes.
     fn values(
         &self,
         contents: &mut dyn Contents,
         room: u64,
-    ) -> Result<Option<HashMap<Source, Arc<Value>>>, ReadFailed> {
+    ) -> Result<Option<HashMap<ValueSource, Arc<Value>>>, ReadFailed> {
         let mut seen = HashSet::new();
         let changed = self.config_maps.iter().filter(|fed| fed.built.is_none());
-        let (wanted, paths): (Vec<Source>, Vec<&Arc<[u8]>>) = changed
+        let (wanted, paths): (Vec<ValueSource>, Vec<&Arc<[u8]>>) = changed
             .flat_map(|fed| fed.keys.values())
             .filter_map(|files| files.last())
             .filter(|file| seen.insert(file.source))

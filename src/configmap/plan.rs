@@ -22,9 +22,9 @@ pub trait Contents {
 
     /// Makes the values of files, in the order of `wanted`. Fails with [`ValueError::OverMemoryLimit`] if they take
     /// more than `room` bytes together.
-    fn values(&mut self, wanted: &[Source], room: u64) -> Result<Vec<Arc<Value>>, ValueError> {
+    fn values(&mut self, wanted: &[ValueSource], room: u64) -> Result<Vec<Arc<Value>>, ValueError> {
         let mut left = room;
-        let make = |(at, source): (usize, &Source)| {
+        let make = |(at, source): (usize, &ValueSource)| {
             let content = self.read(source.file).map_err(|error| ValueError::UnreadableFile { at, error })?;
             let value = Arc::new(Value::new(content, source.compress));
             left = left.checked_sub(value.bytes().len() as u64).ok_or(ValueError::OverMemoryLimit)?;
@@ -35,12 +35,12 @@ pub trait Contents {
 
     /// Receives all values of a plan, `_bytes` bytes in total, so that an implementation can store them for the next
     /// process.
-    fn keep(&mut self, _bytes: u64, _all: &mut dyn Iterator<Item = (Source, &Value)>) {}
+    fn keep(&mut self, _bytes: u64, _all: &mut dyn Iterator<Item = (ValueSource, &Value)>) {}
 }
 
 /// What a value is made from.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Source {
+pub struct ValueSource {
     /// The file.
     pub file: FileRef,
     /// Whether the value is compressed.

@@ -19,7 +19,7 @@ use super::{Directory, Options, Report, deliver_in_steps};
 use crate::phase::Trigger;
 use crate::retry::{Backoff, jittered, random_fraction};
 use crate::revision::Revision;
-use crate::sources::{Source, SourceError};
+use crate::sources::{DeliveryInput, SourceError};
 
 /// Jitter of the resync, so that a fleet that was started at once does not resync at once.
 const SPREAD: f64 = 0.2;
@@ -135,8 +135,8 @@ impl LoopState {
 }
 
 /// Runs until shutdown; with `once` until the first delivery, whose result it returns.
-pub async fn follow<S: Source>(
-    source: Arc<S>,
+pub async fn follow<S: DeliveryInput>(
+    input: Arc<S>,
     clusters: &impl Directory,
     options: &Options,
     loop_timing: &LoopTiming,
@@ -153,7 +153,7 @@ pub async fn follow<S: Source>(
         pending = false;
         on_event(LoopEvent::Begins(trigger));
         let done = {
-            let attempt = attempt(&source, clusters, options, loop_timing, draining, &mut state, trigger);
+            let attempt = attempt(&input, clusters, options, loop_timing, draining, &mut state, trigger);
             let mut attempt = std::pin::pin!(attempt);
             let mut progress = interval_at(Instant::now() + PROGRESS, PROGRESS);
             loop {
@@ -208,8 +208,8 @@ enum Attempt {
 
 /// Asks the remote, and delivers if its revision is new, the resync is due, or a trigger comes while something fails.
 /// `None` at shutdown.
-async fn attempt<S: Source>(
-    source: &Arc<S>,
+async fn attempt<S: DeliveryInput>(
+    input: &Arc<S>,
     clusters: &impl Directory,
     options: &Options,
     loop_timing: &LoopTiming,
@@ -220,7 +220,7 @@ async fn attempt<S: Source>(
     state.step.begin(Step::Resolve);
     let named = tokio::select! {
         () = draining.cancelled() => return None,
-        named = source.resolve() => named,
+        named = input.resolve() => named,
     };
     let now = Instant::now();
     match named {
@@ -241,7 +241,7 @@ async fn attempt<S: Source>(
     }
     let cancel = draining.child_token();
     let step = state.step.clone();
-    let delivery = deliver_in_steps(Arc::clone(source), clusters, options, &cancel, &step);
+    let delivery = deliver_in_steps(Arc::clone(input), clusters, options, &cancel, &step);
     let mut delivery = std::pin::pin!(delivery);
     let done = tokio::select! {
         done = &mut delivery => done,
@@ -272,7 +272,7 @@ mod tests {
     /// A remote that always names the same revision, which asks for nothing.
     struct Nothing;
 
-    impl Source for Nothing {
+    impl DeliveryInput for Nothing {
         async fn resolve(&self) -> Result<Named, SourceError> {
             Ok(Revision(ObjectId([1; 20])).into())
         }
@@ -292,7 +292,7 @@ mod tests {
     /// The same, but its plan takes two seconds.
     struct Slow;
 
-    impl Source for Slow {
+    impl DeliveryInput for Slow {
         async fn resolve(&self) -> Result<Named, SourceError> {
             Nothing.resolve().await
         }
@@ -383,29 +383,22 @@ mod tests {
             unfinished: Default::default(),
         };
         let mut state = LoopState::default();
-        let source = Arc::new(Nothing);
+        let input = Arc::new(Nothing);
         let options = Options::new(Owner::new("team").unwrap());
         let (clusters, draining) = (Clusters::default(), CancellationToken::new());
         for backoff in [60 * SECOND, 120 * SECOND] {
             state.delivered(&failed, &loop_timing);
             for polls in 0..2 {
                 assert_eq!(state.wait(&loop_timing), 10 * SECOND);
-                let poll = attempt(
-                    &source,
-                    &clusters,
-                    &options,
-                    &loop_timing,
-                    &draining,
-                    &mut state,
-                    Trigger::Timer,
-                );
+                let poll =
+                    attempt(&input, &clusters, &options, &loop_timing, &draining, &mut state, Trigger::Timer);
                 assert!(matches!(poll.await, Some(Attempt::Unchanged(false))), "{polls}");
             }
             tokio::time::advance(backoff - SECOND).await;
             assert_eq!(state.wait(&loop_timing), SECOND, "it is tried again after its backoff");
         }
         let asked =
-            attempt(&source, &clusters, &options, &loop_timing, &draining, &mut state, Trigger::Webhook);
+            attempt(&input, &clusters, &options, &loop_timing, &draining, &mut state, Trigger::Webhook);
         assert!(matches!(asked.await, Some(Attempt::Tried(Ok(_)))), "or when somebody asks");
         assert_eq!(state.failures, 0);
     }

@@ -131,8 +131,8 @@ mod tests {
         let cases: [(bool, &[&str]); 2] = [(true, &["test/ci/a"]), (false, &[])];
         for (prune, kept) in cases {
             let options = Options { prune, ..options() };
-            let source = Arc::new(Remote(Relation::Ahead));
-            let report = deliver(source, &Unreachable, &options, &CancellationToken::new()).await.unwrap();
+            let input = Arc::new(Remote(Relation::Ahead));
+            let report = deliver(input, &Unreachable, &options, &CancellationToken::new()).await.unwrap();
             assert!(report.is_success(), "{report:?}");
             assert_eq!(names(&updated_ledgers(&before, &report, NOW)), kept);
         }

@@ -26,13 +26,14 @@
 //!
 //! Revisions come from [`crate::sources`].
 //!
-//! Files: `worker` runs steps 1 to 5 for one cluster, and `earlier_writes` has what it wrote before it started over;
-//! `survey` is step 2; `refusals` finds namespaces that must not be written; `rewind` handles a ref that went back;
-//! `write` is step 4; `set` computes the inventory and the ledger, `record` writes them (step 5). `aliases` finds names
-//! that mean the same cluster; `orphaned` finds namespaces that no rule names any more. `turns` decides when a worker
-//! may write, by `lease` (options), `pool` and `places` (a limit for a fleet) and `renewal` (one Lease). `pauses` has
-//! the waits and retries, `report` the results, `step` the step that a delivery is in, `ledgers` merges a report into
-//! ledgers, `follow` is the loop that delivers every new revision.
+//! Files: `worker` runs steps 1 to 5 for one cluster (`worker/waves` orders the writes of a namespace), and
+//! `earlier_writes` has what it wrote before it started over; `survey` is step 2; `refusals` finds namespaces that must
+//! not be written; `rewind` handles a ref that went back; `write` is step 4; `set` computes the inventory and the
+//! ledger, `record` writes them (step 5). `aliases` finds names that mean the same cluster; `orphaned` finds namespaces
+//! that no rule names any more. `turns` decides when a worker may write, by `lease` (options), `pool` and `places` (a
+//! limit for a fleet) and `renewal` (one Lease). `pauses` has the waits and retries, `report` the results, `step` the
+//! step that a delivery is in, `ledgers` merges a report into ledgers, `follow` is the loop that delivers every new
+//! revision.
 
 mod aliases;
 mod earlier_writes;
@@ -78,7 +79,7 @@ use crate::human;
 use crate::retry::{Backoff, ErrorClass};
 pub use crate::revision::Relation;
 use crate::revision::Revision;
-use crate::sources::{Named, Source, SourceError};
+use crate::sources::{DeliveryInput, Named, SourceError};
 use aliases::Aliases;
 use pool::Pool;
 use report::ClusterOutcome;
@@ -110,7 +111,7 @@ pub struct Options {
     /// Whether ConfigMaps that no file feeds any more are deleted.
     pub prune: bool,
     /// The limit on how many ConfigMaps one delivery may delete.
-    pub floor: PruneLimit,
+    pub prune_limit: PruneLimit,
     /// Whether an immutable ConfigMap is deleted and created again to change it.
     pub recreate: bool,
     /// Without a ref to ask: overwrite what is recorded as written from another revision.
@@ -142,7 +143,7 @@ impl Options {
             repository: None,
             adopt: Adopt::Nothing,
             prune: false,
-            floor: PruneLimit::default(),
+            prune_limit: PruneLimit::default(),
             recreate: false,
             force: false,
             on_rewind: OnRewind::Apply,
@@ -206,24 +207,24 @@ impl Directory for Clusters {
 /// # Errors
 /// If the remote does not answer the first request, or its revision cannot be planned, or `cancel` comes before either
 /// is done. Nothing was written then.
-pub async fn deliver<S: Source>(
-    source: Arc<S>,
+pub async fn deliver<S: DeliveryInput>(
+    input: Arc<S>,
     clusters: &impl Directory,
     options: &Options,
     cancel: &CancellationToken,
 ) -> Result<Report, SourceError> {
-    deliver_in_steps(source, clusters, options, cancel, &CurrentStep::default()).await
+    deliver_in_steps(input, clusters, options, cancel, &CurrentStep::default()).await
 }
 
 /// [`deliver`], which notes in `step` what it is doing.
-async fn deliver_in_steps<S: Source>(
-    source: Arc<S>,
+async fn deliver_in_steps<S: DeliveryInput>(
+    input: Arc<S>,
     clusters: &impl Directory,
     options: &Options,
     cancel: &CancellationToken,
     step: &CurrentStep,
 ) -> Result<Report, SourceError> {
-    let mut desired = newest(&*source, cancel, step).await?;
+    let mut desired = newest(&*input, cancel, step).await?;
     let mut outcomes: BTreeMap<String, ClusterOutcome> = BTreeMap::new();
     let mut failures = Vec::new();
     let aliases = Arc::new(Aliases::of(clusters));
@@ -234,7 +235,7 @@ async fn deliver_in_steps<S: Source>(
         let all = aliases.affected_clusters(&desired, options.prune);
         let names: BTreeSet<String> = all.iter().filter(|name| is_behind(&name.as_str())).cloned().collect();
         let context = WorkerContext {
-            source: &source,
+            input: &input,
             clusters,
             aliases: &aliases,
             options,
@@ -248,7 +249,7 @@ async fn deliver_in_steps<S: Source>(
             break;
         }
         // The ref moved: some clusters already have the newer revision, the others get it in the next round.
-        match newest(&*source, cancel, step).await {
+        match newest(&*input, cancel, step).await {
             Ok(newest) => desired = newest,
             Err(error) => {
                 failures.push(error.to_string());
@@ -263,28 +264,28 @@ async fn deliver_in_steps<S: Source>(
 }
 
 /// Asks the remote which revision its ref names, and computes the desired state of that.
-async fn newest<S: Source>(
-    source: &S,
+async fn newest<S: DeliveryInput>(
+    input: &S,
     cancel: &CancellationToken,
     step: &CurrentStep,
 ) -> Result<Arc<Desired>, SourceError> {
     step.begin(Step::Resolve);
-    let named = or_cancelled(cancel, source.resolve()).await?;
+    let named = or_cancelled(cancel, input.resolve()).await?;
     step.begin(Step::Plan);
-    planned(source, named, cancel).await
+    planned(input, named, cancel).await
 }
 
 /// Computes the desired state of a revision. If `cancel` comes first, the error names this step: the remote has
 /// answered.
-async fn planned<S: Source>(
-    source: &S,
+async fn planned<S: DeliveryInput>(
+    input: &S,
     named: Named,
     cancel: &CancellationToken,
 ) -> Result<Arc<Desired>, SourceError> {
     let revision = named.revision;
     tokio::select! {
         biased;
-        desired = source.desired(named) => desired,
+        desired = input.desired(named) => desired,
         () = cancel.cancelled() => Err(unplanned(revision)),
     }
 }
@@ -316,7 +317,7 @@ async fn or_cancelled<T>(
 
 /// What all workers of a delivery share.
 struct WorkerContext<'a, S, D> {
-    source: &'a Arc<S>,
+    input: &'a Arc<S>,
     clusters: &'a D,
     aliases: &'a Arc<Aliases>,
     options: &'a Options,
@@ -324,7 +325,7 @@ struct WorkerContext<'a, S, D> {
     pool: Option<&'a Arc<Pool>>,
 }
 
-impl<S: Source, D: Directory> WorkerContext<'_, S, D> {
+impl<S: DeliveryInput, D: Directory> WorkerContext<'_, S, D> {
     /// Delivers one revision to these clusters, concurrently. Returns the outcome of each, by name.
     async fn deliver_to(
         &self,
@@ -347,7 +348,7 @@ impl<S: Source, D: Directory> WorkerContext<'_, S, D> {
                 name.clone(),
                 cluster,
                 Arc::clone(self.aliases),
-                Arc::clone(self.source),
+                Arc::clone(self.input),
                 self.options.clone(),
                 self.cancel.clone(),
                 self.pool.cloned(),
@@ -382,7 +383,7 @@ mod tests {
         answers: bool,
     }
 
-    impl Source for Endless {
+    impl DeliveryInput for Endless {
         async fn resolve(&self) -> Result<Named, SourceError> {
             match self.answers {
                 true => Ok(revision(2).into()),

@@ -13,7 +13,7 @@ use crate::cluster::{Error, Failure};
 use crate::configmap::apply::{Claim, Desired, names};
 use crate::human;
 use crate::revision::Relation;
-use crate::sources::Source;
+use crate::sources::DeliveryInput;
 
 /// Returns the namespaces of this cluster that have an inventory of ours and that no rule names any more.
 pub(super) async fn find(
@@ -27,12 +27,12 @@ pub(super) async fn find(
     let tries = if desired.namespaces(cluster).next().is_some() { reader.options.tries } else { 1 };
     let options = Options { tries, ..reader.options.clone() };
     let found = retried(&options, reader.cancel, || reader.cluster.list_everywhere(&marker)).await?;
-    let forgotten = found.into_iter().filter(|meta| {
+    let orphaned = found.into_iter().filter(|meta| {
         owner.claim(&meta.labels, &meta.annotations) == Claim::Ours
             && meta.annotations.get(names::CLUSTER).is_some_and(|name| name == reader.cluster.name())
             && desired.of(cluster, &meta.namespace).is_none()
     });
-    Ok(forgotten.map(|meta| meta.namespace).collect())
+    Ok(orphaned.map(|meta| meta.namespace).collect())
 }
 
 /// Reports that the orphaned namespaces could not be found, so that nothing is pruned in them. That is a note if no
@@ -60,20 +60,20 @@ pub(super) fn is_denied(error: &Error) -> bool {
 /// installation may use our owner's name there, if the remote does not have the revision that the inventory records, or
 /// if the inventory was written by rules that ours do not descend from. Nothing is deleted either if the remote did not
 /// say how the revisions are related.
-pub(super) async fn foreign_namespaces<S: Source>(
+pub(super) async fn foreign_namespaces<S: DeliveryInput>(
     reader: SurveyContext<'_>,
-    source: &S,
+    input: &S,
     (cluster, desired): (&str, &Desired),
     surveys: &[NamespaceSurvey],
 ) -> BTreeMap<String, Vec<Target>> {
     let mut refused = BTreeMap::new();
-    let (forgotten, served): (Vec<&NamespaceSurvey>, Vec<&NamespaceSurvey>) =
-        surveys.iter().partition(|survey| survey.forgotten);
-    for survey in forgotten.into_iter().filter(|survey| survey.has_writes()) {
+    let (orphaned, served): (Vec<&NamespaceSurvey>, Vec<&NamespaceSurvey>) =
+        surveys.iter().partition(|survey| survey.orphaned);
+    for survey in orphaned.into_iter().filter(|survey| survey.has_writes()) {
         let recorded = survey.recorded.as_ref().filter(|one| one.revision != desired.revision);
         let relation = match recorded {
             Some(recorded) => {
-                let relation = source.relation(recorded.clone(), desired.revision);
+                let relation = input.relation(recorded.clone(), desired.revision);
                 or_cancelled(reader.cancel, relation).await.map(Some)
             }
             None => Ok(None),
@@ -102,7 +102,7 @@ pub(super) async fn foreign_namespaces<S: Source>(
             let why = format!("its recorded revision {} does not exist at the remote", gone.revision.short());
             let hint = "each repository needs an --owner of its own; leftovers have to be deleted by hand";
             (why, hint)
-        } else if !kin && reader.options.floor.percent < 100 {
+        } else if !kin && reader.options.prune_limit.percent < 100 {
             let owner = reader.options.owner.name();
             let why = format!(
                 "another rule set uses the owner {owner}: the rules recorded here are unrelated to these"

@@ -14,7 +14,7 @@ use super::write::{Writer, Written};
 use crate::cluster::{Error, Meta, Mode};
 use crate::configmap::apply::{Ledger, Marker};
 use crate::human;
-use crate::sources::Source;
+use crate::sources::DeliveryInput;
 
 /// The outcome of recording.
 pub(super) enum Recording {
@@ -26,7 +26,7 @@ pub(super) enum Recording {
 
 /// Writes the inventory and the ledger of each namespace where they differ from what was read. Marks the targets that
 /// are recorded then.
-pub(super) async fn record_all<S: Source>(
+pub(super) async fn record_all<S: DeliveryInput>(
     writer: &Writer<'_, S>,
     surveys: &[NamespaceSurvey],
     written: &[BTreeMap<String, Written>],
@@ -50,7 +50,7 @@ pub(super) async fn record_all<S: Source>(
 }
 
 /// Writes the inventory and the ledger of one namespace. The flag says whether the ledger has the targets now.
-async fn record_namespace<S: Source>(
+async fn record_namespace<S: DeliveryInput>(
     writer: &Writer<'_, S>,
     survey: &NamespaceSurvey,
     written: &BTreeMap<String, Written>,
@@ -82,7 +82,7 @@ async fn record_namespace<S: Source>(
 /// Adds to each inventory the objects that are about to be created, so that a crash between a write and its record
 /// leaves no object that is not listed. If an inventory cannot be written, these objects must not be written either,
 /// and the survey says why. Returns `Err` if a peer wrote an inventory meanwhile, or may have.
-pub(super) async fn announce<S: Source>(
+pub(super) async fn announce<S: DeliveryInput>(
     writer: &Writer<'_, S>,
     surveys: &mut [NamespaceSurvey],
 ) -> Result<(), String> {
@@ -109,7 +109,7 @@ pub(super) async fn announce<S: Source>(
 }
 
 /// Writes the inventory of a namespace.
-async fn write_marker<S: Source>(
+async fn write_marker<S: DeliveryInput>(
     writer: &Writer<'_, S>,
     survey: &NamespaceSurvey,
     marker: &Marker,
@@ -122,7 +122,10 @@ async fn write_marker<S: Source>(
 
 /// Deletes the ledger and the inventory of a namespace in which we own nothing any more. The inventory goes last, as
 /// the namespace is found by it.
-async fn delete_records<S: Source>(writer: &Writer<'_, S>, survey: &NamespaceSurvey) -> Result<(), Error> {
+async fn delete_records<S: DeliveryInput>(
+    writer: &Writer<'_, S>,
+    survey: &NamespaceSurvey,
+) -> Result<(), Error> {
     let SurveyContext { cluster, options, cancel, .. } = writer.reader;
     for meta in [&survey.ledger_meta, &survey.marker_meta].into_iter().flatten() {
         retried_write(options, cancel, || cluster.delete(meta, Mode::Write)).await?;
@@ -131,7 +134,7 @@ async fn delete_records<S: Source>(writer: &Writer<'_, S>, survey: &NamespaceSur
 }
 
 /// Writes the ledger, unless an earlier pass did. After a conflict it reads the peer's ledger, merges, and tries again.
-async fn write_ledger<S: Source>(
+async fn write_ledger<S: DeliveryInput>(
     writer: &Writer<'_, S>,
     survey: &NamespaceSurvey,
     targets: &[Target],

@@ -8,9 +8,9 @@ use super::survey::{Item, NamespaceSurvey};
 use super::worker::Worker;
 use crate::configmap::apply::{Desired, Marker, names};
 use crate::human::short;
-use crate::sources::Source;
+use crate::sources::DeliveryInput;
 
-impl<S: Source> Worker<S> {
+impl<S: DeliveryInput> Worker<S> {
     /// Returns the namespaces in which nothing may be written, with the results of their targets.
     pub(super) fn refusals(
         &self,
@@ -24,7 +24,7 @@ impl<S: Source> Worker<S> {
             let here = namespace_failed(desired, (&self.name, &survey.namespace), &why, &hints).into_iter();
             let mut targets: Vec<Target> =
                 here.map(|target| Target { outcome: Outcome::Refused, ..target }).collect();
-            if survey.forgotten {
+            if survey.orphaned {
                 targets.extend(orphaned::kept_targets(&self.name, survey, Outcome::Refused, &why, &hints));
             }
             refused.insert(survey.namespace.clone(), targets);
@@ -69,7 +69,7 @@ impl<S: Source> Worker<S> {
     fn unordered_revision(&self, desired: &Desired, survey: &NamespaceSurvey) -> Option<(String, String)> {
         let recorded = &survey.marker.revision;
         let other = !recorded.is_empty() && *recorded != desired.revision.to_string();
-        (other && survey.has_writes() && !self.options.force && !self.source.follows()).then(|| {
+        (other && survey.has_writes() && !self.options.force && !self.input.follows()).then(|| {
             let why = format!(
                 "its recorded revision is {}, and without a ref the newer one is unknown",
                 short(recorded)

@@ -29,7 +29,8 @@ pub enum Outcome {
     Recreated,
     /// It was deleted.
     Deleted,
-    /// No rule names it, and it was not deleted: pruning is off, or it is not ours. Or it is left out as too large.
+    /// No rule names it, and it was not deleted: pruning is off, or it is not ours. Or it is left out as too large, or
+    /// may be a part of one that is.
     Left,
     /// It must not be written until an operator acts.
     Refused,
@@ -90,7 +91,10 @@ impl Outcome {
             Action::Nothing
                 if matches!(
                     decision.why,
-                    DecisionReason::NoRule | DecisionReason::NotOurs | DecisionReason::LeftOut
+                    DecisionReason::NoRule
+                        | DecisionReason::NotOurs
+                        | DecisionReason::LeftOut
+                        | DecisionReason::PartOfLeftOut
                 ) =>
             {
                 Self::Left
@@ -250,7 +254,7 @@ impl Target {
                 (refusal.to_string(), vec![refusal.hint().to_owned()], refusal.is_transient())
             }
             Action::Hold(why) => (why.clone(), vec![HELD.to_owned()], true),
-            _ => (decision.why.to_string(), Vec::new(), false),
+            _ => (decision.why.phrase(name), Vec::new(), false),
         };
         Self {
             outcome: Outcome::of(decision),
@@ -389,7 +393,7 @@ pub(super) fn namespace_failed(
     failed.collect()
 }
 
-/// Turns skipped targets into failed ones, as the source named no revision or could not plan it.
+/// Turns skipped targets into failed ones, as the input named no revision or could not plan it.
 pub(super) fn fail_skipped(targets: Vec<Target>, error: &SourceError) -> Vec<Target> {
     let failed = |target: Target| match target.outcome {
         Outcome::Skipped => {

@@ -13,7 +13,7 @@ use super::write::{StopReason, Writer};
 use super::{OnRewind, or_cancelled, parse_revision};
 use crate::configmap::apply::{Claim, names};
 use crate::revision::{Relation, Revision};
-use crate::sources::{Recorded, Source};
+use crate::sources::{DeliveryInput, Recorded};
 
 /// The pause between two requests to a remote whose ref went back.
 const LAG_PAUSE: Duration = Duration::from_millis(500);
@@ -35,7 +35,7 @@ struct Origin {
 /// and its reason if nothing may be written now in the whole cluster.
 ///
 /// `lag_deadline` holds until when a ref that went back may be the answer of a lagging replica; it is set here once.
-pub(super) async fn check_rewind<S: Source>(
+pub(super) async fn check_rewind<S: DeliveryInput>(
     writer: &Writer<'_, S>,
     surveys: &[NamespaceSurvey],
     lag_deadline: &mut Option<Instant>,
@@ -44,7 +44,7 @@ pub(super) async fn check_rewind<S: Source>(
     let SurveyContext { options, .. } = writer.reader;
     let named = writer.desired.revision;
     let mut held = BTreeMap::new();
-    if !writer.source.follows() {
+    if !writer.input.follows() {
         return Ok(held);
     }
     let holds = options.on_rewind == OnRewind::Hold;
@@ -97,12 +97,15 @@ pub(super) async fn check_rewind<S: Source>(
 
 /// Returns the relation of the new revision to a recorded one. `Err` if nothing may be written before it is known; then
 /// the batch is stopped.
-async fn relation_to<S: Source>(writer: &Writer<'_, S>, origin: &Origin) -> Result<Relation, StopReason> {
+async fn relation_to<S: DeliveryInput>(
+    writer: &Writer<'_, S>,
+    origin: &Origin,
+) -> Result<Relation, StopReason> {
     let SurveyContext { options, cancel, .. } = writer.reader;
     if !origin.is_asked {
         return Ok(Relation::Unknown);
     }
-    let answer = writer.source.relation(origin.recorded.clone(), writer.desired.revision);
+    let answer = writer.input.relation(origin.recorded.clone(), writer.desired.revision);
     let error = match or_cancelled(cancel, answer).await {
         Ok(relation) => return Ok(relation),
         Err(error) => error,
@@ -175,7 +178,7 @@ fn describe_moves(before: &BTreeMap<String, Revision>, now: &BTreeMap<String, Re
 }
 
 /// Asks the remote again until its ref names another revision, or shutdown.
-async fn wait_for_other_revision<S: Source>(writer: &Writer<'_, S>) {
+async fn wait_for_other_revision<S: DeliveryInput>(writer: &Writer<'_, S>) {
     while !writer.reader.cancel.is_cancelled() {
         tokio::time::sleep(LAG_PAUSE).await;
         // An error says nothing about the ref, so only another revision ends the wait.
@@ -213,7 +216,7 @@ mod tests {
         }
     }
 
-    impl Source for Remote {
+    impl DeliveryInput for Remote {
         async fn resolve(&self) -> Result<Named, SourceError> {
             let has_moved = self.moves.is_some_and(|at| Instant::now() >= at);
             Ok(revision(if has_moved { 3 } else { 2 }).into())

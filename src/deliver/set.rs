@@ -116,7 +116,7 @@ pub(super) fn needs_recording(survey: &NamespaceSurvey, desired: &Desired) -> bo
 
 /// Returns true if no rule names the namespace any more and we own nothing in it.
 pub(super) fn is_abandoned(survey: &NamespaceSurvey, marker: &Marker) -> bool {
-    survey.forgotten && marker.entries.is_empty() && marker.damaged.is_empty()
+    survey.orphaned && marker.entries.is_empty() && marker.damaged.is_empty()
 }
 
 /// Returns true if the inventory does not list the object that there will be after the write: it has no entry of that

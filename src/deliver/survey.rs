@@ -21,7 +21,7 @@ use crate::sources::Recorded;
 pub(super) struct NamespaceSurvey {
     pub(super) namespace: String,
     /// True if no rule names the namespace any more, and it was found by its inventory.
-    pub(super) forgotten: bool,
+    pub(super) orphaned: bool,
     /// The inventory's ConfigMap, if there is one.
     pub(super) marker_meta: Option<Meta>,
     pub(super) marker: Marker,
@@ -135,7 +135,7 @@ impl SurveyContext<'_> {
         }
         Ok(NamespaceSurvey {
             namespace: namespace.to_owned(),
-            forgotten: desired.of(name, namespace).is_none(),
+            orphaned: desired.of(name, namespace).is_none(),
             marker_meta,
             marker,
             recorded,
@@ -233,12 +233,13 @@ fn recorded(marker: &Marker, meta: &Meta) -> Option<Recorded> {
     Some(Recorded { revision: parse_revision(&marker.revision)?, sources: sources.unwrap_or_default() })
 }
 
-/// Leaves a part of a ConfigMap that is left out as it is. It is named by no rule only because the whole is not split.
+/// Leaves what may be a part of a ConfigMap that is left out as it is. If it is one, it is named by no rule only because
+/// the whole is not split now.
 fn leave_part(item: &mut Item) {
     if item.decision.why == DecisionReason::NoRule {
         let claim = item.decision.claim.clone();
         let unchanged = Decision::unchanged(String::new());
-        item.decision = Decision { why: DecisionReason::LeftOut, claim, ..unchanged };
+        item.decision = Decision { why: DecisionReason::PartOfLeftOut, claim, ..unchanged };
     }
 }
 
@@ -264,20 +265,22 @@ fn seen(object: &ConfigMap) -> LiveConfigMap {
 
 #[cfg(test)]
 mod tests {
+    use super::super::report::Outcome;
     use super::super::testing::survey;
     use super::*;
 
     #[test]
     fn a_part_of_what_is_left_out_is_not_deleted_and_what_is_not_ours_is_told_as_before() {
         for (action, why, expected) in [
-            (Action::Delete, DecisionReason::NoRule, DecisionReason::LeftOut),
-            (Action::Nothing, DecisionReason::NoRule, DecisionReason::LeftOut),
+            (Action::Delete, DecisionReason::NoRule, DecisionReason::PartOfLeftOut),
+            (Action::Nothing, DecisionReason::NoRule, DecisionReason::PartOfLeftOut),
             (Action::Nothing, DecisionReason::NotOurs, DecisionReason::NotOurs),
         ] {
             let decision = Decision { action, why, ..Decision::unchanged(String::new()) };
             let mut item = survey("ci", decision).items.remove(0);
             leave_part(&mut item);
-            assert_eq!((item.decision.action, item.decision.why), (Action::Nothing, expected));
+            assert_eq!((&item.decision.action, item.decision.why), (&Action::Nothing, expected));
+            assert_eq!(Outcome::of(&item.decision), Outcome::Left);
         }
     }
 }

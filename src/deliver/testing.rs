@@ -10,7 +10,7 @@ use crate::configmap::apply::{
     Decision, Desired, DesiredConfigMap, Entry, ExtraKeys, Ledger, Marker, Owner, Placement,
 };
 use crate::revision::{ObjectId, Relation, Revision};
-use crate::sources::{Named, Recorded, Source, SourceError};
+use crate::sources::{DeliveryInput, Named, Recorded, SourceError};
 
 /// Revision `number` of a story.
 pub(super) fn revision(number: u8) -> Revision {
@@ -21,7 +21,7 @@ pub(super) fn revision(number: u8) -> Revision {
 #[derive(Debug)]
 pub(super) struct Remote(pub(super) Relation);
 
-impl Source for Remote {
+impl DeliveryInput for Remote {
     async fn resolve(&self) -> Result<Named, SourceError> {
         Ok(revision(2).into())
     }
@@ -82,7 +82,7 @@ pub(super) fn survey(namespace: &str, decision: Decision) -> NamespaceSurvey {
     let item = Item { name: "a".to_owned(), wanted: Some(wanted), meta: Some(meta), decision };
     NamespaceSurvey {
         namespace: namespace.to_owned(),
-        forgotten: false,
+        orphaned: false,
         marker_meta: None,
         marker: Marker { entries: [("a".to_owned(), entry())].into(), ..Marker::default() },
         recorded: None,

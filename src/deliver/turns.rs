@@ -51,7 +51,7 @@ enum LeaseState {
     /// As it was last read, which was before the current survey.
     Observed(ObservedLease),
     /// We hold it.
-    Held(RenewedLease),
+    Acquired(RenewedLease),
     /// The namespace is written without a Lease.
     Without,
 }
@@ -101,18 +101,18 @@ impl LeaseTurns {
     fn has_later(&self, namespace: &str) -> bool {
         self.states
             .iter()
-            .any(|(name, turn)| matches!(turn, LeaseState::Held(_)) && name.as_str() > namespace)
+            .any(|(name, turn)| matches!(turn, LeaseState::Acquired(_)) && name.as_str() > namespace)
     }
 
     fn is_decided(&self, namespace: &str) -> bool {
-        matches!(self.states.get(namespace), Some(LeaseState::Held(_) | LeaseState::Without))
+        matches!(self.states.get(namespace), Some(LeaseState::Acquired(_) | LeaseState::Without))
     }
 
     /// Releases all Leases and leaves the pool. Takes a bounded time.
     pub(super) async fn release(&mut self) {
         let states = std::mem::take(&mut self.states).into_values();
         let releases = states.filter_map(|turn| match turn {
-            LeaseState::Held(lease) => Some(lease.release()),
+            LeaseState::Acquired(lease) => Some(lease.release()),
             _ => None,
         });
         let pool = self.pool.as_ref().filter(|_| std::mem::take(&mut self.in_pool));
@@ -148,7 +148,7 @@ impl LeaseTurns {
         true
     }
 
-    /// Acquires these Leases under the versions that were read. Returns true if each is held or given up on.
+    /// Acquires these Leases under the versions that were read. Returns true if each is acquired or given up on.
     async fn acquire(&mut self, namespaces: &[&str], leases: &Leases, notes: &mut Notes) -> bool {
         let mut observations = Vec::new();
         for namespace in namespaces {
@@ -172,7 +172,7 @@ impl LeaseTurns {
                             "{holder} stopped renewing its Lease on {namespace}: taking it over"
                         ));
                     }
-                    self.states.insert(namespace.to_owned(), LeaseState::Held(lease));
+                    self.states.insert(namespace.to_owned(), LeaseState::Acquired(lease));
                 }
                 Ok(None) => all = false,
                 Err(why) => self.unusable(namespace, leases, &why, notes),
@@ -216,7 +216,7 @@ impl LeaseTurns {
         false
     }
 
-    /// Reads the Leases that are neither held nor given up on, and returns the holders of those that are taken.
+    /// Reads the Leases that are neither acquired nor given up on, and returns the holders of those that are taken.
     /// Concurrently, so that the silence of several holders is measured from the same moment.
     async fn observe_all<'n>(
         &mut self,

@@ -1,4 +1,7 @@
-//! Delivers to one cluster: reads it, asks the remote, writes, asks again, and starts over when the ref moved.
+//! Delivers to one cluster: reads it, asks the remote, writes (`waves`), asks again, and starts over when the ref
+//! moved.
+
+mod waves;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,13 +22,13 @@ use super::report::{
 };
 use super::rewind::check_rewind;
 use super::set;
-use super::survey::{Item, NamespaceFailure, NamespaceSurvey, SurveyContext};
+use super::survey::{NamespaceFailure, NamespaceSurvey, SurveyContext};
 use super::turns::LeaseTurns;
 use super::write::{StopReason, Writer, Written};
 use super::{Options, planned};
 use crate::cluster::Cluster;
-use crate::configmap::apply::{Action, Desired, Order, order};
-use crate::sources::Source;
+use crate::configmap::apply::Desired;
+use crate::sources::DeliveryInput;
 
 /// How often a worker starts over because the ref moved or a peer wrote an inventory. After that the cluster is left to
 /// the next run.
@@ -38,7 +41,7 @@ pub(super) struct Worker<S> {
     pub(super) name: String,
     pub(super) cluster: Cluster,
     pub(super) aliases: Arc<Aliases>,
-    pub(super) source: Arc<S>,
+    pub(super) input: Arc<S>,
     pub(super) options: Options,
     pub(super) cancel: CancellationToken,
     turns: LeaseTurns,
@@ -76,12 +79,12 @@ enum Pass {
     Stale,
 }
 
-impl<S: Source> Worker<S> {
+impl<S: DeliveryInput> Worker<S> {
     pub(super) fn new(
         name: String,
         cluster: Cluster,
         aliases: Arc<Aliases>,
-        source: Arc<S>,
+        input: Arc<S>,
         options: Options,
         cancel: CancellationToken,
         pool: Option<Arc<Pool>>,
@@ -94,7 +97,7 @@ impl<S: Source> Worker<S> {
             name,
             cluster,
             aliases,
-            source,
+            input,
             options,
             cancel,
             turns,
@@ -141,7 +144,7 @@ impl<S: Source> Worker<S> {
                 }
                 StopReason::Moved(newer) if restarts < MAX_RESTARTS => {
                     restarts += 1;
-                    match planned(&*self.source, newer, &self.cancel).await {
+                    match planned(&*self.input, newer, &self.cancel).await {
                         Ok(newer) => {
                             desired = newer;
                             continue;
@@ -204,17 +207,18 @@ impl<S: Source> Worker<S> {
             return Pass::Stopped(StopReason::Cancelled, all.collect());
         };
         refused.extend(self.refusals(desired, &surveys));
-        let foreign = orphaned::foreign_namespaces(reader, &*self.source, (&self.name, desired), &surveys);
+        let foreign = orphaned::foreign_namespaces(reader, &*self.input, (&self.name, desired), &surveys);
         refused.extend(foreign.await);
         self.unread = unread;
         refused.keys().for_each(|namespace| self.unread.add(namespace));
         let mut targets: Vec<Target> = refused.values().flatten().cloned().collect();
         let mut surveys: Vec<NamespaceSurvey> =
             surveys.into_iter().filter(|survey| !refused.contains_key(&survey.namespace)).collect();
-        let source = Arc::clone(&self.source);
-        let writer = Writer::new(reader, desired, &*source);
-        if let Err(why) =
-            options.floor.check(surveys.iter().flat_map(|survey| &survey.items).map(|item| &item.decision))
+        let input = Arc::clone(&self.input);
+        let writer = Writer::new(reader, desired, &*input);
+        if let Err(why) = options
+            .prune_limit
+            .check(surveys.iter().flat_map(|survey| &survey.items).map(|item| &item.decision))
         {
             let hints = vec![why.hint().to_owned()];
             targets.extend(self.end_all(&writer, &surveys, Outcome::Refused, &why.to_string(), &hints));
@@ -379,79 +383,6 @@ impl<S: Source> Worker<S> {
         targets
     }
 
-    /// Notes the ConfigMaps that wait for each other, and which of them is written first all the same.
-    fn note_cycles(&mut self, survey: &NamespaceSurvey) {
-        let (items, order) = write_order(survey);
-        for broken in order.broken {
-            let name = &items[broken].name;
-            self.notes
-                .add(format!("ConfigMaps of {} exchange keys; {name} is written first", survey.namespace));
-        }
-    }
-
-    /// Writes one namespace in waves, so that a ConfigMap that gains a key is written before the one that loses it.
-    async fn write_namespace(
-        &self,
-        writer: &Writer<'_, S>,
-        survey: &NamespaceSurvey,
-    ) -> BTreeMap<String, Written> {
-        let (items, order) = write_order(survey);
-        let mut done = BTreeMap::new();
-        // What was to be gained and was not, each with the first write that failed to.
-        let mut missing: BTreeMap<usize, usize> = BTreeMap::new();
-        for wave in &order.waves {
-            let mut ready = Vec::new();
-            for &write in wave {
-                let item = items[write];
-                let awaited = order.waits_for[write].iter().filter_map(|moved| missing.get(moved)).min();
-                let held = awaited.filter(|_| item.decision.writes());
-                let held = held.map(|&before| items[before].name.clone());
-                ready.push(async move { (write, self.write_unless_held(writer, survey, item, held).await) });
-            }
-            let wave: Vec<(usize, Written)> =
-                stream::iter(ready).buffer_unordered(self.options.concurrency.max(1)).collect().await;
-            for (write, written) in wave {
-                if !written.target.outcome.is_success() {
-                    for &moved in &order.gains[write] {
-                        missing.entry(moved).and_modify(|first| *first = write.min(*first)).or_insert(write);
-                    }
-                }
-                done.insert(items[write].name.clone(), written);
-            }
-        }
-        done
-    }
-
-    /// Writes one ConfigMap, unless `held` names another one that gains keys from it and could not be written, or the
-    /// inventory could not list it before.
-    async fn write_unless_held(
-        &self,
-        writer: &Writer<'_, S>,
-        survey: &NamespaceSurvey,
-        item: &Item,
-        held: Option<String>,
-    ) -> Written {
-        let target = match (held, &survey.unlisted) {
-            _ if writer.stopped().is_some() => None,
-            (Some(other), _) => {
-                let why = format!("keys move from it to {other}, which could not be written");
-                let target = writer.target(&self.name, survey, item);
-                Some(Target { transient: true, ..target.ended(Outcome::Held, why, Vec::new()) })
-            }
-            (None, Some(NamespaceFailure { why, hints, transient })) if set::is_unlisted(survey, item) => {
-                let why = format!("the inventory has to list it first: {why}");
-                let target = writer.target(&self.name, survey, item);
-                let target = target.ended(Outcome::Failed, why, hints.clone());
-                Some(Target { transient: *transient, ..target })
-            }
-            _ => None,
-        };
-        match target {
-            Some(target) => Written { target, meta: item.meta.clone(), revision: String::new() },
-            None => writer.write(&self.name, survey, item).await,
-        }
-    }
-
     /// Returns the result of every target: of the write if there was one, else as decided.
     fn results(
         &self,
@@ -491,16 +422,4 @@ impl<S: Source> Worker<S> {
         };
         surveys.iter().flat_map(of).collect()
     }
-}
-
-/// Returns the items that take part in the write order, which are those that are written and those that should be but
-/// are refused or held, and the order of their indices.
-fn write_order(survey: &NamespaceSurvey) -> (Vec<&Item>, Order) {
-    let takes_part = |item: &&Item| {
-        item.decision.writes() || matches!(item.decision.action, Action::Refuse(_) | Action::Hold(_))
-    };
-    let items: Vec<&Item> = survey.items.iter().filter(takes_part).collect();
-    let moves: Vec<_> = items.iter().map(|item| &item.decision.moves).collect();
-    let order = order(&moves);
-    (items, order)
 }

@@ -11,7 +11,7 @@ use super::survey::{Item, NamespaceSurvey, SurveyContext};
 use crate::cluster::{Draft, Error, Failure, Meta, Mode};
 use crate::configmap::apply::{Action, Decision, Desired, DesiredConfigMap, names};
 use crate::human;
-use crate::sources::{Named, Source, SourceError};
+use crate::sources::{DeliveryInput, Named, SourceError};
 
 /// The report and the hint for a write whose answer was not awaited because of a shutdown.
 pub(super) const NOT_ANSWERED: (&str, &str) = (
@@ -35,7 +35,7 @@ pub(super) enum StopReason {
 pub(super) struct Writer<'a, S> {
     pub(super) reader: SurveyContext<'a>,
     pub(super) desired: &'a Desired,
-    pub(super) source: &'a S,
+    pub(super) input: &'a S,
     /// Why no further write may be started; set by whichever write learns it.
     stop: Mutex<Option<StopReason>>,
     /// Limits how many objects are in memory to be sent, however many namespaces are written at once.
@@ -52,11 +52,11 @@ pub(super) struct Written {
     pub(super) revision: String,
 }
 
-impl<'a, S: Source> Writer<'a, S> {
+impl<'a, S: DeliveryInput> Writer<'a, S> {
     /// Starts a batch.
-    pub(super) fn new(reader: SurveyContext<'a>, desired: &'a Desired, source: &'a S) -> Self {
+    pub(super) fn new(reader: SurveyContext<'a>, desired: &'a Desired, input: &'a S) -> Self {
         let slots = Semaphore::new(reader.options.concurrency.max(1));
-        Self { reader, desired, source, stop: Mutex::default(), slots }
+        Self { reader, desired, input, stop: Mutex::default(), slots }
     }
 
     /// Returns why no further write may be started; `None` if one may.
@@ -82,7 +82,7 @@ impl<'a, S: Source> Writer<'a, S> {
     pub(super) async fn check_ref(&self) -> Result<(), StopReason> {
         let answer = tokio::select! {
             biased;
-            answer = self.source.resolve() => answer,
+            answer = self.input.resolve() => answer,
             () = self.reader.cancel.cancelled() => return Err(StopReason::Cancelled),
         };
         let stop = match answer {

@@ -43,7 +43,7 @@ const SUM: usize = 32;
 /// The cache. It does not keep values alive in memory: a value stays known while a plan holds it.
 #[derive(Debug, Default)]
 pub struct KnownValues {
-    held: Mutex<HashMap<Key, Weak<Value>>>,
+    in_memory: Mutex<HashMap<Key, Weak<Value>>>,
     file: Option<PathBuf>,
     /// Whether this process has read the file.
     is_read: AtomicBool,
@@ -57,24 +57,24 @@ impl KnownValues {
         Self { file: Some(path), ..Self::default() }
     }
 
-    fn held(&self) -> MutexGuard<'_, HashMap<Key, Weak<Value>>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    fn in_memory(&self) -> MutexGuard<'_, HashMap<Key, Weak<Value>>> {
+        self.in_memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Drops the entries of values that no plan holds any more.
     pub(super) fn forget_dropped(&self) {
-        self.held().retain(|_, value| value.strong_count() > 0);
+        self.in_memory().retain(|_, value| value.strong_count() > 0);
     }
 
     /// The value for a key, if a plan still holds it.
     pub(super) fn get(&self, key: &Key) -> Option<Arc<Value>> {
-        self.held().get(key).and_then(Weak::upgrade)
+        self.in_memory().get(key).and_then(Weak::upgrade)
     }
 
     /// Adds a value that was made. It stays known while anybody holds it.
     pub(super) fn insert(&self, key: Key, value: &Arc<Value>) {
         self.unwritten.fetch_add(value.bytes().len() as u64, Ordering::Relaxed);
-        self.held().insert(key, Arc::downgrade(value));
+        self.in_memory().insert(key, Arc::downgrade(value));
     }
 
     /// Reads the wanted values from the file, at most `room` bytes of them, and adds them to the cache for as long as
@@ -83,13 +83,13 @@ impl KnownValues {
         let Some(path) = self.file.as_ref().filter(|_| !self.is_read.swap(true, Ordering::Relaxed)) else {
             return Vec::new();
         };
-        let mut held = self.held();
+        let mut in_memory = self.in_memory();
         let mut missing: HashSet<Key> = wanted.collect();
-        missing.retain(|key| held.get(key).is_none_or(|value| value.strong_count() == 0));
+        missing.retain(|key| in_memory.get(key).is_none_or(|value| value.strong_count() == 0));
         let mut found = Vec::new();
         let take = |key, value| {
             let value = Arc::new(value);
-            held.insert(key, Arc::downgrade(&value));
+            in_memory.insert(key, Arc::downgrade(&value));
             found.push(value);
         };
         match read(path, room, |key| missing.remove(key), take) {
@@ -257,12 +257,12 @@ mod tests {
         let path = written(dir.path());
         let all = values();
         let keys: Vec<Key> = all.iter().map(|(key, _)| *key).collect();
-        let (known, held) = found(&path, &keys, 1_000);
+        let (known, alive) = found(&path, &keys, 1_000);
         assert!(all.iter().all(|(key, value)| known.get(key).as_ref() == Some(value)));
-        assert_eq!(held.len(), 4);
+        assert_eq!(alive.len(), 4);
         assert!(known.read_file(keys.iter().copied(), 1_000).is_empty(), "once");
-        let (known, held) = found(&path, &[key(2, false), key(9, false)], 1_000);
-        assert_eq!((held.len(), known.get(&key(1, false))), (1, None));
+        let (known, alive) = found(&path, &[key(2, false), key(9, false)], 1_000);
+        assert_eq!((alive.len(), known.get(&key(1, false))), (1, None));
         assert!(found(&path, &keys, 6).1.len() < 4, "no more than there is room for");
     }
 
@@ -279,15 +279,15 @@ mod tests {
             changed[at] ^= 1;
             for bytes in [&changed, &whole[..at]] {
                 std::fs::write(&path, bytes).unwrap();
-                let (known, held) = found(&path, &keys, 1_000);
-                assert!(held.iter().all(right), "at {at}");
+                let (known, alive) = found(&path, &keys, 1_000);
+                assert!(alive.iter().all(right), "at {at}");
                 for (key, value) in &all {
                     assert!(known.get(key).is_none_or(|found| found == *value), "at {at}");
                 }
             }
         }
         std::fs::write(&path, &whole[..whole.len() - 1]).unwrap();
-        let (known, _held) = found(&path, &keys, 1_000);
+        let (known, _alive) = found(&path, &keys, 1_000);
         known.write_file(1_000_000, all.iter().map(|(key, value)| (*key, &**value)));
         assert_eq!(std::fs::read(&path).unwrap(), whole);
     }

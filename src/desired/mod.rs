@@ -97,6 +97,12 @@ impl Planner {
         if limit.time < self.matching_limit.time { Self { matching_limit: limit, ..self } } else { self }
     }
 
+    /// The limit on the time for matching a tree.
+    #[cfg(test)]
+    pub(crate) fn matching_limit(&self) -> TimeLimit {
+        self.matching_limit
+    }
+
     /// Computes the desired state of a revision; fails if the plan is refused. `sources` has the sources of a composed
     /// tree and is empty for a single repository. `last` is the second result of the previous call, which makes this
     /// one cheaper. Blocking.

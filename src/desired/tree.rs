@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::Error;
 use super::known::{Key, KnownValues};
-use crate::configmap::{self, Change, Contents, Entry, FileRef, Patterns, Source, Value, ValueError};
+use crate::configmap::{self, Change, Contents, Entry, FileRef, Patterns, Value, ValueError, ValueSource};
 use crate::mirror::{ChangedPath, ListedEntry, Objects};
 use crate::payload::{BlobError, BlobReader, BlobSource};
 use crate::revision::{ObjectId, Revision};
@@ -189,8 +189,8 @@ impl Contents for Blobs<'_> {
     }
 
     /// Makes the values on several threads, because inflating and compressing is CPU-bound.
-    fn values(&mut self, wanted: &[Source], room: u64) -> Result<Vec<Arc<Value>>, ValueError> {
-        let key = |(at, source): (usize, &Source)| match blob_id(source.file) {
+    fn values(&mut self, wanted: &[ValueSource], room: u64) -> Result<Vec<Arc<Value>>, ValueError> {
+        let key = |(at, source): (usize, &ValueSource)| match blob_id(source.file) {
             Ok(id) => Ok((id, source.compress)),
             Err(error) => Err(ValueError::UnreadableFile { at, error }),
         };
@@ -203,14 +203,14 @@ impl Contents for Blobs<'_> {
             keys: &keys,
             order: &order,
             next: AtomicUsize::new(0),
-            held: AtomicU64::new(0),
+            bytes_in_memory: AtomicU64::new(0),
             room,
             failed: Mutex::default(),
             large: Mutex::default(),
             made: wanted.iter().map(|_| OnceLock::new()).collect(),
         };
         on_threads(processors().clamp(1, 8).min(wanted.len() / VALUES_PER_THREAD + 1), || work.run());
-        if work.held.into_inner() > room {
+        if work.bytes_in_memory.into_inner() > room {
             return Err(ValueError::OverMemoryLimit);
         }
         if let Some((at, error)) = work.failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
@@ -221,9 +221,9 @@ impl Contents for Blobs<'_> {
         Ok(made)
     }
 
-    fn keep(&mut self, bytes: u64, all: &mut dyn Iterator<Item = (Source, &Value)>) {
+    fn keep(&mut self, bytes: u64, all: &mut dyn Iterator<Item = (ValueSource, &Value)>) {
         let keyed =
-            |(source, value): (Source, _)| Some(((blob_id(source.file).ok()?, source.compress), value));
+            |(source, value): (ValueSource, _)| Some(((blob_id(source.file).ok()?, source.compress), value));
         self.known.write_file(bytes, all.filter_map(keyed));
     }
 }
@@ -246,7 +246,7 @@ struct Work<'w> {
     /// The next index into `order`.
     next: AtomicUsize,
     /// Bytes of the values made so far.
-    held: AtomicU64,
+    bytes_in_memory: AtomicU64,
     /// Most bytes of values.
     room: u64,
     /// The failure with the lowest index into `keys`, and that index.
@@ -276,7 +276,7 @@ impl Work<'_> {
     }
 
     fn is_full(&self) -> bool {
-        self.held.load(Ordering::Relaxed) > self.room
+        self.bytes_in_memory.load(Ordering::Relaxed) > self.room
     }
 
     fn make<'r>(&'r self, at: usize, reader: &mut Option<Box<dyn BlobReader + 'r>>) -> Result<(), Failure> {
@@ -290,7 +290,7 @@ impl Work<'_> {
             None => reader.insert(self.blobs.source.reader()?),
         };
         let size = checked_size(&mut **reader, &id)?;
-        let _alone = (size > LARGE).then(|| self.large.lock()); // until the value is counted in `held`
+        let _alone = (size > LARGE).then(|| self.large.lock()); // until the value is counted in `bytes_in_memory`
         if self.is_full() {
             return Ok(()); // another thread's large value used the room up
         }
@@ -301,7 +301,7 @@ impl Work<'_> {
     }
 
     fn keep(&self, at: usize, value: Arc<Value>) {
-        self.held.fetch_add(value.bytes().len() as u64, Ordering::Relaxed);
+        self.bytes_in_memory.fetch_add(value.bytes().len() as u64, Ordering::Relaxed);
         let _ = self.made[at].set(value); // never set before: only one thread gets each index
     }
 }
@@ -359,8 +359,8 @@ mod tests {
         }
     }
 
-    fn wanted(ids: &[ObjectId], compress: bool) -> Vec<Source> {
-        ids.iter().map(|id| Source { file: (*id).into(), compress }).collect()
+    fn wanted(ids: &[ObjectId], compress: bool) -> Vec<ValueSource> {
+        ids.iter().map(|id| ValueSource { file: (*id).into(), compress }).collect()
     }
 
     /// Values of these blobs, and how many were read for them.
@@ -414,7 +414,7 @@ mod tests {
         assert!(made.iter().zip(&ids).all(|(value, id)| value.bytes() == id.0));
         assert!(
             matches!(contents.values(&all, 39_999), Err(ValueError::OverMemoryLimit)),
-            "what is held counts, read again or not"
+            "what is in memory counts, read again or not"
         );
         [1_999, 1_300, 700].into_iter().for_each(|at| all[at].file = ObjectId([0; 20]).into());
         let Err(ValueError::UnreadableFile { at, error }) = contents.values(&all, u64::MAX) else {

@@ -554,3 +554,28 @@ fn its_alerts_and_dashboard_are_those_beside_it() {
         assert_eq!(mine.unwrap(), theirs.unwrap(), "copy {} into the chart's files/", beside.display());
     }
 }
+
+/// The Pods of CronJobs serve no metrics: an alert that fires where none arrive would fire for ever.
+#[test]
+fn only_a_release_with_pods_that_are_scraped_has_the_alert_that_none_is() {
+    let alerts = |set: &[&str]| -> Vec<String> {
+        let made = template(&chart(), &[&["monitoring.alerts=true"], set].concat());
+        let rules = made.iter().find(|(_, one)| one["kind"].as_str() == Some("PrometheusRule")).unwrap();
+        let groups = list(&rules.1["spec"], "groups").iter();
+        let names = groups.flat_map(|group| list(group, "rules")).map(|rule| rule["alert"].as_str().unwrap());
+        names.map(str::to_owned).collect()
+    };
+    let absent = |name: &String| name == "TreeswapAbsent";
+    let refresh =
+        ["options.repo=https://git.example.com/x.git", "refresh.enabled=true", "refresh.claimName=config"];
+    let all = alerts(&[]);
+    assert!(all.iter().any(absent), "another chart may have the sidecar: {all:?}");
+    let others: Vec<String> = all.iter().filter(|name| !absent(name)).cloned().collect();
+    for jobs in [&refresh[..], &applier("CronJob")] {
+        assert_eq!(alerts(jobs), others, "{jobs:?}");
+        for scraped in ["node.enabled=true", "monitoring.podSelector.matchLabels.app=gateway"] {
+            assert_eq!(alerts(&[jobs, &[scraped]].concat()), all, "{jobs:?} {scraped}");
+        }
+    }
+    assert_eq!(alerts(&[&refresh[..], &applier("Deployment")].concat()), all);
+}

@@ -1,8 +1,7 @@
 //! The decision on one ConfigMap: what to do with it, and why.
 
-use std::fmt;
-
 use super::super::compare::Difference;
+use super::super::split;
 use super::order::Moves;
 use super::owner::Claim;
 
@@ -49,6 +48,8 @@ pub enum DecisionReason {
     Unfed,
     /// It is too large, and the policy leaves such ConfigMaps out.
     LeftOut,
+    /// No rule names it any more, but its name is that of a part of a ConfigMap that is left out.
+    PartOfLeftOut,
     /// No rule names it any more.
     NoRule,
     /// It is not desired and does not exist, or it is not ours.
@@ -174,9 +175,10 @@ impl Decision {
     }
 }
 
-impl fmt::Display for DecisionReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+impl DecisionReason {
+    /// The reason as a phrase about the ConfigMap `name`.
+    pub fn phrase(self, name: &str) -> String {
+        let phrase = match self {
             Self::Unchanged => "it is up to date",
             Self::Absent => "it does not exist",
             Self::Vanished => "it was deleted by another writer",
@@ -187,8 +189,13 @@ impl fmt::Display for DecisionReason {
             Self::Adopted => "it is adopted",
             Self::Unfed => "no file matches it any more",
             Self::LeftOut => "it is too large and left out, as --oversize=skip says",
+            Self::PartOfLeftOut => {
+                let whole = split::whole_of(name).unwrap_or("another one");
+                return format!("it may be a part of {whole}, which is left out");
+            }
             Self::NoRule => "no rule names it any more",
             Self::NotOurs => "it is not owned by this installation",
-        })
+        };
+        phrase.to_owned()
     }
 }

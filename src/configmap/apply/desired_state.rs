@@ -111,7 +111,8 @@ impl Desired {
     }
 
     /// Returns true if a ConfigMap that no rule names has the name of a part of one that is left out: an earlier run
-    /// may have split that one.
+    /// may have split that one. Only the name says so, as a part is labelled and listed like any other ConfigMap. So one
+    /// that had a rule of its own counts, too: it is better left there than a part deleted.
     pub fn is_part_of_left_out(&self, (cluster, namespace): (&str, &str), name: &str) -> bool {
         let Some(config_maps) = self.of(cluster, namespace) else { return false };
         let whole = split::whole_of(name).and_then(|whole| config_maps.get(whole));

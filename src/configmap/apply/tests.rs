@@ -397,6 +397,8 @@ fn the_parts_of_what_is_left_out_are_told_by_their_names() {
         assert_eq!(desired.is_part_of_left_out(("c", "n"), name), is_part, "{name}");
     }
     assert!(!desired.is_part_of_left_out(("c", "elsewhere"), "large-1"));
+    let reason = DecisionReason::PartOfLeftOut.phrase("large-001");
+    assert_eq!(reason, "it may be a part of large, which is left out");
 }
 
 #[test]
@@ -510,13 +512,13 @@ fn a_run_that_would_take_most_of_it_away_is_refused() {
     let kept = policy().decide(Some(&full), Some(&seen), None, None);
     let emptied = policy().decide(Some(&gone), Some(&seen), None, None);
     let foreign = policy().decide(Some(&gone), Some(&prows(&[("a", "1")])), None, None);
-    let floor = PruneLimit::default();
-    assert_eq!(floor.check([&kept, &emptied].into_iter()), Ok(()));
-    let refused = floor.check([&kept, &emptied, &emptied, &foreign].into_iter()).unwrap_err();
+    let limit = PruneLimit::default();
+    assert_eq!(limit.check([&kept, &emptied].into_iter()), Ok(()));
+    let refused = limit.check([&kept, &emptied, &emptied, &foreign].into_iter()).unwrap_err();
     assert_eq!(refused.to_string(), "2 of 3 ConfigMaps would be deleted or emptied, which is more than 50%");
-    assert!(floor.check([&emptied].into_iter()).is_err(), "one of one is all of them");
+    assert!(limit.check([&emptied].into_iter()).is_err(), "one of one is all of them");
     assert_eq!(PruneLimit { percent: 100 }.check([&emptied].into_iter()), Ok(()));
-    assert_eq!(floor.check([&foreign].into_iter()), Ok(()));
+    assert_eq!(limit.check([&foreign].into_iter()), Ok(()));
     // Neither what is created, refused or left out makes the limit wider.
     let created = policy().decide(Some(&full), None, None, None);
     let known = entry(&full, &seen, R1);
@@ -527,10 +529,10 @@ fn a_run_that_would_take_most_of_it_away_is_refused() {
     let left_out = DesiredConfigMap { left_out: true, ..wanted(&[]) };
     let left_out = Policy { adopt: Adopt::Prow, ..policy() }.decide(Some(&left_out), Some(&prow), None, None);
     for other in [&created, &vanished, &refused, &left_out] {
-        let exceeded = floor.check([other, other, &emptied].into_iter()).unwrap_err();
+        let exceeded = limit.check([other, other, &emptied].into_iter()).unwrap_err();
         assert_eq!((exceeded.emptied, exceeded.ours), (1, 1), "{other:?}");
     }
-    assert_eq!(floor.check([&adopted, &emptied].into_iter()), Ok(()), "what is adopted is counted");
+    assert_eq!(limit.check([&adopted, &emptied].into_iter()), Ok(()), "what is adopted is counted");
 }
 
 #[test]

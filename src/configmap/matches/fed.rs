@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::super::data::{DesiredData, Value};
 use super::super::finding::{FINDINGS_MAX, Finding};
-use super::super::plan::{Options, Planned, Source, VERSION};
+use super::super::plan::{Options, Planned, VERSION, ValueSource};
 use super::super::policies::{Collisions, Oversize};
 use super::super::rules::{ClusterNamespace, Names, RuleSet};
 use super::super::split;
@@ -14,7 +14,7 @@ use super::super::split;
 #[derive(Clone, Debug)]
 pub(super) struct MatchedFile {
     pub(super) path: Arc<[u8]>,
-    pub(super) source: Source,
+    pub(super) source: ValueSource,
 }
 
 /// One ConfigMap in all the places (cluster and namespace) where exactly the same rules feed it.
@@ -41,7 +41,12 @@ pub(super) struct Built {
 
 impl FedConfigMap {
     /// Builds the ConfigMap under the given policies. `fed`: at least one of its rules has a file.
-    pub(super) fn build(&self, fed: bool, values: &HashMap<Source, Arc<Value>>, options: &Options) -> Built {
+    pub(super) fn build(
+        &self,
+        fed: bool,
+        values: &HashMap<ValueSource, Arc<Value>>,
+        options: &Options,
+    ) -> Built {
         let mut findings = Vec::new();
         let mut content = BTreeMap::new();
         let mut paths = BTreeMap::new();
@@ -71,8 +76,8 @@ impl FedConfigMap {
         Built { planned: planned.into_iter().map(Arc::new).collect(), findings, bytes }
     }
 
-    /// The values in a built result, each with the source that it was made from.
-    pub(super) fn values<'m>(&'m self, built: &'m Built) -> impl Iterator<Item = (Source, &'m Value)> {
+    /// The values in a built result, each with what it was made from.
+    pub(super) fn values<'m>(&'m self, built: &'m Built) -> impl Iterator<Item = (ValueSource, &'m Value)> {
         built.planned.iter().flat_map(|planned| planned.data.values()).filter_map(|(key, value)| {
             let file = self.keys.get(key)?.last()?;
             Some((file.source, &**value))
