@@ -7,6 +7,7 @@
 
 mod allocator;
 mod delayed_trigger;
+mod error;
 mod ledger;
 mod listener;
 mod memory;
@@ -32,17 +33,19 @@ use crate::config::{Line, Origin, Settings};
 use crate::hooks::{self, Hooks};
 use crate::mirror::wire::{Issuance, Issued};
 use crate::phase::{HookStatus, Status};
-use crate::sandbox::{self, Sandbox};
-use crate::sources::{Requests, SetOptions, SourceError, Upstream};
+use crate::sandbox::Sandbox;
+use crate::sources::{Requests, SetOptions, Upstream};
 use crate::sync::{End, Sync, TriggerSender};
 use crate::telemetry::metrics::Metrics;
-use crate::{admin, deliver, detached_io, human, mirror, secret, shutdown, store, sync, telemetry, user};
+use crate::{admin, deliver, detached_io, human, secret, shutdown, store, telemetry, user};
 
+pub use error::Error;
 pub use memory::plan_limit as plan_memory_limit;
 pub use rules_only::Rules;
 pub use startup_warnings::startup_warnings;
 
 use delayed_trigger::{requesting, spread};
+use error::system;
 use memory::Content;
 use opening::Opening;
 use root_and_rules::RootDelivery;
@@ -55,117 +58,6 @@ const THREAD_KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// How long the listener and background tasks may take to end after the sync loop has ended.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(500);
-
-/// Why the process ends with an exit code other than 0.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum Error {
-    /// The root could not be opened or written.
-    #[error(transparent)]
-    Store(#[from] store::Error),
-    /// The mirror could not be opened.
-    #[error(transparent)]
-    Mirror(#[from] mirror::Error),
-    /// The HTTP listener could not be started.
-    #[error(transparent)]
-    Admin(#[from] admin::Error),
-    /// With rules, without a root and with `--one-time`: the remote failed, or its revision cannot be applied.
-    #[error(transparent)]
-    Source(#[from] SourceError),
-    /// There were as many consecutive failures as `--max-failures` allows.
-    #[error("giving up after {failures} {}", if *failures == 1 { "failure" } else { "failures in a row" })]
-    GaveUp {
-        /// The number of consecutive failures.
-        failures: u64,
-        /// The last failure.
-        #[source]
-        last: sync::Error,
-    },
-    /// With `--one-time`: a signal ended the process before the first publication.
-    #[error("interrupted before the first publication")]
-    Interrupted,
-    /// With `--one-time`: the revision is published, but a hook failed.
-    #[error("published, but a hook failed")]
-    Hook(#[from] hooks::Error),
-    /// With `--one-time`: a set of sources is published, but some sources are not at the commit that their ref names.
-    #[error("published without the newest of {}", sources.join(", "))]
-    Sources {
-        /// The names of the sources that are behind.
-        sources: Vec<String>,
-    },
-    /// With `--one-time`: some sources are not at the commit that their ref names, and this run published nothing.
-    #[error("not up to date: {}; what was published stays", sources.join(", "))]
-    Stale {
-        /// The names of the sources that are behind.
-        sources: Vec<String>,
-    },
-    /// `--sandbox=require`, and the kernel has not all parts of the sandbox.
-    #[error(transparent)]
-    Sandbox(#[from] sandbox::Missing),
-    /// The kernel refused a thread, a signal handler or another resource of the process.
-    #[error("cannot {act}")]
-    System {
-        /// What was tried, to follow "cannot".
-        act: &'static str,
-        /// The kernel's error.
-        #[source]
-        source: std::io::Error,
-    },
-}
-
-impl Error {
-    /// Classifies the error for the last line of a log in git-sync's format, which has messages of its own for a root
-    /// that cannot be used and for an address that cannot be bound.
-    pub fn exit_reason(&self) -> telemetry::ExitReason<'_> {
-        use store::Error::{Dangling, Io, Refused};
-        match self {
-            Self::Store(
-                Refused { path, .. }
-                | Dangling { path, .. }
-                | Io { act: "make the root" | "resolve the root", path, .. },
-            ) => telemetry::ExitReason::NoRoot(path),
-            Self::Admin(admin::Error::Bind { bind, .. }) => telemetry::ExitReason::NoListener(bind),
-            _ => telemetry::ExitReason::Other,
-        }
-    }
-
-    /// Returns true if a file system or a quota is full.
-    fn is_full(&self) -> bool {
-        match self {
-            Self::Store(error) => error.is_full(),
-            Self::Mirror(error) => error.is_full(),
-            _ => false,
-        }
-    }
-
-    /// What an operator can do about it, one line per hint.
-    pub fn hints(&self) -> Vec<String> {
-        match self {
-            Self::Store(error) => error.hints(),
-            Self::Mirror(error) => error.hints(),
-            Self::Admin(error) => error.hints(),
-            Self::Source(error) => error.hints.clone(),
-            Self::Sandbox(missing) => missing.hints(),
-            Self::GaveUp { last, .. } => last.hints(),
-            Self::Hook(error) => error.hints(),
-            Self::Sources { .. } | Self::Stale { .. } => {
-                vec!["the lines above say what is wrong with each".to_owned()]
-            }
-            Self::Interrupted => vec!["nothing was published; the next start tries again".to_owned()],
-            Self::System { .. } => {
-                vec![
-                    "the system is short of threads, memory or descriptors: raise the container's limits"
-                        .to_owned(),
-                ]
-            }
-        }
-    }
-}
-
-/// Makes an [`Error::System`] of an I/O error; `act` is what was tried.
-fn system(act: &'static str) -> impl FnOnce(std::io::Error) -> Error {
-    move |source| Error::System { act, source }
-}
 
 /// Runs `treeswap sync` with a root. With rules, each published revision is applied to the clusters, too. `lines` is
 /// the effective configuration and `warnings` are about it; both are logged at the start.

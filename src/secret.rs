@@ -167,14 +167,14 @@ pub fn basic(username: &str, password: &Secret) -> Secret {
 
 /// Where a secret comes from.
 #[derive(Clone, Debug)]
-pub enum Source {
+pub enum SecretFrom {
     /// The value itself (from an environment variable or the userinfo of a URL).
     Value(Secret),
     /// A file, read each time: rotating it needs no restart.
     File(PathBuf),
 }
 
-impl Source {
+impl SecretFrom {
     /// The current value. One trailing line end of a file is dropped: editors and `echo` add it, and no protocol that
     /// we use could transmit it. Fails if the file cannot be read within `limit`.
     pub async fn now(&self, limit: Duration) -> Result<Secret, Error> {
@@ -311,8 +311,8 @@ mod tests {
 
     #[test]
     fn a_secret_does_not_print() {
-        let source = Source::Value(Secret::new("hunter2"));
-        assert_eq!(format!("{source:?}"), "Value([secret])");
+        let from = SecretFrom::Value(Secret::new("hunter2"));
+        assert_eq!(format!("{from:?}"), "Value([secret])");
     }
 
     #[test]
@@ -341,7 +341,7 @@ mod tests {
     async fn one_line_end_is_stripped_and_no_more() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("password");
-        let read = async |path: &Path| Source::File(path.to_owned()).now(Duration::from_secs(60)).await;
+        let read = async |path: &Path| SecretFrom::File(path.to_owned()).now(Duration::from_secs(60)).await;
         for (written, secret) in [("a\n", "a"), ("a\r\n", "a"), ("a\n\n", "a\n"), (" a ", " a "), ("", "")] {
             std::fs::write(&path, written).unwrap();
             assert_eq!(read(&path).await.unwrap().expose(), secret, "{written:?}");
@@ -361,7 +361,7 @@ mod tests {
         let threads = || std::fs::read_dir("/proc/self/task").unwrap().count();
         let before = threads();
         for _ in 0..50 {
-            let error = Source::File(fifo.clone()).now(Duration::from_millis(2)).await.unwrap_err();
+            let error = SecretFrom::File(fifo.clone()).now(Duration::from_millis(2)).await.unwrap_err();
             assert!(matches!(error, Error::Late { .. }) && error.to_string().contains("fifo"), "{error}");
         }
         assert!(threads() < before + 40, "a thread for every attempt: {before} became {}", threads());

@@ -153,8 +153,8 @@ impl Hooks {
 
     /// Runs the hooks for the generation that is current now. Returns at once.
     pub fn published(&self, event: &HookEvent) {
-        let held = Arc::new(PinnedGeneration::new(event.clone()));
-        self.after.iter().for_each(|runner| runner.send(&held));
+        let pinned = Arc::new(PinnedGeneration::new(event.clone()));
+        self.after.iter().for_each(|runner| runner.send(&pinned));
     }
 
     /// Runs the pre-publish hook, if it is no gate, for the generation that is about to be published. Returns at once.

@@ -211,8 +211,8 @@ impl Runner {
         Self { slot, task: tokio::sync::Mutex::new(Some(tokio::spawn(task.run()))) }
     }
 
-    pub(super) fn send(&self, held: &Arc<PinnedGeneration>) {
-        self.slot.state().waiting = Some(Arc::clone(held));
+    pub(super) fn send(&self, pinned: &Arc<PinnedGeneration>) {
+        self.slot.state().waiting = Some(Arc::clone(pinned));
         self.slot.changed.notify_one();
     }
 
@@ -251,7 +251,7 @@ impl RunnerTask {
             if self.stop.is_cancelled() {
                 return self.cancelled(next);
             }
-            let Some(held) = next else {
+            let Some(pinned) = next else {
                 if closed {
                     return Ok(());
                 }
@@ -261,15 +261,15 @@ impl RunnerTask {
                 }
                 continue;
             };
-            if reported.as_ref().is_some_and(|last| same(last, &held.event)) {
+            if reported.as_ref().is_some_and(|last| same(last, &pinned.event)) {
                 continue;
             }
-            let result = self.attempts.run(&held.event, &self.stop).await;
+            let result = self.attempts.run(&pinned.event, &self.stop).await;
             let Some(backoff) = self.attempts.retry else { return result };
             match result {
-                Ok(()) => reported = Some(held.event.clone()),
+                Ok(()) => reported = Some(pinned.event.clone()),
                 Err(_) => {
-                    failed = Some(held);
+                    failed = Some(pinned);
                     tokio::select! {
                         () = self.stop.cancelled() => {}
                         () = tokio::time::sleep(backoff) => {}
@@ -282,9 +282,11 @@ impl RunnerTask {
     /// The result of a task that is stopped before it ran for `next`.
     fn cancelled(&self, next: Option<Arc<PinnedGeneration>>) -> Result<(), Error> {
         match next {
-            Some(held) if self.attempts.retry.is_none() => {
-                Err(Error { kind: self.attempts.kind, revision: held.event.revision, why: Failure::ShutDown })
-            }
+            Some(pinned) if self.attempts.retry.is_none() => Err(Error {
+                kind: self.attempts.kind,
+                revision: pinned.event.revision,
+                why: Failure::ShutDown,
+            }),
             _ => Ok(()),
         }
     }

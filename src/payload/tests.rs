@@ -332,6 +332,9 @@ fn directories_without_contents_are_left_out_as_git_does() {
     let paths: Vec<_> = payload.entries.iter().map(|entry| payload.path_of(entry)).collect();
     assert_eq!(paths, [&b"kept/f"[..], b"kept/inner/sub"]);
     assert_eq!(payload.count(), 4);
+    assert_eq!(payload.dir_count(), 3, "the top counts");
+    assert_eq!([1, 2].map(|dir| payload.dir_parent(dir)), [0, 1]);
+    assert_eq!([0, 1, 2].map(|dir| payload.dir_name(dir)), [&b""[..], b"kept", b"inner"]);
 }
 
 #[test]

@@ -47,18 +47,19 @@ pub const MIN_RETRY_DELAY: Duration = Duration::from_secs(1);
 /// The state of a sync.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Phase {
-    /// The last attempt succeeded; the next one is due by the timer.
+    /// The last attempt succeeded, or none has run yet.
     Waiting {
-        /// When the next attempt is due.
+        /// When the next attempt is due by the timer.
         due: Duration,
     },
     /// A new revision was seen within the minimum interval after the last publication. The next attempt publishes
     /// whichever is newest then.
-    Holding {
+    Postponing {
         /// When the minimum interval is over.
         due: Duration,
     },
-    /// The last attempt failed.
+    /// The last attempt failed. This includes a refused revision, although it is tried again after the usual period
+    /// and not after a backoff.
     BackingOff {
         /// When the next attempt is due by the timer.
         due: Duration,
@@ -86,7 +87,8 @@ pub enum Failure {
         /// The remote's Retry-After.
         retry_after: Option<Duration>,
     },
-    /// The revision itself was refused. The remote is healthy and polling it is cheap, so the usual period applies.
+    /// The revision itself was refused. The remote is healthy and polling it is cheap, so the usual period applies,
+    /// without backoff.
     Refused,
 }
 
@@ -103,13 +105,18 @@ pub struct Machine {
     /// True once an attempt of this process has succeeded.
     succeeded: bool,
     /// When the minimum interval after the last publication ends.
-    hold: Option<Duration>,
+    min_interval_ends: Option<Duration>,
 }
 
 impl Machine {
-    /// Starts with an attempt that is due at once. `hold` is when the minimum interval ends after the publication that
-    /// was found at start.
-    pub fn new(timing: Timing, failure_limits: FailureLimits, now: Duration, hold: Option<Duration>) -> Self {
+    /// Starts with an attempt that is due at once. `min_interval_ends` is when the minimum interval ends after the
+    /// publication that was found at start.
+    pub fn new(
+        timing: Timing,
+        failure_limits: FailureLimits,
+        now: Duration,
+        min_interval_ends: Option<Duration>,
+    ) -> Self {
         Self {
             timing,
             failure_limits,
@@ -117,7 +124,7 @@ impl Machine {
             pending: Some(Trigger::StartUp),
             failures: 0,
             succeeded: false,
-            hold,
+            min_interval_ends,
         }
     }
 
@@ -141,7 +148,7 @@ impl Machine {
         match self.phase {
             Phase::Waiting { .. } if self.pending.is_some() => Some(Duration::ZERO), // at once
             Phase::BackingOff { earliest, .. } if self.pending.is_some() => Some(earliest),
-            Phase::Waiting { due } | Phase::Holding { due } | Phase::BackingOff { due, .. } => Some(due),
+            Phase::Waiting { due } | Phase::Postponing { due } | Phase::BackingOff { due, .. } => Some(due),
             Phase::Syncing { .. } | Phase::Parked | Phase::Draining | Phase::GivenUp => None,
         }
     }
@@ -151,9 +158,9 @@ impl Machine {
         self.timing.period
     }
 
-    /// When a new revision may be published, if the minimum interval holds it back at `now`.
-    pub fn held_until(&self, now: Duration) -> Option<Duration> {
-        self.hold.filter(|&until| until > now)
+    /// When the minimum interval allows the next publication; `None`: at `now` already.
+    pub fn earliest_publication(&self, now: Duration) -> Option<Duration> {
+        self.min_interval_ends.filter(|&ends| ends > now)
     }
 
     /// Requests an attempt. Returns false if one is pending already or no further attempt starts.
@@ -179,14 +186,18 @@ impl Machine {
         self.pending.take().unwrap_or(Trigger::Timer)
     }
 
-    /// Ends the attempt: it published a generation.
+    /// Ends the attempt: it published a generation. `random` is from 0 to below 1.
     pub fn publish(&mut self, now: Duration, random: f64) {
-        self.hold = Some(now + self.timing.min_interval);
-        self.unchanged(now, random); // the next attempt is due as after any success
+        self.min_interval_ends = Some(now + self.timing.min_interval);
+        self.succeed(now, random);
     }
 
-    /// Ends the attempt: there was nothing to publish.
+    /// Ends the attempt: there was nothing to publish. `random` is from 0 to below 1.
     pub fn unchanged(&mut self, now: Duration, random: f64) {
+        self.succeed(now, random);
+    }
+
+    fn succeed(&mut self, now: Duration, random: f64) {
         self.debug_assert_syncing();
         let wait = if self.succeeded || self.timing.jitter == 0.0 {
             retry::jittered(self.timing.period, self.timing.jitter, random)
@@ -201,15 +212,16 @@ impl Machine {
 
     /// Ends the attempt: it found a new revision that has to wait for the minimum interval. A pending trigger is
     /// dropped, as the attempt at `until` does what it asked for.
-    pub fn hold_revision(&mut self, until: Duration) {
+    pub fn postpone(&mut self, until: Duration) {
         self.debug_assert_syncing();
         self.failures = 0;
         self.succeeded = true;
         self.pending = None;
-        self.phase = Phase::Holding { due: until };
+        self.phase = Phase::Postponing { due: until };
     }
 
-    /// Ends the attempt: it failed. If that was one failure too many, [`Machine::phase`] is [`Phase::GivenUp`].
+    /// Ends the attempt: it failed. If that was one failure too many, [`Machine::phase`] is [`Phase::GivenUp`]. `random`
+    /// is from 0 to below 1.
     pub fn fail(&mut self, now: Duration, failure: Failure, random: f64) {
         self.debug_assert_syncing();
         self.failures = self.failures.saturating_add(1);
@@ -251,248 +263,4 @@ impl Machine {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const S: fn(u64) -> Duration = Duration::from_secs;
-    const MIDDLE: f64 = 0.5;
-
-    #[test]
-    fn instances_that_start_together_do_not_stay_together() {
-        let due = |random| {
-            let mut machine = Machine::new(timing(), NO_LIMITS, S(0), None);
-            machine.start(S(0));
-            machine.unchanged(S(0), random);
-            let first = machine.due().unwrap();
-            machine.start(first);
-            machine.unchanged(first, random);
-            (first, machine.due().unwrap() - first)
-        };
-        assert_eq!(due(0.0), (S(0), S(9)));
-        assert_eq!(due(0.5), (S(5), S(10)));
-        assert_eq!(due(1.0), (S(10), S(11)));
-    }
-
-    fn timing() -> Timing {
-        Timing {
-            period: S(10),
-            init_period: S(2),
-            min_interval: S(5),
-            backoff: Backoff { first: S(10), ceiling: S(100) },
-            init_backoff: Backoff { first: S(2), ceiling: S(20) },
-            jitter: 0.1,
-        }
-    }
-
-    const NO_LIMITS: FailureLimits = FailureLimits { failures: None, init_failures: None };
-    const UNAVAILABLE: Failure = Failure::Unavailable { retry_after: None };
-
-    fn name(phase: Phase) -> &'static str {
-        match phase {
-            Phase::Waiting { .. } => "Waiting",
-            Phase::Holding { .. } => "Holding",
-            Phase::BackingOff { .. } => "BackingOff",
-            Phase::Syncing { .. } => "Syncing",
-            Phase::Parked => "Parked",
-            Phase::Draining => "Draining",
-            Phase::GivenUp => "GivenUp",
-        }
-    }
-
-    /// A machine in each phase but `Draining` and `GivenUp`, in which the process ends.
-    fn one_per_phase() -> Vec<Machine> {
-        let waiting = Machine::new(timing(), NO_LIMITS, S(0), None);
-        let mut syncing = waiting.clone();
-        syncing.start(S(0));
-        let mut holding = syncing.clone();
-        holding.hold_revision(S(5));
-        let mut backing_off = syncing.clone();
-        backing_off.fail(S(0), UNAVAILABLE, MIDDLE);
-        let mut parked = syncing.clone();
-        parked.unchanged(S(0), MIDDLE);
-        parked.park();
-        vec![waiting, syncing, holding, backing_off, parked]
-    }
-
-    #[test]
-    fn phase_dot_shows_exactly_the_transitions_of_the_methods() {
-        let mut made = std::collections::BTreeSet::new();
-        let mut note = |from: &Machine, method: &str, to: &Machine| {
-            made.insert(format!("{} -> {} [label={method}];", name(from.phase), name(to.phase)));
-        };
-        for machine in one_per_phase() {
-            let step = |act: &dyn Fn(&mut Machine)| {
-                let mut next = machine.clone();
-                act(&mut next);
-                next
-            };
-            note(&machine, "drain", &step(&|m| m.drain()));
-            if let Phase::Syncing { .. } = machine.phase {
-                note(&machine, "publish", &step(&|m| m.publish(S(1), MIDDLE)));
-                note(&machine, "unchanged", &step(&|m| m.unchanged(S(1), MIDDLE)));
-                note(&machine, "hold_revision", &step(&|m| m.hold_revision(S(5))));
-                note(&machine, "fail", &step(&|m| m.fail(S(1), UNAVAILABLE, MIDDLE)));
-                let one_failure = FailureLimits { failures: Some(1), init_failures: Some(1) };
-                let mut last = Machine { failure_limits: one_failure, ..machine.clone() };
-                last.fail(S(1), UNAVAILABLE, MIDDLE);
-                note(&machine, "fail", &last);
-            } else if machine.phase != Phase::Parked {
-                if let Phase::Waiting { .. } = machine.phase {
-                    note(&machine, "park", &step(&|m| m.park()));
-                }
-                let start = step(&|m| {
-                    m.start(S(1_000));
-                });
-                note(&machine, "start", &start);
-            }
-        }
-        let drawing = include_str!("../../testdata/phase.dot");
-        let drawn = drawing.lines().map(str::trim).filter(|line| line.contains("->")).map(str::to_owned);
-        assert_eq!(made, drawn.collect());
-    }
-
-    #[test]
-    fn triggers_coalesce_into_one_pending_attempt() {
-        let mut machine = Machine::new(timing(), NO_LIMITS, S(0), None);
-        assert!(!machine.trigger(Trigger::Signal), "the start-up trigger is pending");
-        assert_eq!(machine.start(S(0)), Trigger::StartUp);
-        assert!(machine.trigger(Trigger::Webhook));
-        for _ in 0..1_000 {
-            assert!(!machine.trigger(Trigger::Signal));
-        }
-        machine.unchanged(S(1), MIDDLE);
-        assert!(machine.due().unwrap() <= S(1), "a trigger during the attempt: one more follows");
-        assert_eq!(machine.start(S(1)), Trigger::Webhook);
-        machine.unchanged(S(2), MIDDLE);
-        assert_eq!(machine.due(), Some(S(12)));
-        assert_eq!(machine.start(S(12)), Trigger::Timer);
-    }
-
-    #[test]
-    fn the_backoff_grows_with_each_failure_and_a_success_resets_it() {
-        let mut machine = Machine::new(timing(), NO_LIMITS, S(0), None);
-        let fail = |machine: &mut Machine| {
-            let now = machine.due().unwrap();
-            machine.start(now);
-            machine.fail(now, UNAVAILABLE, MIDDLE);
-            (machine.due().unwrap() - now).as_secs()
-        };
-        let before: Vec<u64> = (0..6).map(|_| fail(&mut machine)).collect();
-        assert_eq!(before, [2, 4, 8, 16, 20, 20], "before the first success");
-        machine.start(machine.due().unwrap());
-        machine.unchanged(S(100), MIDDLE);
-        assert_eq!(machine.failures(), 0);
-        let after: Vec<u64> = (0..6).map(|_| fail(&mut machine)).collect();
-        assert_eq!(after, [10, 20, 40, 80, 100, 100]);
-    }
-
-    #[test]
-    fn retry_after_is_respected_up_to_a_ceiling() {
-        let wait = |seconds| {
-            let mut machine = Machine::new(timing(), NO_LIMITS, S(0), None);
-            machine.start(S(0));
-            machine.fail(S(0), Failure::Unavailable { retry_after: Some(S(seconds)) }, MIDDLE);
-            machine.trigger(Trigger::Webhook);
-            machine.due().unwrap()
-        };
-        assert_eq!(wait(60), S(60), "a trigger does not shorten it");
-        assert_eq!(wait(15 * 60), S(15 * 60));
-        assert_eq!(wait(1_000_000), RETRY_AFTER_CEILING);
-        assert_eq!(wait(0), MIN_RETRY_DELAY);
-    }
-
-    #[test]
-    fn a_trigger_shortens_a_backoff_but_not_below_the_minimum() {
-        let mut machine = Machine::new(timing(), NO_LIMITS, S(0), None);
-        machine.start(S(0));
-        machine.unchanged(S(0), MIDDLE);
-        machine.start(S(10));
-        machine.fail(S(10), UNAVAILABLE, MIDDLE);
-        assert_eq!(machine.due(), Some(S(20)));
-        machine.trigger(Trigger::Signal);
-        assert_eq!(machine.due(), Some(S(11)));
-    }
-
-    #[test]
-    fn a_refused_revision_is_retried_after_the_usual_period() {
-        let mut machine = Machine::new(timing(), NO_LIMITS, S(0), None);
-        machine.start(S(0));
-        machine.unchanged(S(0), MIDDLE);
-        for round in 1..20 {
-            let now = machine.due().unwrap();
-            machine.start(now);
-            machine.fail(now, Failure::Refused, MIDDLE);
-            assert_eq!(machine.due(), Some(now + S(10)));
-            assert_eq!(machine.failures(), round);
-        }
-    }
-
-    #[test]
-    fn a_new_revision_is_held_until_the_minimum_interval_is_over() {
-        let mut machine = Machine::new(timing(), NO_LIMITS, S(0), None);
-        machine.start(S(0));
-        assert_eq!(machine.held_until(S(0)), None, "nothing was published yet");
-        machine.publish(S(1), MIDDLE);
-        machine.trigger(Trigger::Webhook);
-        machine.start(S(2));
-        assert_eq!(machine.held_until(S(2)), Some(S(6)));
-        machine.hold_revision(S(6));
-        machine.trigger(Trigger::Webhook);
-        assert_eq!(machine.due(), Some(S(6)), "a trigger does not shorten it");
-        assert_eq!(machine.start(S(6)), Trigger::Webhook);
-        assert_eq!(machine.held_until(S(6)), None);
-    }
-
-    #[test]
-    fn the_failure_limit_before_the_first_success_is_init_failures() {
-        let failure_limits = FailureLimits { failures: Some(3), init_failures: Some(2) };
-        let mut machine = Machine::new(timing(), failure_limits, S(0), None);
-        let end = |machine: &mut Machine, success: bool| {
-            let now = machine.due().unwrap();
-            machine.start(now);
-            if success {
-                machine.unchanged(now, MIDDLE);
-            } else {
-                machine.fail(now, UNAVAILABLE, MIDDLE);
-            }
-            machine.phase() == Phase::GivenUp
-        };
-        let mut fresh = machine.clone();
-        assert!(!end(&mut fresh, false));
-        assert!(end(&mut fresh, false), "the second before the first success");
-        for success in [true, false, false, true, false, false] {
-            assert!(!end(&mut machine, success));
-        }
-        assert!(end(&mut machine, false), "the third in a row");
-    }
-
-    #[test]
-    fn no_trigger_asks_for_an_attempt_once_none_may_follow() {
-        let parked = one_per_phase().pop().unwrap();
-        let mut draining = parked.clone();
-        draining.drain();
-        let one_failure = FailureLimits { failures: None, init_failures: Some(1) };
-        let mut given_up = Machine::new(timing(), one_failure, S(0), None);
-        given_up.start(S(0));
-        given_up.fail(S(0), UNAVAILABLE, MIDDLE);
-        for mut machine in [parked, draining, given_up] {
-            assert!(!machine.trigger(Trigger::Webhook), "{}", name(machine.phase));
-            assert_eq!(machine.due(), None);
-        }
-    }
-
-    #[test]
-    fn the_period_is_known_in_every_phase() {
-        assert!(one_per_phase().iter().all(|machine| machine.period() == S(10)));
-    }
-
-    #[cfg(debug_assertions)]
-    #[test]
-    #[should_panic = "no attempt runs"]
-    fn an_attempt_does_not_end_twice() {
-        let mut machine = Machine::new(timing(), NO_LIMITS, S(0), None);
-        machine.start(S(0));
-        machine.unchanged(S(1), MIDDLE);
-        machine.unchanged(S(2), MIDDLE);
-    }
-}
+mod tests;

@@ -2,14 +2,13 @@
 //!
 //! An [`Upstream`] is what a root follows: one repository, or a `set` of sources.
 //!
-//! A [`Source`] is the input of a delivery. It says which revision its ref names *now*, the desired state of that
-//! revision, and how two revisions are related. [`Remote`] asks an upstream that it owns. [`Published`] asks the sync
-//! of a root, so that only that talks to the remote and no revision is delivered before it is published. [`TreeSource`]
-//! is a local directory.
+//! A [`DeliveryInput`] says which revision its ref names *now*, the desired state of that revision, and how two
+//! revisions are related. [`Remote`] asks an upstream that it owns. [`Published`] asks the sync of a root, so that only
+//! that talks to the remote and no revision is delivered before it is published. [`TreeInput`] is a local directory.
 //!
 //! Files: `file` the list of sources; `set` their repositories and the composed revision; `poll` one poll of a
 //! repository; `requests` which sources were requested before their time; `remote` the thread that owns the mirrors of
-//! a delivery without a root; `attempts` answers from a root's attempts, and `published` the source made of them;
+//! a delivery without a root; `attempts` answers from a root's attempts, and `published` the input made of them;
 //! `plans` the desired state of revisions; `relations` a cache of the relations of revisions.
 
 mod attempts;
@@ -67,7 +66,7 @@ pub struct Recorded {
 }
 
 /// The input of a delivery.
-pub trait Source: Send + Sync + 'static {
+pub trait DeliveryInput: Send + Sync + 'static {
     /// Returns the revision that the ref names, as asked of the remote after this call. It is answered from memory only
     /// if it cannot change (a commit id, a directory).
     fn resolve(&self) -> impl Future<Output = Result<Named, SourceError>> + Send;
@@ -160,16 +159,16 @@ impl SourceError {
 
 /// The desired state of a local directory, under the revision that the command line names.
 #[derive(Debug)]
-pub struct TreeSource(Arc<Desired>);
+pub struct TreeInput(Arc<Desired>);
 
-impl TreeSource {
+impl TreeInput {
     /// Wraps the directory's desired state.
     pub fn new(desired: Desired) -> Self {
         Self(Arc::new(desired))
     }
 }
 
-impl Source for TreeSource {
+impl DeliveryInput for TreeInput {
     async fn resolve(&self) -> Result<Named, SourceError> {
         Ok(self.0.revision.into())
     }

@@ -31,7 +31,7 @@ pub(super) struct PollRequest {
     /// By ref, an object that was refused before: fetching it again would have the same result.
     pub(super) refused: BTreeMap<String, (ObjectId, SourceError)>,
     /// Revisions that the mirror must keep.
-    pub(super) held: Vec<Revision>,
+    pub(super) kept_revisions: Vec<Revision>,
     /// The time limit. The time that the mirror waits for its turns does not count: other remotes use it up.
     pub(super) timeout: Duration,
 }
@@ -142,7 +142,7 @@ async fn ask(request: PollRequest) -> PollResult {
         let answer = match tip {
             Ok(tip) => match request.previous_answer(ref_name, tip.object) {
                 Some(answer) => answer,
-                None => match mirror.fetch(&tip, &request.held).await {
+                None => match mirror.fetch(&tip, &request.kept_revisions).await {
                     Ok(revision) => Answer::Named(tip.object, revision),
                     Err(error) => {
                         if connection_error.is_none() && error.is_connection_loss() {

@@ -1,4 +1,4 @@
-//! The revisions of a root as the source of deliveries. Only the root's sync talks to the remote.
+//! The revisions of a root as the input of deliveries. Only the root's sync talks to the remote.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use tokio::sync::Mutex;
 
 use super::plans::Plans;
 use super::relations::Relations;
-use super::{Named, Recorded, RevisionComparer, RevisionQuery, Source, SourceError};
+use super::{DeliveryInput, Named, Recorded, RevisionComparer, RevisionQuery, SourceError};
 use crate::configmap::apply::Desired;
 use crate::desired::Planner;
 use crate::mirror::Objects;
@@ -32,7 +32,7 @@ impl Published {
     }
 }
 
-impl Source for Published {
+impl DeliveryInput for Published {
     async fn resolve(&self) -> Result<Named, SourceError> {
         self.newest.resolve().await
     }

@@ -8,7 +8,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::plans::Plans;
 use super::relations::Relations;
-use super::{Named, Recorded, SetError, Source, SourceError, Upstream};
+use super::{DeliveryInput, Named, Recorded, SetError, SourceError, Upstream};
 use crate::configmap::apply::Desired;
 use crate::desired::Planner;
 use crate::human;
@@ -99,7 +99,7 @@ fn lock(state: &Mutex<PollState>) -> MutexGuard<'_, PollState> {
 }
 
 /// The number of revisions that the mirror keeps.
-const HELD: usize = 3;
+const KEPT_REVISIONS: usize = 3;
 
 /// The state of the thread.
 struct Owner {
@@ -109,12 +109,18 @@ struct Owner {
     /// True if the remote answered in the last poll what its ref names.
     is_resolved: bool,
     /// The revisions that the mirror keeps, newest first.
-    held: Vec<Revision>,
+    kept_revisions: Vec<Revision>,
 }
 
 impl Owner {
     fn new(upstream: Upstream, state: Arc<Mutex<PollState>>) -> Self {
-        Self { upstream, state, relations: Relations::default(), is_resolved: false, held: Vec::new() }
+        Self {
+            upstream,
+            state,
+            relations: Relations::default(),
+            is_resolved: false,
+            kept_revisions: Vec::new(),
+        }
     }
 
     async fn serve(mut self, mut requests: mpsc::UnboundedReceiver<Request>) {
@@ -147,7 +153,8 @@ impl Owner {
 
     /// Records the end of a poll. A revision that cannot be planned was an answer, too.
     fn record(&mut self, answer: &Result<Named, SetError>) {
-        let serves = answer.as_ref().map(|named| named.revision).ok().or(self.held.first().copied());
+        let serves =
+            answer.as_ref().map(|named| named.revision).ok().or(self.kept_revisions.first().copied());
         let sources = self.upstream.source_statuses(serves, answer.is_err());
         let is_answered = self.is_resolved && !answer.as_ref().is_err_and(SetError::is_connection_failure);
         let mut state = lock(&self.state);
@@ -159,23 +166,23 @@ impl Owner {
 
     /// Asks what the ref names, and fetches it unless the mirror holds it.
     async fn tip(&mut self) -> Result<Named, SetError> {
-        let tip = self.upstream.resolve(self.held.first().copied(), &self.held).await;
+        let tip = self.upstream.resolve(self.kept_revisions.first().copied(), &self.kept_revisions).await;
         self.is_resolved = tip.as_ref().map_or_else(SetError::is_no_such_ref, |_| true);
         let tip = tip?;
         let revision = self.upstream.fetch(&tip, &[], &Selection::default()).await?;
         Ok(Named { revision, sources: self.upstream.placement() })
     }
 
-    /// After a new revision, collects the mirror's garbage. The last [`HELD`] revisions are kept, as clusters may still
-    /// have the earlier ones.
+    /// After a new revision, collects the mirror's garbage. The last [`KEPT_REVISIONS`] revisions are kept, as clusters
+    /// may still have the earlier ones.
     fn housekeep(&mut self, newest: Revision) {
-        if self.held.first() == Some(&newest) {
+        if self.kept_revisions.first() == Some(&newest) {
             return;
         }
-        self.held.retain(|held| *held != newest);
-        self.held.insert(0, newest);
-        self.held.truncate(HELD);
-        if let Err(error) = self.upstream.housekeep(&self.held) {
+        self.kept_revisions.retain(|revision| *revision != newest);
+        self.kept_revisions.insert(0, newest);
+        self.kept_revisions.truncate(KEPT_REVISIONS);
+        if let Err(error) = self.upstream.housekeep(&self.kept_revisions) {
             tracing::warn!(error = human::one_line(&error), "the mirror cannot be made smaller");
         }
     }
@@ -187,7 +194,7 @@ impl Owner {
     }
 }
 
-impl Source for Remote {
+impl DeliveryInput for Remote {
     async fn resolve(&self) -> Result<Named, SourceError> {
         self.put(Request::Tip).await
     }

@@ -199,8 +199,8 @@ impl SourceSet {
     }
 
     /// Reads the file, polls the repositories, and chooses the set to be published. `current` is the published set; the
-    /// mirrors keep the revisions in `held`. The tip's object id is a digest of the chosen set.
-    pub async fn resolve(&mut self, current: Option<Revision>, held: &[Revision]) -> Result<Tip, SetError> {
+    /// mirrors keep the revisions in `kept`. The tip's object id is a digest of the chosen set.
+    pub async fn resolve(&mut self, current: Option<Revision>, kept: &[Revision]) -> Result<Tip, SetError> {
         let start = Instant::now();
         let file = self.options.file.clone();
         let own = file.clone();
@@ -227,7 +227,7 @@ impl SourceSet {
         let not_awaited = if is_outage { BTreeSet::new() } else { self.not_awaited() };
         let waiting = self.answer_sender.begin_waiting();
         let requested = self.answer_sender.requests.take();
-        self.start_polls(&requested, held, is_outage);
+        self.start_polls(&requested, kept, is_outage);
         self.wait_for_answers(&not_awaited, is_outage, start).await;
         drop(waiting);
         self.accept_answers();
@@ -318,12 +318,12 @@ impl SourceSet {
     /// Starts polls of the repositories that are neither being polled nor paused: of all, or of those that are
     /// requested or due. In an outage of all repositories the attempts themselves back off, so only the pauses that
     /// servers ask for count.
-    fn start_polls(&mut self, requested: &Requested, held: &[Revision], is_outage: bool) {
+    fn start_polls(&mut self, requested: &Requested, kept: &[Revision], is_outage: bool) {
         self.mark_requested(requested);
         // A delivery needs the answers of all sources.
         let polls_all = !matches!(requested, Requested::Sources(_)) || self.delivery_waits();
         let objects = self.composer.objects();
-        let held: Vec<Part> = held.iter().flat_map(|revision| objects.parts(*revision)).collect();
+        let kept_parts: Vec<Part> = kept.iter().flat_map(|revision| objects.parts(*revision)).collect();
         let now = Instant::now();
         self.polled_at = Some(now);
         let may_pause = !self.options.root || !self.options.one_time;
@@ -341,14 +341,15 @@ impl SourceSet {
             if refs.is_empty() || !is_wanted {
                 continue; // without refs, its last source was removed from the file while it was being polled
             }
-            let held = held.iter().filter(|part| part.mirror == *name).map(|part| part.revision);
+            let kept_revisions =
+                kept_parts.iter().filter(|part| part.mirror == *name).map(|part| part.revision);
             let request = PollRequest {
                 mirror: Arc::clone(&repository.mirror),
                 turn_wait: repository.turn_wait.clone(),
                 refs,
                 known: repository.known.clone(),
                 refused: repository.refused.clone(),
-                held: held.collect(),
+                kept_revisions: kept_revisions.collect(),
                 // Shorter than the attempt, which then still has time to publish without this repository.
                 timeout: self.options.timeout.mul_f64(0.9),
             };

@@ -35,11 +35,11 @@ impl Upstream {
     }
 
     /// Asks the remotes what their refs name. `current` is the published revision; the mirrors keep the revisions in
-    /// `held`.
-    pub async fn resolve(&mut self, current: Option<Revision>, held: &[Revision]) -> Result<Tip, SetError> {
+    /// `kept`.
+    pub async fn resolve(&mut self, current: Option<Revision>, kept: &[Revision]) -> Result<Tip, SetError> {
         match self {
             Self::Repository(mirror) => Ok(mirror.resolve().await?),
-            Self::Set(set) => set.resolve(current, held).await,
+            Self::Set(set) => set.resolve(current, kept).await,
         }
     }
 
@@ -48,12 +48,12 @@ impl Upstream {
     pub async fn fetch(
         &mut self,
         tip: &Tip,
-        held: &[Revision],
+        kept: &[Revision],
         wanted: &Selection,
     ) -> Result<Revision, SetError> {
         match self {
             Self::Repository(mirror) => {
-                let revision = mirror.fetch(tip, held).await?;
+                let revision = mirror.fetch(tip, kept).await?;
                 mirror.fill(revision, wanted).await?;
                 Ok(revision)
             }
@@ -63,9 +63,9 @@ impl Upstream {
 
     /// Returns the bytes of the packs that [`Self::fetch`] would receive. `None` for a set: it is not known which
     /// repository the fetch is from.
-    pub async fn pack_bytes(&mut self, tip: &Tip, held: &[Revision]) -> Result<Option<u64>, mirror::Error> {
+    pub async fn pack_bytes(&mut self, tip: &Tip, kept: &[Revision]) -> Result<Option<u64>, mirror::Error> {
         match self {
-            Self::Repository(mirror) => mirror.pack_bytes(tip, held).await.map(Some),
+            Self::Repository(mirror) => mirror.pack_bytes(tip, kept).await.map(Some),
             Self::Set(_) => Ok(None),
         }
     }
@@ -159,10 +159,10 @@ impl Upstream {
     }
 
     /// See [`Mirror::housekeep`].
-    pub fn housekeep(&mut self, held: &[Revision]) -> Result<(), mirror::Error> {
+    pub fn housekeep(&mut self, kept: &[Revision]) -> Result<(), mirror::Error> {
         match self {
-            Self::Repository(mirror) => mirror.housekeep(held),
-            Self::Set(set) => set.housekeep(held),
+            Self::Repository(mirror) => mirror.housekeep(kept),
+            Self::Set(set) => set.housekeep(kept),
         }
     }
 

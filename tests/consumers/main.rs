@@ -32,7 +32,7 @@ use treeswap::payload::{BlobError, BlobReader, BlobSource, Builder, DirIndex, Ru
 use treeswap::pin::{self, Pin};
 use treeswap::retention;
 use treeswap::revision::{ObjectId, Revision};
-use treeswap::store::{Durability, Options, Spare, Store, Style};
+use treeswap::store::{Durability, Layout, Options, Spare, Store};
 
 /// A user that owns nothing here.
 const STRANGER: &str = "65533";
@@ -56,8 +56,8 @@ impl Writer {
         };
         let options = Options {
             root: dir.path().join("root"),
-            style: Style::Kubelet,
-            own: std::collections::BTreeSet::new(),
+            layout: Layout::Kubelet,
+            operator_names: std::collections::BTreeSet::new(),
             durability: Durability::None,
             spare: Spare::Off,
             group_write: false,

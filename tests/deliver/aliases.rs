@@ -36,7 +36,8 @@ impl Stage {
     fn new() -> Self {
         let namespaces = [(); 2].map(|()| Kubernetes::shared().namespace("aliases"));
         let owner = Owner::new(&format!("of-{}", namespaces[0])).unwrap();
-        let options = Options { prune: true, floor: PruneLimit { percent: 100 }, ..Options::new(owner) };
+        let options =
+            Options { prune: true, prune_limit: PruneLimit { percent: 100 }, ..Options::new(owner) };
         Self { namespaces, options }
     }
 
@@ -51,11 +52,11 @@ impl Stage {
         Arc::new(revisions.iter().map(plan).collect::<BTreeMap<_, _>>())
     }
 
-    fn deliver(&self, source: Script, names: &'static [&'static str]) -> Report {
+    fn deliver(&self, input: Script, names: &'static [&'static str]) -> Report {
         let clusters = load(&[("test", Kubernetes::shared().access("admin"))]);
         let names = Names(clusters.get("default").unwrap().clone(), names);
         let cancel = CancellationToken::new();
-        runtime().block_on(deliver(Arc::new(source), &names, &self.options, &cancel)).unwrap()
+        runtime().block_on(deliver(Arc::new(input), &names, &self.options, &cancel)).unwrap()
     }
 
     /// What the map of each namespace holds; nothing if there is none.
@@ -126,9 +127,9 @@ fn two_contexts_of_one_server_prune_nothing_from_each_other_in_a_namespace_that_
     let plans: Arc<Plans> = Arc::new(plans.into_iter().collect());
     let admin = || Kubernetes::shared().access("admin");
     let deliver = |number, clusters: &treeswap::cluster::Clusters| {
-        let source = Arc::new(Script::at(&plans, revision(number)));
+        let input = Arc::new(Script::at(&plans, revision(number)));
         let cancel = CancellationToken::new();
-        runtime().block_on(deliver(source, clusters, &stage.options, &cancel)).unwrap()
+        runtime().block_on(deliver(input, clusters, &stage.options, &cancel)).unwrap()
     };
     let both = load(&[("one", admin()), ("two", admin())]);
     assert!(deliver(1, &both).is_success());
@@ -149,7 +150,7 @@ fn two_contexts_of_one_server_prune_nothing_from_each_other_in_a_namespace_that_
 }
 
 #[test]
-fn a_forgotten_namespace_of_which_the_remote_does_not_say_whether_it_is_its_own_is_left_until_it_does() {
+fn an_orphaned_namespace_of_which_the_remote_does_not_say_whether_it_is_its_own_is_left_until_it_does() {
     let stage = Stage::new();
     let [a, b] = &stage.namespaces;
     let plans = stage.plans(&[(1, json!({ "one": [a, b] })), (2, json!({ "one": [b] }))]);

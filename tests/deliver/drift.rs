@@ -135,7 +135,7 @@ fn what_nothing_feeds_any_more_is_left_emptied_or_pruned_and_never_too_much_at_o
     let fewer = "config_updater:\n  maps:\n    a/*: {name: a}\n    b/*: {name: b}\n";
     let all = plans(rules, &namespace, &[(1, &[("a/1", "1"), ("b/1", "1"), ("c/1", "1")]), (2, &[])]);
     let less = plans(fewer, &namespace, &[(3, &[("a/1", "1"), ("b/1", "1")])]);
-    let cautious = Options { floor: treeswap::configmap::apply::PruneLimit::default(), ..options() };
+    let cautious = Options { prune_limit: treeswap::configmap::apply::PruneLimit::default(), ..options() };
     let deliver = |plans, number, options: &Options| {
         run(Script::at(plans, revision(number)), &writer(), options).unwrap()
     };

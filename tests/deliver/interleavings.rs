@@ -145,7 +145,7 @@ impl Applier {
                 Ok(named.lock().unwrap().clone())
             })
         };
-        let source = Arc::new(Script {
+        let input = Arc::new(Script {
             answer: Box::new(answer),
             asked: AtomicUsize::new(0),
             plans: Arc::clone(&stage.plans),
@@ -155,7 +155,7 @@ impl Applier {
         let ends = Arc::clone(&gate);
         let task = tokio::spawn(async move {
             let cluster = Everywhere(clusters.get("default").unwrap().clone());
-            let report = deliver(source, &cluster, &options(), &CancellationToken::new()).await.unwrap();
+            let report = deliver(input, &cluster, &options(), &CancellationToken::new()).await.unwrap();
             let _ = ends.arrived.send(Event::Ended);
             report
         });

@@ -50,7 +50,7 @@ fn what_is_denied_is_tried_again_and_done_once_the_right_is_granted() {
     let narrow = load(&[("test", kubernetes.access("narrow"))]);
     let cluster = Everywhere(narrow.get("default").unwrap().clone());
     let plans = plans(RULES, &namespace, &FILES);
-    let source = Arc::new(Script::at(&plans, revision(1)));
+    let input = Arc::new(Script::at(&plans, revision(1)));
     let hour = Duration::from_secs(3_600);
     let loop_timing = LoopTiming {
         period: Some(hour), // nobody asks for it
@@ -79,7 +79,7 @@ fn what_is_denied_is_tried_again_and_done_once_the_right_is_granted() {
         runtime().block_on(async {
             let end = tokio::time::timeout(
                 Duration::from_secs(120),
-                follow(source, &cluster, &options, &loop_timing, &mut asked, &ending, tell),
+                follow(input, &cluster, &options, &loop_timing, &mut asked, &ending, tell),
             );
             assert!(end.await.is_ok(), "the right was granted, and nobody noticed");
         });

@@ -70,7 +70,7 @@ fn act(story: Story, step: Value) -> std::pin::Pin<Box<dyn Future<Output = ()> +
             Ok(before.into())
         })
     };
-    let source = Script {
+    let input = Script {
         answer: Box::new(answer),
         asked: AtomicUsize::new(0),
         plans: Arc::clone(&story.plans),
@@ -79,7 +79,7 @@ fn act(story: Story, step: Value) -> std::pin::Pin<Box<dyn Future<Output = ()> +
     Box::pin(async move {
         let everywhere = Everywhere(story.cluster.clone());
         let report =
-            deliver(Arc::new(source), &everywhere, &story.options, &CancellationToken::new()).await.unwrap();
+            deliver(Arc::new(input), &everywhere, &story.options, &CancellationToken::new()).await.unwrap();
         assert!(report.is_success(), "{report:#?}");
     })
 }

@@ -106,10 +106,10 @@ fn what_replaces_an_object_that_was_deleted_by_hand_is_pruned_though_a_crash_lef
     stage.proxy.next("POST", "/configmaps", Fault::HoldAfter);
     runtime().block_on(async {
         let clusters = load(&[("test", stage.proxy.access("writer"))]);
-        let source = Arc::new(Script::at(&stage.plans, revision(1)));
+        let input = Arc::new(Script::at(&stage.plans, revision(1)));
         let killed = tokio::spawn(async move {
             let cluster = Everywhere(clusters.get("default").unwrap().clone());
-            deliver(source, &cluster, &hasty(), &CancellationToken::new()).await.unwrap()
+            deliver(input, &cluster, &hasty(), &CancellationToken::new()).await.unwrap()
         });
         stage.proxy.held().await;
         killed.abort();

@@ -30,8 +30,8 @@ impl Delivered {
         Self { namespace, plans }
     }
 
-    fn run(&self, source: Script, options: &Options) -> Result<treeswap::deliver::Report, SourceError> {
-        run(source, &load(&[("test", Kubernetes::shared().access("writer"))]), options)
+    fn run(&self, input: Script, options: &Options) -> Result<treeswap::deliver::Report, SourceError> {
+        run(input, &load(&[("test", Kubernetes::shared().access("writer"))]), options)
     }
 
     /// Writes revision 3, and ends before that is in the inventory.

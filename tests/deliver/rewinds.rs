@@ -49,9 +49,9 @@ impl Stage {
         );
         mirrored.indexer = binary();
         let planner = planner(RULES, &self.namespace);
-        let source = Arc::new(Remote::new(Upstream::open(mirrored, None).unwrap(), planner).unwrap());
+        let input = Arc::new(Remote::new(Upstream::open(mirrored, None).unwrap(), planner).unwrap());
         let cluster = Everywhere(self.clusters.get("default").unwrap().clone());
-        runtime().block_on(deliver(source, &cluster, options, &CancellationToken::new())).unwrap()
+        runtime().block_on(deliver(input, &cluster, options, &CancellationToken::new())).unwrap()
     }
 
     fn content(&self) -> String {

@@ -16,7 +16,7 @@ use treeswap::configmap::{Contents, Dialect, Entry, FileRef, Policies, Tree};
 use treeswap::deliver::{Directory, Options, Relation, Report, Target, deliver};
 use treeswap::desired::{self, Listing, Planner, Rules};
 use treeswap::revision::{ObjectId, Revision};
-use treeswap::sources::{Named, Recorded, Source, SourceError};
+use treeswap::sources::{DeliveryInput, Named, Recorded, SourceError};
 
 use crate::kubernetes::{Kubernetes, kubeconfig};
 
@@ -63,7 +63,7 @@ impl Script {
     }
 }
 
-impl Source for Script {
+impl DeliveryInput for Script {
     async fn resolve(&self) -> Result<Named, SourceError> {
         (self.answer)(self.asked.fetch_add(1, Ordering::SeqCst)).await
     }
@@ -196,7 +196,7 @@ pub fn load(contexts: &[(&str, crate::kubernetes::Access)]) -> Clusters {
 pub fn options() -> Options {
     Options {
         adopt: Adopt::Prow,
-        floor: PruneLimit { percent: 100 },
+        prune_limit: PruneLimit { percent: 100 },
         lag: Duration::from_secs(120),
         ..Options::new(Owner::new("team").unwrap())
     }
@@ -207,9 +207,9 @@ pub fn runtime() -> tokio::runtime::Runtime {
 }
 
 /// A delivery to its end.
-pub fn run(source: Script, clusters: &Clusters, options: &Options) -> Result<Report, SourceError> {
+pub fn run(input: Script, clusters: &Clusters, options: &Options) -> Result<Report, SourceError> {
     let cluster = Everywhere(clusters.get("default").unwrap().clone());
-    runtime().block_on(deliver(Arc::new(source), &cluster, options, &CancellationToken::new()))
+    runtime().block_on(deliver(Arc::new(input), &cluster, options, &CancellationToken::new()))
 }
 
 /// The one target of a report.

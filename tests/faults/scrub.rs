@@ -12,7 +12,7 @@ use treeswap::phase::Status;
 use treeswap::phase::machine::{FailureLimits, Timing};
 use treeswap::retry::Backoff;
 use treeswap::sources::Upstream;
-use treeswap::store::{self, Durability, Spare, Store, Style};
+use treeswap::store::{self, Durability, Layout, Spare, Store};
 use treeswap::sync::{End, Options, Sync};
 use treeswap::telemetry::metrics::Metrics;
 use treeswap::{retention, sync};
@@ -54,8 +54,8 @@ fn open(root: &Path, spare: Spare) -> Store {
     let retention = retention::Options { grace: S(30), max_pin: S(600), max_generations: 5, max_bytes: None };
     let options = store::Options {
         root: root.to_owned(),
-        style: Style::Kubelet,
-        own: Default::default(),
+        layout: Layout::Kubelet,
+        operator_names: Default::default(),
         durability: Durability::None,
         spare,
         group_write: false,

@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use treeswap::generation::Name;
 use treeswap::payload::{BlobError, BlobReader, BlobSource, Builder, DeltaBuilder, DirIndex, Payload, Rules};
 use treeswap::revision::{ObjectId, Revision};
-use treeswap::store::{Durability, Options, Spare, Staged, Store, Style};
+use treeswap::store::{Durability, Layout, Options, Spare, Staged, Store};
 use treeswap::{clock, retention};
 
 use super::{Outcome, cases, files};
@@ -225,8 +225,8 @@ impl Stage {
         let root = dir.path().join("root");
         let options = Options {
             root: root.clone(),
-            style: Style::Kubelet,
-            own: std::collections::BTreeSet::new(),
+            layout: Layout::Kubelet,
+            operator_names: std::collections::BTreeSet::new(),
             durability: Durability::Syncfs,
             spare: if linked { Spare::Link } else { Spare::Off },
             group_write: false,

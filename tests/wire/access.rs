@@ -61,7 +61,7 @@ async fn a_password_file_is_read_anew_at_every_attempt() {
     std::fs::write(&file, "old\n").unwrap();
     let mut client = with(&backend.url("remote"), |options| {
         options.credentials =
-            vec![Credential { url: None, username: None, password: Source::File(file.clone()) }];
+            vec![Credential { url: None, username: None, password: SecretFrom::File(file.clone()) }];
     });
     assert!(matches!(tip(&mut client, "main").await, Err(Error::Auth { .. })));
     std::fs::write(&file, "t0ken\n").unwrap();

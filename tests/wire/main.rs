@@ -25,7 +25,7 @@ use treeswap::mirror::Tip;
 use treeswap::mirror::wire::ssh::KnownHosts;
 use treeswap::mirror::wire::{Client, Credential, Deepen, Error, Options, PackResponse, Program, Request};
 use treeswap::revision::{ObjectId, Ref};
-use treeswap::secret::{Secret, Source};
+use treeswap::secret::{Secret, SecretFrom};
 
 fn named(name: &str) -> Ref {
     name.parse().unwrap()
@@ -46,7 +46,7 @@ fn with(url: &str, change: impl FnOnce(&mut Options)) -> Client {
 }
 
 fn password(user: &str, password: &str) -> Credential {
-    Credential { url: None, username: Some(user.into()), password: Source::Value(Secret::new(password)) }
+    Credential { url: None, username: Some(user.into()), password: SecretFrom::Value(Secret::new(password)) }
 }
 
 /// Never a git program: whatever works, works in place.

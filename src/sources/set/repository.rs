@@ -173,7 +173,7 @@ impl Repository {
     }
 
     /// The revisions that the mirror must keep: those in `parts`, which are published, and those that the refs name.
-    pub(super) fn held(&self, name: &str, parts: &[Part]) -> Vec<Revision> {
+    pub(super) fn kept_revisions(&self, name: &str, parts: &[Part]) -> Vec<Revision> {
         let named = self.known.values().map(|(_, revision)| *revision);
         let published = parts.iter().filter(|part| part.mirror == name).map(|part| part.revision);
         let mut seen = BTreeSet::new();

@@ -33,15 +33,15 @@ impl SourceSet {
         found.filter(|dir| !dir.as_ref().is_ok_and(|dir| dir == composed)).collect()
     }
 
-    /// Collects garbage in the mirrors, and removes those that neither the file nor a held revision needs. Blocking. A
+    /// Collects garbage in the mirrors, and removes those that neither the file nor a kept revision needs. Blocking. A
     /// mirror that is being polled is skipped.
-    pub fn housekeep(&mut self, held: &[Revision]) -> Result<(), mirror::Error> {
+    pub fn housekeep(&mut self, kept: &[Revision]) -> Result<(), mirror::Error> {
         let objects = self.composer.objects();
-        let parts: Vec<Part> = held.iter().flat_map(|revision| objects.parts(*revision)).collect();
-        let mut result = self.composer.collect_garbage(held);
+        let parts: Vec<Part> = kept.iter().flat_map(|revision| objects.parts(*revision)).collect();
+        let mut result = self.composer.collect_garbage(kept);
         for (name, repository) in &self.repositories {
             if let Some(mut mirror) = repository.idle() {
-                result = result.and(mirror.housekeep(&repository.held(name, &parts)));
+                result = result.and(mirror.housekeep(&repository.kept_revisions(name, &parts)));
             }
         }
         let needed: BTreeSet<&str> = parts.iter().map(|part| part.mirror.as_str()).collect();
@@ -68,7 +68,7 @@ impl SourceSet {
         let mut freed = Ok(false);
         for (name, repository) in &self.repositories {
             if let Some(mut mirror) = repository.idle() {
-                let more = mirror.make_room(&repository.held(name, &parts));
+                let more = mirror.make_room(&repository.kept_revisions(name, &parts));
                 freed = freed.and_then(|freed| more.map(|more| freed || more));
             }
         }
