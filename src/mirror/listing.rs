@@ -65,6 +65,9 @@ impl Objects {
 /// published must be listed whatever that is.
 const DEPTH_MAX: u32 = 1_000;
 
+/// The most bytes that the listed paths take together: a small repository can have gigabytes of them by reusing trees.
+const LISTED_BYTES_MAX: usize = 128 << 20;
+
 struct Walk<'a> {
     reader: &'a ObjectReader<'a>,
     revision: Revision,
@@ -74,6 +77,8 @@ struct Walk<'a> {
     /// The most entries that are listed.
     entries_max: u64,
     path: Vec<u8>,
+    /// The bytes of the paths in `found`.
+    listed_bytes: usize,
     found: Vec<(Vec<u8>, ListedEntry)>,
 }
 
@@ -90,7 +95,8 @@ fn list(
     let budget = Budget::new(revision, at.tree, entries_max, true, cancel);
     let path = Vec::new();
     let found = Vec::new();
-    let mut walk = Walk { reader, revision, modules, enter, budget, entries_max, path, found };
+    let mut walk =
+        Walk { reader, revision, modules, enter, budget, entries_max, path, listed_bytes: 0, found };
     walk.all(at.tree)?;
     Ok(walk.found)
 }
@@ -131,6 +137,10 @@ impl Walk<'_> {
         let listed = listed(self.reader, line).map_err(|error| Error::damaged(self.revision, error))?;
         if self.found.len() as u64 == self.entries_max {
             return Err(self.refused(Rule::Entries { limit: self.entries_max }));
+        }
+        self.listed_bytes += self.path.len();
+        if self.listed_bytes > LISTED_BYTES_MAX {
+            return Err(self.refused(Rule::Names { limit: LISTED_BYTES_MAX as u64 }));
         }
         self.found.push((self.path.clone(), listed));
         Ok(())

@@ -67,9 +67,7 @@ pub(super) trait Work {
     fn housekeep(&mut self, bounds: &Bounds) -> impl Future<Output = ()>;
     /// Begins to prepare the spare in the background, if it is missing. Called after a failure instead of
     /// [`Work::housekeep`], which may remove from the mirror what the next attempt would have to fetch again.
-    fn prepare_spare(&mut self, _bounds: &Bounds) -> impl Future<Output = ()> {
-        std::future::ready(())
-    }
+    fn prepare_spare(&mut self, bounds: &Bounds) -> impl Future<Output = ()>;
     /// Notifies the hooks of the current generation.
     fn notify_hooks(&self) {}
     /// Writes the status to the root, where `treeswap status` reads it.

@@ -72,6 +72,23 @@ fn a_thousand_levels_are_listed_and_compared_and_no_more() {
     assert!(above.is_empty(), "it is walked no deeper than it is entered");
 }
 
+#[test]
+fn listed_paths_are_bounded_together() {
+    let fixture = Fixture::new();
+    let objects = fixture.objects();
+    let long = fixture.tree(&[("100644", &[b'n'; 1 << 20], fixture.blob(b"x"))]);
+    let names: Vec<String> = (0..128).map(|number| format!("{number:03}")).collect();
+    let top = |count: usize| {
+        let dirs: Vec<_> = names[..count].iter().map(|name| ("40000", name.as_bytes(), long)).collect();
+        fixture.commit(fixture.tree(&dirs), &[])
+    };
+    assert_eq!(objects.list(top(127), &|_| true).unwrap().len(), 127);
+    match objects.list(top(128), &|_| true) {
+        Err(Error::Refused(refusal)) => assert_eq!(refusal.rule, Rule::Names { limit: 128 << 20 }),
+        other => panic!("{}", other.is_ok()),
+    }
+}
+
 /// What is unchanged is compared on the stack, no deeper than 256 levels.
 #[test]
 fn what_is_unchanged_many_levels_down_keeps_its_directory() {
