@@ -15,6 +15,7 @@ mod opening;
 mod root_and_rules;
 mod rules_only;
 mod signals;
+mod startup;
 mod startup_warnings;
 
 use std::io::Write;
@@ -30,27 +31,27 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use crate::config::{Line, Origin, Settings};
+use crate::generation::Name;
 use crate::hooks::{self, Hooks};
 use crate::mirror::wire::{Issuance, Issued};
 use crate::phase::{HookStatus, Status};
 use crate::sandbox::Sandbox;
-use crate::sources::{Requests, SetOptions, Upstream};
+use crate::sources::{SetOptions, Upstream};
 use crate::sync::{End, Sync, TriggerSender};
 use crate::telemetry::metrics::Metrics;
-use crate::{admin, deliver, detached_io, human, secret, shutdown, store, telemetry, user};
+use crate::{admin, deliver, detached_io, human, secret, store, telemetry, user};
 
 pub use error::Error;
 pub use memory::plan_limit as plan_memory_limit;
 pub use rules_only::Rules;
 pub use startup_warnings::startup_warnings;
 
-use delayed_trigger::{requesting, spread};
 use error::system;
 use memory::Content;
 use opening::Opening;
 use root_and_rules::RootDelivery;
 use rules_only::DeliveryReporter;
-use signals::Signals;
+use startup::Startup;
 
 /// How long an idle thread of tokio's blocking pool is kept. Longer than the default `--period` of ten seconds, so
 /// that a poll finds its thread instead of starting one.
@@ -170,58 +171,23 @@ fn add_user() {
 /// Publishes into a root until the process drains, or once; delivers to clusters beside it if there are rules.
 fn run(runtime: &Runtime, mut settings: Settings, rules: Option<Rules>) -> Result<(), Error> {
     let one_time = settings.sync.one_time;
-    let (draining, signals) = listen_for_signals(runtime, &settings)?;
-    // The address is bound before anything else is touched, so that a port in use is reported at once.
-    let listener = settings.admin.clone().map(|options| runtime.block_on(admin::Listener::bind(options)));
-    let listener = listener.transpose()?;
-    let metrics = Metrics::default();
-    metrics.sandbox(settings.mirror.sandbox.parts());
-    let (status, shown) = watch::channel(starting("the root is being opened".to_owned()));
     let trigger_sender = Arc::new(OnceLock::<TriggerSender>::new());
     // Webhooks and signals share one sender, so that a webhook and a signal at one moment trigger one attempt. Triggers
     // before the loop runs are dropped: it begins with an attempt anyway.
     let sender = Arc::clone(&trigger_sender);
     let ask = move |trigger| sender.get().into_iter().for_each(|sender| sender.request(trigger));
-    let ask = spread(runtime.handle(), settings.trigger_spread, &metrics, Arc::new(ask));
-    let requests = Requests::default();
-    let ask = requesting(&requests, ask);
-    if let Some(listener) = listener {
-        listener::start(runtime, listener, &settings, &metrics, &shown, &ask, &draining);
-    }
+    let startup = Startup::begin(runtime, &settings, Metrics::default(), "the root is being opened", ask)?;
     if settings.telemetry.is_watched() {
-        runtime.spawn(show_first_progress(shown.clone()));
+        runtime.spawn(show_first_progress(startup.shown.clone()));
     }
-    let opening = Opening { sync: &settings.sync, draining: &draining, status: &status, metrics: &metrics };
-    let ended = || if one_time { Err(Error::Interrupted) } else { Ok(()) };
-    let opened = opening.while_full(|| opening.root(settings.store.clone(), settings.lock_wait))?;
-    let Some((store, recovered)) = opened.flatten() else { return ended() };
-    recovered.done.iter().for_each(|line| info!("recovered: {line}"));
-    recovered.foreign.iter().for_each(|line| warn!("left alone: {line}"));
-    recovered.warnings.iter().for_each(|line| warn!("{line}"));
-    status.send_replace(starting("the mirror is being opened".to_owned()));
-    let counted = metrics.git_sync.clone();
-    settings.mirror.wire.issued = match settings.mirror.wire.issuance {
-        Some(Issuance::GitHubApp(_)) => Issued::to(move |well| counted.token(well)),
-        _ => Issued::to(move |well| counted.askpass(well)),
+    let Some((store, upstream)) = open(&mut settings, &startup, rules.is_some())? else {
+        return if one_time { Err(Error::Interrupted) } else { Ok(()) };
     };
-    let sources = settings.sources.take().map(|sources| SetOptions {
-        rules: rules.is_some(),
-        attempt_is_bounded: true,
-        ..sources
-    });
-    let open = || Ok(Upstream::open(settings.mirror.clone(), sources.clone())?);
-    let Some(mut upstream) = opening.while_full(open)? else { return ended() };
-    upstream.set_requests(requests);
+    let Startup { draining, signals, metrics, status, shown, ask, .. } = startup;
     let rules = rules
         .map(|rules| Rules { options: rules.options.with_remote(upstream.repository().as_deref()), ..rules });
-    metrics.expect_hooks(settings.hooks.kinds().map(hooks::Kind::label));
-    status.send_modify(|status| status.expect_hooks(settings.hooks.kinds().map(hooks::Kind::label)));
     let socket = store.socket();
-    let hooks = {
-        let _inside = runtime.enter();
-        let observer = observer(&metrics, &status);
-        Arc::new(Hooks::start(settings.hooks, &draining, &observer))
-    };
+    let hooks = start_hooks(runtime, settings.hooks, &draining, &metrics, &status);
     let pace = settings.sync.pace;
     let objects = upstream.objects();
     let ledger = rules.as_ref().map(|_| store.ledger()).transpose()?.map(ledger::LedgerKeeper::with_file);
@@ -229,8 +195,6 @@ fn run(runtime: &Runtime, mut settings: Settings, rules: Option<Rules>) -> Resul
     let delivery_metrics = metrics.clone();
     let sync =
         Sync::new(settings.sync.clone(), store, upstream, metrics, status).with_hooks(Arc::clone(&hooks));
-    let current =
-        |shown: &watch::Receiver<Status>| shown.borrow().current.as_ref().map(|one| one.name.clone());
     let published_before = current(&shown);
     let delivery = rules.map(|rules| {
         let ledger = ledger.unwrap_or_default();
@@ -251,40 +215,98 @@ fn run(runtime: &Runtime, mut settings: Settings, rules: Option<Rules>) -> Resul
             }
         };
         let end = run_both(sync.run(draining.clone()), delivery, ending).await;
-        if matches!(end, End::Done) {
-            let completed = hooks.completed().await;
-            info!(name: "once", target: telemetry::GIT_SYNC, status = i32::from(completed.is_err()), "ended");
-            completed?;
-            let failing = failing_sources(&shown);
-            if failing.is_empty() {
-                return Ok(());
-            }
-            return Err(if current(&shown) == published_before {
-                Error::Stale { sources: failing }
-            } else {
-                Error::Sources { sources: failing }
-            });
-        }
-        hooks.stop().await;
-        match end {
-            End::Done => Ok(()),
-            End::Drained if one_time => Err(Error::Interrupted),
-            End::Drained => {
-                info!("drained");
-                Ok(())
-            }
-            End::GaveUp(last) if one_time && last.is_of_every_source() && published_before.is_some() => {
-                Err(Error::Stale { sources: failing_sources(&shown) })
-            }
-            End::GaveUp(last) => {
-                let failures = shown.borrow().consecutive_failures;
-                Err(Error::GaveUp { failures, last })
-            }
-        }
+        end_hooks(&hooks, &end).await?;
+        result_of(end, one_time, &shown, published_before)
     });
     ended.cancel();
     runtime.block_on(or_panic(live)); // it removes its socket
     result
+}
+
+/// Opens the root, then the mirrors, and logs what was repaired in the root. `None` means that the process was asked to
+/// end.
+fn open(
+    settings: &mut Settings,
+    startup: &Startup,
+    has_rules: bool,
+) -> Result<Option<(store::Store, Upstream)>, Error> {
+    let Startup { draining, metrics, status, requests, .. } = startup;
+    let opening = Opening { sync: &settings.sync, draining, status, metrics };
+    let opened = opening.while_full(|| opening.root(settings.store.clone(), settings.lock_wait))?;
+    let Some((store, recovered)) = opened.flatten() else { return Ok(None) };
+    recovered.done.iter().for_each(|line| info!("recovered: {line}"));
+    recovered.foreign.iter().for_each(|line| warn!("left alone: {line}"));
+    recovered.warnings.iter().for_each(|line| warn!("{line}"));
+    status.send_replace(starting("the mirror is being opened".to_owned()));
+    let counted = metrics.git_sync.clone();
+    settings.mirror.wire.issued = match settings.mirror.wire.issuance {
+        Some(Issuance::GitHubApp(_)) => Issued::to(move |well| counted.token(well)),
+        _ => Issued::to(move |well| counted.askpass(well)),
+    };
+    let bounded = |sources: SetOptions| SetOptions { rules: has_rules, attempt_is_bounded: true, ..sources };
+    let sources = settings.sources.take().map(bounded);
+    let open = || Ok(Upstream::open(settings.mirror.clone(), sources.clone())?);
+    let Some(mut upstream) = opening.while_full(open)? else { return Ok(None) };
+    upstream.set_requests(requests.clone());
+    Ok(Some((store, upstream)))
+}
+
+/// Starts the hooks. Their runs are recorded in the metrics and the status, which list them from now on.
+fn start_hooks(
+    runtime: &Runtime,
+    options: hooks::Options,
+    draining: &CancellationToken,
+    metrics: &Metrics,
+    status: &watch::Sender<Status>,
+) -> Arc<Hooks> {
+    metrics.expect_hooks(options.kinds().map(hooks::Kind::label));
+    status.send_modify(|status| status.expect_hooks(options.kinds().map(hooks::Kind::label)));
+    let _inside = runtime.enter();
+    Arc::new(Hooks::start(options, draining, &observer(metrics, status)))
+}
+
+/// Ends the hooks after the sync. With `--one-time`, waits for them after a success, and returns the first failure.
+async fn end_hooks(hooks: &Hooks, end: &End) -> Result<(), hooks::Error> {
+    if !matches!(end, End::Done) {
+        hooks.stop().await;
+        return Ok(());
+    }
+    let completed = hooks.completed().await;
+    info!(name: "once", target: telemetry::GIT_SYNC, status = i32::from(completed.is_err()), "ended");
+    completed
+}
+
+/// The result of the process after the sync has ended. `published_before` was current when the process began.
+fn result_of(
+    end: End,
+    one_time: bool,
+    status: &watch::Receiver<Status>,
+    published_before: Option<Name>,
+) -> Result<(), Error> {
+    match end {
+        End::Done => {
+            let sources = failing_sources(status);
+            if sources.is_empty() {
+                Ok(())
+            } else if current(status) == published_before {
+                Err(Error::Stale { sources })
+            } else {
+                Err(Error::Sources { sources })
+            }
+        }
+        End::Drained if one_time => Err(Error::Interrupted),
+        End::Drained => {
+            info!("drained");
+            Ok(())
+        }
+        End::GaveUp(last) if one_time && last.is_of_every_source() && published_before.is_some() => {
+            Err(Error::Stale { sources: failing_sources(status) })
+        }
+        End::GaveUp(last) => {
+            let failures = status.borrow().consecutive_failures;
+            Err(Error::GaveUp { failures, last })
+        }
+    }
 }
 
 /// Runs the sync loop, and the deliveries beside it until `ending`, which the end of the sync cancels. A panic of either
@@ -310,21 +332,16 @@ async fn or_panic<T>(task: JoinHandle<T>) -> T {
     task.await.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
 }
 
+/// The name of the current generation.
+fn current(status: &watch::Receiver<Status>) -> Option<Name> {
+    status.borrow().current.as_ref().map(|one| one.name.clone())
+}
+
 /// The names of the sources that are not at the commit that their ref names.
 fn failing_sources(status: &watch::Receiver<Status>) -> Vec<String> {
     let status = status.borrow();
     let failing = status.sources.iter().filter(|source| source.error.is_some());
     failing.map(|source| source.name.clone()).collect()
-}
-
-/// Starts to listen for the signals that end the process, which cancel the token, and for those that trigger an
-/// attempt.
-fn listen_for_signals(runtime: &Runtime, settings: &Settings) -> Result<(CancellationToken, Signals), Error> {
-    let _inside = runtime.enter();
-    let signals = Signals::listen(settings.signal).map_err(system("listen for signals"))?;
-    let deadline_exit_code = u8::from(settings.sync.one_time);
-    let draining = shutdown::listen(deadline_exit_code).map_err(system("listen for signals"))?;
-    Ok((draining, signals))
 }
 
 /// Shows the progress of the first attempts on the terminal, until a generation is published or the loop ends.

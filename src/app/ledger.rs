@@ -22,8 +22,9 @@ pub(super) struct LedgerKeeper {
 }
 
 impl LedgerKeeper {
-    /// Loads the ledger from a file and keeps it there. A file that cannot be read is never written, so that its
-    /// content is not lost; the ledger is then in memory only.
+    /// Loads the ledger from a file and keeps it there. If the file cannot be read, it is never written, so that its
+    /// content is not lost: the ledger is in memory only, until a process that can read the file is started. It is not
+    /// read again before: the attempts of both would have to be merged then.
     pub(super) fn with_file(file: LedgerFile) -> Self {
         match file.read() {
             Ok((ledgers, damage)) => {
@@ -31,7 +32,7 @@ impl LedgerKeeper {
                 Self { ledgers, file: Some(file), ..Self::default() }
             }
             Err(error) => {
-                warn!(error = human::one_line(&error), "the ledger is not kept in the root");
+                warn!(error = human::one_line(&error), "the ledger is in memory only until the next start");
                 Self::default()
             }
         }

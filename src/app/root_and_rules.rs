@@ -24,7 +24,7 @@ use crate::sync::Sync;
 pub(super) struct RootDelivery {
     rules: Rules,
     input: Arc<Published>,
-    newest: RevisionQuery,
+    revision_query: RevisionQuery,
     loop_timing: LoopTiming,
     reporter: DeliveryReporter,
 }
@@ -38,22 +38,22 @@ impl RootDelivery {
         pace: Timing,
         reporter: DeliveryReporter,
     ) -> Self {
-        let newest = sync.newest();
+        let revision_query = sync.revision_query();
         let loop_timing = loop_timing(&rules, pace);
-        let input = Published::new(newest.clone(), sync.comparer(), objects, rules.planner.clone());
+        let input = Published::new(revision_query.clone(), sync.comparer(), objects, rules.planner.clone());
         let input = Arc::new(input);
-        Self { rules, input, newest, loop_timing, reporter }
+        Self { rules, input, revision_query, loop_timing, reporter }
     }
 
     /// Delivers until `ending` is cancelled.
     pub(super) async fn run(self, ending: CancellationToken) {
-        let Self { rules, input, mut newest, loop_timing, mut reporter } = self;
+        let Self { rules, input, mut revision_query, loop_timing, mut reporter } = self;
         let (send, mut triggers) = mpsc::channel(1);
         let clusters = &rules.clusters;
         let options = &rules.options;
         let tell = |event: LoopEvent<'_>| reporter.report(&event);
         let news = async {
-            while newest.changed().await.is_some() {
+            while revision_query.changed().await.is_some() {
                 let _ = send.try_send(Trigger::Delivery); // full: the pending trigger covers this revision, too
             }
         };

@@ -12,21 +12,21 @@ use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
 use tracing::{error, info, warn};
 
-use super::delayed_trigger::{requesting, spread};
 use super::ledger::LedgerKeeper;
 use super::opening::Opening;
-use super::{Error, listen_for_signals, listener, starting, system};
+use super::startup::Startup;
+use super::{Error, system};
 use crate::cluster::Clusters;
 use crate::config::Settings;
 use crate::deliver::{self, LoopEvent, LoopTiming, Report, Step};
 use crate::desired::Planner;
+use crate::human;
 use crate::mirror::Received;
 use crate::phase::machine::Timing;
 use crate::phase::{Applied, Attempt, LastAnswer, Outcome, Progress, Status, Trigger};
 use crate::repeats::{Repeats, suppressed};
-use crate::sources::{PollState, Remote, Requests, SetOptions, SourceError, Upstream};
+use crate::sources::{PollState, Remote, SetOptions, SourceError, Upstream};
 use crate::telemetry::metrics::{Metrics, ResultLabel, SourceLabel};
-use crate::{admin, human};
 
 /// The time limit of one delivery; also the default of `treeswap apply --timeout`.
 const DELIVERY_LIMIT: Duration = Duration::from_secs(15 * 60);
@@ -69,12 +69,7 @@ pub(super) fn loop_timing(rules: &Rules, pace: Timing) -> LoopTiming {
 /// Delivers until the process drains, which returns `None`, or once with `--one-time`, which returns the report.
 pub(super) fn run(runtime: &Runtime, settings: Settings, rules: &Rules) -> Result<Option<Report>, Error> {
     let once = settings.sync.one_time;
-    let (draining, signals) = listen_for_signals(runtime, &settings)?;
-    let listener = settings.admin.clone().map(|options| runtime.block_on(admin::Listener::bind(options)));
-    let listener = listener.transpose()?;
     let metrics = Metrics::default();
-    metrics.sandbox(settings.mirror.sandbox.parts());
-    let (status, shown) = watch::channel(starting("the first delivery is under way".to_owned()));
     let (send, mut received) = mpsc::channel(1);
     let triggers = metrics.triggers.clone();
     // The channel holds one trigger: while it is pending, it covers all that follow.
@@ -83,12 +78,8 @@ pub(super) fn run(runtime: &Runtime, settings: Settings, rules: &Rules) -> Resul
         let _ = send.try_send(trigger);
     };
     let ask_for_source = ask.clone();
-    let requests = Requests::default();
-    let ask = spread(runtime.handle(), settings.trigger_spread, &metrics, Arc::new(ask));
-    let ask = requesting(&requests, ask);
-    if let Some(listener) = listener {
-        listener::start(runtime, listener, &settings, &metrics, &shown, &ask, &draining);
-    }
+    let startup = Startup::begin(runtime, &settings, metrics, "the first delivery is under way", ask)?;
+    let Startup { draining, signals, metrics, status, requests, ask, .. } = startup;
     let sources = settings.sources.map(|sources| SetOptions { rules: true, root: false, ..sources });
     let opening = Opening { sync: &settings.sync, draining: &draining, status: &status, metrics: &metrics };
     let open = || Ok(Upstream::open(settings.mirror.clone(), sources.clone())?);
@@ -135,8 +126,8 @@ struct Polls {
     received: Received,
     /// The part of `received` that is in the metrics already.
     counted: u64,
-    /// Whether a remote has answered since the poll before; the error if every source fails.
-    is_answered: Result<bool, SourceError>,
+    /// Whether a remote was reached since the poll before; the error if every source fails.
+    outcome: Result<bool, SourceError>,
     /// True if failures of sources were counted for the event that is reported now.
     counted_failures: bool,
 }
@@ -144,7 +135,7 @@ struct Polls {
 impl Polls {
     fn new(received: Received, timeout: Duration) -> Self {
         let counted = received.bytes();
-        Self { timeout, received, counted, is_answered: Ok(true), counted_failures: false }
+        Self { timeout, received, counted, outcome: Ok(true), counted_failures: false }
     }
 }
 
@@ -204,12 +195,12 @@ impl DeliveryReporter {
 
     /// Records what the polls found, before the event that it led to.
     fn polled(&mut self, found: PollState) {
-        let PollState { sources, last_answer, is_answered, failures } = found;
+        let PollState { sources, last_answer, outcome, failures } = found;
         let Some(polls) = &mut self.polls else { return };
         let bytes = polls.received.bytes();
         self.metrics.fetched_bytes.inc_by(bytes.saturating_sub(polls.counted));
         polls.counted = bytes;
-        polls.is_answered = is_answered;
+        polls.outcome = outcome;
         polls.counted_failures = !failures.is_empty();
         failures.iter().for_each(|(stage, class)| self.metrics.error(stage, class.label()));
         self.metrics.sources(sources.iter().map(|source| (source.name.as_str(), source.error.is_some())));
@@ -274,7 +265,7 @@ impl DeliveryReporter {
 
     /// Records that there was nothing new to deliver. If every source fails, that is a failure, as with a root.
     fn unchanged(&mut self, success: bool) {
-        match self.polls.as_ref().and_then(|polls| polls.is_answered.clone().err()) {
+        match self.polls.as_ref().and_then(|polls| polls.outcome.clone().err()) {
             Some(error) => self.failed(&error),
             None => {
                 self.metrics.delivery_failures.set(0); // the last delivery reached the clusters
@@ -369,7 +360,7 @@ impl DeliveryReporter {
             self.metrics.delivery_failures.inc();
         }
         // The failures of sources have been counted already.
-        if !self.polls.as_ref().is_some_and(|polls| polls.counted_failures && polls.is_answered.is_err()) {
+        if !self.polls.as_ref().is_some_and(|polls| polls.counted_failures && polls.outcome.is_err()) {
             self.metrics.error("apply", error.class.label());
         }
         let what = human::one_line(error);
@@ -407,9 +398,9 @@ impl DeliveryReporter {
         let now = Timestamp::now();
         let seconds = now.as_millisecond() as f64 / 1_000.0; // exact for the next 285,000 years
         self.metrics.last_attempt.set(seconds);
-        // While no remote has answered, it is not known that anything is up to date.
-        let is_answered = self.polls.as_ref().is_none_or(|polls| polls.is_answered == Ok(true));
-        if success && is_answered {
+        // While no remote is reached, it is not known that anything is up to date.
+        let is_reached = self.polls.as_ref().is_none_or(|polls| polls.outcome == Ok(true));
+        if success && is_reached {
             self.metrics.succeeded(Some(seconds));
         }
         self.status.send_modify(|status| {
@@ -421,7 +412,7 @@ impl DeliveryReporter {
             } else if success {
                 status.failing_since = None;
                 status.consecutive_failures = 0;
-                status.last_success = if is_answered { Some(now) } else { status.last_success };
+                status.last_success = if is_reached { Some(now) } else { status.last_success };
             }
             let failures = i64::try_from(status.consecutive_failures).unwrap_or(i64::MAX);
             self.metrics.consecutive_failures.set(failures);

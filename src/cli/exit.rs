@@ -13,9 +13,9 @@ pub enum Exit {
     Done = 0,
     /// Failed.
     Failed = 1,
-    /// The command line or the configuration is wrong; nothing was touched.
+    /// The command line or the configuration is wrong; nothing was published or applied.
     Usage = 2,
-    /// Some targets, or sources, failed; the others are done.
+    /// Some targets or sources are not done; the others are.
     Some = 3,
     /// A dry run found differences.
     Differs = 4,
@@ -32,7 +32,7 @@ pub(super) const EXIT_CODES: [(&str, &str); 6] = [
     ("0", "done"),
     ("1", "failed"),
     ("2", "usage or configuration"),
-    ("3", "some targets failed"),
+    ("3", "some targets or sources are not done"),
     ("4", "differences found"),
     ("128+N", "ended by a second signal N"),
 ];
@@ -46,8 +46,10 @@ impl Exit {
             || error.is::<configmap::RulesError>()
             || error.downcast_ref::<cluster::ConfigError>().is_some_and(|error| !error.may_pass())
             || error.downcast_ref::<mirror::Error>().is_some_and(is_wrong_mirror);
+        if usage {
+            return Self::Usage;
+        }
         match error.downcast_ref() {
-            _ if usage => Self::Usage,
             Some(app::Error::Store(error)) if is_wrong_root(error) => Self::Usage,
             Some(app::Error::Mirror(error)) if is_wrong_mirror(error) => Self::Usage,
             Some(app::Error::Sources { .. } | app::Error::Stale { .. }) => Self::Some,
@@ -56,8 +58,8 @@ impl Exit {
     }
 }
 
-/// Whether a root, or its link, cannot be where it was named. A root behind a link to a directory that does not exist
-/// is not such a one: the directory may be in a volume that is not mounted yet.
+/// Returns true if no root can ever be where this one was named, so trying again cannot help. Behind a link to a
+/// directory that does not exist there can be one: that directory may be in a volume that is not mounted yet.
 fn is_wrong_root(error: &store::Error) -> bool {
     use store::Error::{BadLink, Foreign, Io, OtherLayout, Refused};
     match error {

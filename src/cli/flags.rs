@@ -9,12 +9,11 @@ use crate::config::gitsync::Call;
 use crate::config::{self, Line, Origin, Origins, Settings};
 
 /// Flags that refine others and have no effect without one of them.
-const REFINEMENTS: [(&[&str], &[&str]); 5] = [
+const REFINEMENTS: [(&[&str], &[&str]); 4] = [
     (&["exechook-timeout", "exechook-backoff"], &["exechook-command"]),
     (&["pre-publish-exechook-timeout", "pre-publish-exechook-backoff"], &["pre-publish-exechook-command"]),
     (&["pre-publish-gate-retry"], &["pre-publish-gate"]),
     (&["webhook-method", "webhook-success-status", "webhook-timeout", "webhook-backoff"], &["webhook-url"]),
-    (&["github-base-url"], &["github-app-application-id", "github-app-client-id"]),
 ];
 
 /// The flags of a command, as far as their origin matters.

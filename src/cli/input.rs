@@ -294,14 +294,10 @@ fn read_rules(rules: &Path) -> Result<String, config::Error> {
 /// The error for a file or directory that the flag `name` names and that cannot be read. `hint` is for one that has to
 /// be named otherwise; what else prevents the reading may pass.
 pub(super) fn unread(name: &str, path: &Path, error: io::Error, hint: &'static str) -> config::Error {
-    let (name, value) = (name.to_owned(), path.display().to_string());
-    // The content is no text, or longer than any that is accepted. No system call's error has one of these kinds.
-    let is_malformed = matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::Other);
-    if is_malformed || fsx::is_misnamed(error.kind()) {
-        config::Error::Place { name, value, why: format!("cannot read it: {error}"), hint }
-    } else {
-        config::Error::Unread { act: "read", name, value, source: error }
-    }
+    config::Error::unread(name, path, error, |why| {
+        let (name, value) = (name.to_owned(), path.display().to_string());
+        config::Error::Place { name, value, why, hint }
+    })
 }
 
 /// Fetches the revision that the ref, or the refs of all sources, name.

@@ -82,7 +82,7 @@ Examples:
   treeswap render --rules=plugins.yaml --tree=. | kubectl apply --server-side -f -
   treeswap pin /config -- tar czf /tmp/config.tgz -C {} .
 
-Exit codes: 0 done, 1 failed, 2 usage or configuration, 3 some targets failed, 4 differences found, 128+N ended by a second signal N.";
+Exit codes: 0 done, 1 failed, 2 usage or configuration, 3 some targets or sources are not done, 4 differences found, 128+N ended by a second signal N.";
 
 /// Examples in the help of `sync`.
 const SYNC_EXAMPLES: &str = "

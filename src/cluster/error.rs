@@ -321,6 +321,14 @@ pub enum ConfigError {
         /// The file of the second context, which may be the same.
         second: PathBuf,
     },
+    /// The file's `current-context` is a context of no kubeconfig.
+    #[error("the current-context {name} of {} is in no kubeconfig", path.display())]
+    CurrentContext {
+        /// The name.
+        name: String,
+        /// The file.
+        path: PathBuf,
+    },
     /// There is no cluster of that name.
     #[error("there is no cluster {name}")]
     Unknown {
@@ -422,6 +430,10 @@ impl ConfigError {
                     .to_owned()
             }
             Self::Twice { .. } => "rename one of them: rules name clusters by their contexts".to_owned(),
+            Self::CurrentContext { .. } => {
+                "choose one that is there with `kubectl config use-context`, or remove `current-context`"
+                    .to_owned()
+            }
             Self::InCluster { .. } => {
                 "it needs to run in a Pod with `automountServiceAccountToken`".to_owned()
             }

@@ -12,7 +12,7 @@ use hyper_util::client::proxy::matcher::Matcher;
 use kube::config::{
     AuthInfo, Config, InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError, LoadDataError,
 };
-use secrecy::SecretString;
+use secrecy::{ExposeSecret, SecretString};
 
 use crate::detached_io;
 
@@ -27,51 +27,76 @@ pub const DEFAULT: &str = "default";
 #[derive(Debug, Default)]
 pub struct Clusters {
     known: BTreeMap<String, Cluster>,
-    /// Files of [`Options::kubeconfig_dir`] that could not be read as kubeconfigs. The other files' clusters work.
+    /// What is wrong with single files of [`Options::kubeconfig_dir`]: the file cannot be read as a kubeconfig, or its
+    /// current context is in none. Everything else works.
     pub problems: Vec<ConfigError>,
 }
 
 impl Clusters {
-    /// Reads the kubeconfigs. Blocks. It is an error if a file of [`Options::kubeconfigs`] cannot be read, or if two
-    /// contexts have the same name. A file of the directory that cannot be read goes to [`Clusters::problems`].
+    /// Reads the kubeconfigs. Blocks. It is an error if the directory or a file of [`Options::kubeconfigs`] cannot be
+    /// read, if the current context of such a file is in none, if two contexts have the same name, or if there is no
+    /// cluster at all. Whatever is wrong with one file of the directory alone goes to [`Clusters::problems`].
     pub fn load(options: &Options) -> Result<Self, ConfigError> {
         let mut clusters = Self::default();
-        let mut origins: BTreeMap<String, PathBuf> = BTreeMap::new();
-        let mut current = None;
-        let directory = options.kubeconfig_dir.as_deref().map(files_in_time).transpose()?.unwrap_or_default();
-        let named = options.kubeconfigs.iter().map(|path| (path, true));
-        for (path, named) in named.chain(directory.iter().map(|path| (path, false))) {
-            let kubeconfig = match read_in_time(path) {
+        let mut files_by_context: BTreeMap<String, PathBuf> = BTreeMap::new();
+        let mut current_contexts = Vec::new();
+        let mut current = options.in_cluster.then_some(Origin::InCluster);
+        let directory = match &options.kubeconfig_dir {
+            Some(dir) => in_time(dir, files_of)?,
+            None => Vec::new(),
+        };
+        let by_name = options.kubeconfigs.iter().map(|path| (path, true));
+        for (path, is_by_name) in by_name.chain(directory.iter().map(|path| (path, false))) {
+            let kubeconfig = match in_time(path, |path| Ok(read(path))).flatten() {
                 Ok(kubeconfig) => kubeconfig,
-                Err(error) if named => return Err(error),
                 Err(error) => {
-                    clusters.problems.push(error);
+                    clusters.report(error, is_by_name)?;
                     continue;
                 }
             };
-            let origin = |name: &str| Origin::Context { path: path.clone(), name: name.to_owned() };
+            let wanted = kubeconfig.current_context.filter(|name| !name.is_empty() && !options.in_cluster);
+            current_contexts.extend(wanted.map(|name| (name, path.clone(), is_by_name)));
             for context in kubeconfig.contexts {
-                if let Some(first) = origins.insert(context.name.clone(), path.clone()) {
+                if let Some(first) = files_by_context.insert(context.name.clone(), path.clone()) {
                     return Err(ConfigError::Twice { name: context.name, first, second: path.clone() });
                 }
-                clusters.add(&context.name, origin(&context.name), options);
-            }
-            if let Some(name) = kubeconfig.current_context.filter(|name| !name.is_empty()) {
-                current = Some(origin(&name));
+                let origin = Origin::Context { path: path.clone(), name: context.name.clone() };
+                clusters.add(&context.name, origin, options);
             }
         }
-        if options.in_cluster {
-            current = Some(Origin::InCluster);
+        // The context may be in another of the files: `kubectl config use-context` writes its name to the first one.
+        // `kubectl config delete-context` leaves the name of the context that it deletes.
+        for (name, path, is_by_name) in current_contexts {
+            match files_by_context.get(&name) {
+                Some(file) => current = Some(Origin::Context { path: file.clone(), name }),
+                None => clusters.report(ConfigError::CurrentContext { name, path }, is_by_name)?,
+            }
         }
         match current {
             Some(origin) => clusters.add(DEFAULT, origin, options),
-            None => drop(clusters.known.remove(DEFAULT)),
+            // A context that is called `default` is not what DEFAULT stands for. If it were used where there is no
+            // current context, rules would mean another cluster as soon as there is one.
+            None => {
+                clusters.known.remove(DEFAULT);
+            }
         }
-        if clusters.known.is_empty() && clusters.problems.is_empty() {
+        // A file that cannot be read now may have some.
+        let is_all_read =
+            clusters.problems.iter().all(|problem| matches!(problem, ConfigError::CurrentContext { .. }));
+        if clusters.known.is_empty() && is_all_read {
             let paths: Vec<_> = options.kubeconfigs.iter().chain(&options.kubeconfig_dir).cloned().collect();
             return Err(if paths.is_empty() { ConfigError::None } else { ConfigError::NoContext { paths } });
         }
         Ok(clusters)
+    }
+
+    /// Reports what is wrong with a file: as an error if [`Options::kubeconfigs`] names it, else as a problem.
+    fn report(&mut self, error: ConfigError, is_by_name: bool) -> Result<(), ConfigError> {
+        if is_by_name {
+            return Err(error);
+        }
+        self.problems.push(error);
+        Ok(())
     }
 
     /// Adds a cluster. The current context is one cluster with two names, which share the limit of requests.
@@ -98,20 +123,17 @@ impl Clusters {
     }
 }
 
-/// [`files`], with a time limit: the file system may hang.
-fn files_in_time(dir: &Path) -> Result<Vec<PathBuf>, ConfigError> {
-    detached_io::wait_for_io(dir, files).map_err(|source| ConfigError::Read { path: dir.to_owned(), source })
-}
-
-/// [`read`], with a time limit: the file system may hang.
-fn read_in_time(path: &Path) -> Result<Kubeconfig, ConfigError> {
-    let own = path.to_owned();
-    let late = || ConfigError::Read { path: path.to_owned(), source: detached_io::timeout_error() };
-    detached_io::wait(path, detached_io::DEFAULT_TIMEOUT, move || read(&own)).unwrap_or_else(|| Err(late()))
+/// Reads a file or a directory with a time limit: its file system may hang.
+fn in_time<T: Send + 'static>(
+    path: &Path,
+    read: impl FnOnce(&Path) -> io::Result<T> + Send + 'static,
+) -> Result<T, ConfigError> {
+    let unreadable = |source| ConfigError::Read { path: path.to_owned(), source };
+    detached_io::wait_for_io(path, read).map_err(unreadable)
 }
 
 /// Returns the files of a directory, sorted. Symbolic links are followed: a mounted Secret consists of them.
-fn files(dir: &Path) -> io::Result<Vec<PathBuf>> {
+fn files_of(dir: &Path) -> io::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in std::fs::read_dir(dir)? {
         let entry = entry?;
@@ -181,33 +203,51 @@ impl Origin {
 /// Reads the files that a user entry names into the entry itself. kube would read them later, blocking a thread of the
 /// async runtime.
 fn read_files(user: &mut AuthInfo) -> Result<(), String> {
-    /// Fills `value` from `file`, if there is a file and no value yet.
-    fn fill<T>(
-        what: &str,
-        value: &mut Option<T>,
-        file: Option<&String>,
-        wrap: impl Fn(Vec<u8>) -> Option<T>,
-    ) -> Result<(), String> {
-        let Some(file) = file.filter(|_| value.is_none()) else { return Ok(()) };
-        let bytes =
-            std::fs::read(file).map_err(|error| format!("its {what} cannot be read from {file}: {error}"))?;
-        *value = Some(wrap(bytes).ok_or_else(|| format!("its {what} in {file} is not text"))?);
-        Ok(())
+    if let Some(file) = &user.token_file {
+        match token_of(file) {
+            Ok(token) => user.token = Some(token),
+            // As in client-go, `token` stands in for a file that cannot be read, and only for that. (kube prefers
+            // `token`.)
+            Err(_) if user.token.as_ref().is_some_and(|token| !token.expose_secret().is_empty()) => {}
+            Err(why) => return Err(why),
+        }
     }
-    let text = |bytes| Some(SecretString::from(String::from_utf8(bytes).ok()?.trim_end()));
-    let base64 = |bytes| Some(STANDARD.encode(bytes));
-    let AuthInfo { client_certificate: certificate, client_key: key, token_file, .. } = user.clone();
-    fill("token", &mut user.token, token_file.as_ref(), text)?;
-    fill("client certificate", &mut user.client_certificate_data, certificate.as_ref(), base64)?;
-    fill("client key", &mut user.client_key_data, key.as_ref(), |bytes| base64(bytes).map(SecretString::from))
+    // Of these the inline data come first, as in client-go.
+    if user.client_certificate_data.is_none()
+        && let Some(file) = &user.client_certificate
+    {
+        user.client_certificate_data = Some(STANDARD.encode(content("client certificate", file)?));
+    }
+    if user.client_key_data.is_none()
+        && let Some(file) = &user.client_key
+    {
+        let key = STANDARD.encode(content("client key", file)?);
+        user.client_key_data = Some(SecretString::from(key));
+    }
+    Ok(())
+}
+
+/// Reads the token of a user entry. An empty file has none: it may be about to be written.
+fn token_of(file: &str) -> Result<SecretString, String> {
+    let text = String::from_utf8(content("token", file)?);
+    let text = text.map_err(|_| format!("its token in {file} is not text"))?;
+    match text.trim() {
+        "" => Err(format!("its token in {file} is empty")),
+        token => Ok(SecretString::from(token)),
+    }
+}
+
+/// Reads a file that a user entry names.
+fn content(what: &str, file: &str) -> Result<Vec<u8>, String> {
+    std::fs::read(file).map_err(|error| format!("its {what} cannot be read from {file}: {error}"))
 }
 
 /// Returns true if the kubeconfig names a proxy for the context's cluster.
 fn has_proxy(kubeconfig: &Kubeconfig, context: &str) -> bool {
-    let context = kubeconfig.contexts.iter().find(|named| named.name == context);
-    let Some(context) = context.and_then(|named| named.context.as_ref()) else { return false };
-    let cluster = kubeconfig.clusters.iter().find(|named| named.name == context.cluster);
-    let proxy = cluster.and_then(|named| named.cluster.as_ref()?.proxy_url.as_ref());
+    let context = kubeconfig.contexts.iter().find(|entry| entry.name == context);
+    let Some(context) = context.and_then(|entry| entry.context.as_ref()) else { return false };
+    let cluster = kubeconfig.clusters.iter().find(|entry| entry.name == context.cluster);
+    let proxy = cluster.and_then(|entry| entry.cluster.as_ref()?.proxy_url.as_ref());
     proxy.is_some_and(|url| !url.is_empty())
 }
 

@@ -22,6 +22,7 @@ const APPLICATION_ID: &str = "github-app-application-id";
 const CLIENT_ID: &str = "github-app-client-id";
 const INSTALLATION_ID: &str = "github-app-installation-id";
 const PRIVATE_KEY_FILE: &str = "github-app-private-key-file";
+const BASE_URL: &str = "github-base-url";
 
 /// The flags that a GitHub App cannot do without, for messages.
 fn an_id_of_app() -> String {
@@ -146,7 +147,7 @@ impl Check<'_> {
         let installation = self.installation_id(id_flag)?;
         let key = self.private_key(id_flag, hidden.private_key.as_ref())?;
         self.refuse_user_beside_app(id_flag, hidden)?;
-        let base = self.http_url("github-base-url", &self.args.credentials.github_base_url)?;
+        let base = self.http_url(BASE_URL, &self.args.credentials.github_base_url)?;
         Ok(Some(App { base, issuer, installation, key }))
     }
 
@@ -166,7 +167,7 @@ impl Check<'_> {
     }
 
     /// Refuses what belongs to a GitHub App whose id is not given: it would have no effect. git-sync ignores such a
-    /// key, so it is not refused under one of git-sync's names: see [`Check::ignored_key_of_app`].
+    /// key, so it is not refused under one of git-sync's names: see [`Check::ignored_parts_of_app`].
     fn refuse_parts_of_app(&self, hidden: &Hidden) -> Result<(), Error> {
         let installation = (self.args.credentials.github_app_installation_id != 0)
             .then(|| self.origins.name(INSTALLATION_ID));
@@ -177,15 +178,17 @@ impl Check<'_> {
         }
     }
 
-    /// The warning about a GitHub App's key that has no effect because the App's id is not given.
-    pub(super) fn ignored_key_of_app(&self, hidden: &Hidden) -> Option<String> {
+    /// The warnings about a GitHub App's key and base URL that have no effect because the App's id is not given.
+    pub(super) fn ignored_parts_of_app(&self, hidden: &Hidden) -> Vec<String> {
         let given = &self.args.credentials;
         let has_id = given.github_app_application_id != 0 || !given.github_app_client_id.is_empty();
         if has_id || self.origins.personality() == Personality::GitSync {
-            return None; // git-sync says nothing about it
+            return Vec::new(); // git-sync says nothing about them
         }
-        let key = self.keys_of_app(hidden).find(|name| self.is_of_git_sync(name))?;
-        Some(format!("{key} has no effect without {}", an_id_of_app()))
+        let key = self.keys_of_app(hidden).find(|name| self.is_of_git_sync(name));
+        let base = (given.github_base_url != args::GITHUB_API).then(|| self.origins.name(BASE_URL));
+        let warning = |part| format!("{part} has no effect without {}", an_id_of_app());
+        key.into_iter().chain(base).map(warning).collect()
     }
 
     /// The names by which a private key of a GitHub App is given: the variable that holds it, and that of its file.
@@ -299,21 +302,26 @@ mod tests {
     }
 
     #[test]
-    fn a_key_of_git_syncs_without_an_id_is_ignored_as_by_git_sync_and_warned_about() {
+    fn what_git_sync_ignores_without_an_id_is_ignored_and_warned_about() {
         let said = |origins: &Origins, flags: &[&str], hidden: &Hidden| {
             checked(origins, flags, hidden).unwrap();
             let args = parsed(flags);
-            Check { args: &args, origins }.ignored_key_of_app(hidden)
+            Check { args: &args, origins }.ignored_parts_of_app(hidden)
         };
+        let (none, treeswap) = (Vec::<String>::new(), Origins::default());
         let name = "$GITSYNC_GITHUB_APP_PRIVATE_KEY";
         let with_key = hidden_key(name);
-        let warning = format!("{name} has no effect without --{APPLICATION_ID} or --{CLIENT_ID}");
-        assert_eq!(said(&Origins::default(), &[], &with_key), Some(warning));
+        let base = "--github-base-url=https://github.example.com/api/v3";
+        let warning =
+            |part: &str| format!("{part} has no effect without --{APPLICATION_ID} or --{CLIENT_ID}");
+        assert_eq!(said(&treeswap, &[], &with_key), [warning(name)]);
+        assert_eq!(said(&treeswap, &[base], &with_key), [warning(name), warning("--github-base-url")]);
         let as_git_sync = Origins::default().as_git_sync(std::iter::empty());
-        assert_eq!(said(&as_git_sync, &[], &with_key), None);
-        let app = ["--github-app-client-id=x", "--github-app-installation-id=42"];
-        assert_eq!(said(&Origins::default(), &app, &with_key), None, "it has an effect");
-        assert_eq!(said(&Origins::default(), &[], &Hidden::default()), None);
+        assert_eq!(said(&as_git_sync, &[base], &with_key), none);
+        let app = ["--github-app-client-id=x", "--github-app-installation-id=42", base];
+        assert_eq!(said(&treeswap, &app, &with_key), none, "they have an effect");
+        let usual = format!("--github-base-url={}", args::GITHUB_API);
+        assert_eq!(said(&treeswap, &[&usual], &Hidden::default()), none, "`check` prints it");
     }
 
     /// The variable of this name holds a private key.

@@ -1,6 +1,9 @@
 //! Errors of the configuration: each message is one line that names the flag or variable, and hints say what to do.
 
 use std::io;
+use std::path::Path;
+
+use crate::fsx;
 
 /// Why a configuration is invalid.
 #[derive(Debug, thiserror::Error)]
@@ -33,7 +36,7 @@ pub enum Error {
         #[source]
         source: Box<crate::mirror::wire::Error>,
     },
-    /// The file of `--sources` cannot be read or is invalid.
+    /// `--sources` names no file of text, or an invalid one.
     #[error("{name}={file}")]
     Sources {
         /// The flag or variable.
@@ -54,8 +57,8 @@ pub enum Error {
         /// Which paths can be used.
         hint: &'static str,
     },
-    /// What a path names cannot be read now, for a reason that says nothing about the path: a permission is missing, or
-    /// a file system is gone or gives no answer.
+    /// What a path names cannot be read now, for a reason that says nothing about the path: a permission is missing, a
+    /// file system is gone or gives no answer, or somebody is writing the file.
     #[error("cannot {act} {value} ({name})")]
     Unread {
         /// The operation, in words that follow "cannot".
@@ -111,6 +114,18 @@ pub enum Error {
 }
 
 impl Error {
+    /// The error for what the flag `name` names and that cannot be read: the one that `wrong` makes of the reason if
+    /// something else has to be given. What else prevents the reading may pass.
+    pub fn unread(name: &str, path: &Path, error: io::Error, wrong: impl FnOnce(String) -> Self) -> Self {
+        // The content is no text, or longer than any that is accepted. No system call's error has one of these kinds.
+        let is_malformed = matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::Other);
+        if is_malformed || fsx::is_misnamed(error.kind()) {
+            return wrong(format!("cannot read it: {error}"));
+        }
+        let (name, value) = (name.to_owned(), path.display().to_string());
+        Self::Unread { act: "read", name, value, source: error }
+    }
+
     /// Returns true if the same configuration may be valid later, without a change to it.
     pub fn may_pass(&self) -> bool {
         matches!(self, Self::Unread { .. })
@@ -121,6 +136,12 @@ impl Error {
         match self {
             Self::Unread { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
                 vec!["the user that treeswap runs as needs access to it".to_owned()]
+            }
+            // Not a system call's EBUSY.
+            Self::Unread { source, .. }
+                if source.kind() == io::ErrorKind::ResourceBusy && source.raw_os_error().is_none() =>
+            {
+                vec!["try again; a file that a rename replaces never changes while it is read".to_owned()]
             }
             Self::Unread { .. } => vec!["check the volume that it is on, and its mount".to_owned()],
             Self::Unsupported { hint, .. } | Self::Place { hint, .. } => vec![(*hint).to_owned()],
@@ -162,6 +183,7 @@ mod tests {
             Error::Place { name: text(), value: text(), why: "a commit could".into(), hint: "elsewhere" },
             unread(io::ErrorKind::PermissionDenied),
             unread(io::ErrorKind::StaleNetworkFileHandle),
+            unread(io::ErrorKind::ResourceBusy),
             Error::Conflict { one: text(), other: text() },
             Error::Needs { one: text(), other: text() },
             Error::Required { name: text(), hint: text() },

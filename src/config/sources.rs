@@ -17,7 +17,7 @@ use crate::detached_io;
 use crate::mirror::{self, wire};
 use crate::phase::machine::Timing;
 use crate::secret::SecretFrom;
-use crate::sources::{BadFile, SetOptions, SourceSpec, SourcesFile};
+use crate::sources::{AttemptLimit, BadFile, SetOptions, SourceSpec, SourcesFile};
 
 impl Check<'_> {
     /// Whether `--sources` is given. Refuses flags that it excludes: those that the file has for each source, and
@@ -88,7 +88,7 @@ impl Check<'_> {
             wire,
             period,
             backoff,
-            timeout,
+            limit: AttemptLimit::sync_timeout(timeout),
             one_time,
             attempt_is_bounded: false,
             rules: false,
@@ -101,15 +101,17 @@ impl Check<'_> {
 /// commands that publish nothing.
 ///
 /// # Errors
-/// When the file is absent or invalid.
+/// When the file is absent or invalid, or cannot be read now.
 pub fn listed(sources: &SetOptions) -> Result<SourcesFile, Error> {
-    let sources = sources.clone();
-    let file = sources.file.clone();
-    let read = detached_io::wait_for_io(&file, move |path| {
-        Ok(SourcesFile::read(path).and_then(|list| sources.check().map(|()| list)))
-    });
-    let read = read.unwrap_or_else(|error| Err(BadFile { path: file, why: error.to_string() }));
-    read.map_err(|file| Error::Sources { name: "--sources".to_owned(), file })
+    const NAME: &str = "--sources";
+    let path = &sources.file;
+    let invalid = |file| Error::Sources { name: NAME.to_owned(), file };
+    let unread = |why| invalid(BadFile { path: path.clone(), why });
+    let text = detached_io::wait_for_io(path, SourcesFile::text);
+    let text = text.map_err(|error| Error::unread(NAME, path, error, unread))?;
+    let list = SourcesFile::of(path, &text).map_err(invalid)?;
+    sources.check(&list).map_err(invalid)?;
+    Ok(list)
 }
 
 /// Warnings about likely mistakes in the file of sources. They never contain a value, which may be a secret.

@@ -152,18 +152,8 @@ pub async fn follow<S: DeliveryInput>(
     while !draining.is_cancelled() {
         pending = false;
         on_event(LoopEvent::Begins(trigger));
-        let done = {
-            let attempt = attempt(&input, clusters, options, loop_timing, draining, &mut state, trigger);
-            let mut attempt = std::pin::pin!(attempt);
-            let mut progress = interval_at(Instant::now() + PROGRESS, PROGRESS);
-            loop {
-                tokio::select! {
-                    biased;
-                    done = &mut attempt => break done,
-                    _ = progress.tick() => on_event(LoopEvent::Runs(step.get())),
-                }
-            }
-        };
+        let attempt = attempt(&input, clusters, options, loop_timing, draining, &mut state, trigger);
+        let done = with_progress(attempt, || on_event(LoopEvent::Runs(step.get()))).await;
         match &done {
             None => break,
             Some(Attempt::Unchanged(success)) => on_event(LoopEvent::Unchanged { success: *success }),
@@ -196,6 +186,19 @@ pub async fn follow<S: DeliveryInput>(
         on_event(LoopEvent::Unanswered);
     }
     None
+}
+
+/// Waits for an attempt, and calls `on_progress` every [`PROGRESS`] meanwhile.
+async fn with_progress<T>(attempt: impl Future<Output = T>, mut on_progress: impl FnMut()) -> T {
+    let mut attempt = std::pin::pin!(attempt);
+    let mut progress = interval_at(Instant::now() + PROGRESS, PROGRESS);
+    loop {
+        tokio::select! {
+            biased;
+            done = &mut attempt => return done,
+            _ = progress.tick() => on_progress(),
+        }
+    }
 }
 
 /// The result of one attempt.

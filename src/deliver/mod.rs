@@ -76,7 +76,7 @@ pub use step::Step;
 use crate::cluster::{Clusters, ConfigError};
 use crate::configmap::apply::{Adopt, Desired, Owner, Policy, PruneLimit, RepairLimit};
 use crate::human;
-use crate::retry::{Backoff, ErrorClass};
+use crate::retry::Backoff;
 pub use crate::revision::Relation;
 use crate::revision::Revision;
 use crate::sources::{DeliveryInput, Named, SourceError};
@@ -286,20 +286,7 @@ async fn planned<S: DeliveryInput>(
     tokio::select! {
         biased;
         desired = input.desired(named) => desired,
-        () = cancel.cancelled() => Err(unplanned(revision)),
-    }
-}
-
-/// The error of a run that ended while a plan was computed.
-fn unplanned(revision: Revision) -> SourceError {
-    SourceError {
-        what: format!("revision {}: the run ended while computing the plan", revision.short()),
-        hints: vec![
-            "fewer rules, and patterns that begin with a directory instead of `**/`, take less time"
-                .to_owned(),
-            "the next run starts over; `apply --timeout` gives one run more time".to_owned(),
-        ],
-        class: ErrorClass::Transient,
+        () = cancel.cancelled() => Err(SourceError::unplanned(revision)),
     }
 }
 

@@ -69,7 +69,7 @@ impl<S: DeliveryInput> Worker<S> {
     fn unordered_revision(&self, desired: &Desired, survey: &NamespaceSurvey) -> Option<(String, String)> {
         let recorded = &survey.marker.revision;
         let other = !recorded.is_empty() && *recorded != desired.revision.to_string();
-        (other && survey.has_writes() && !self.options.force && !self.input.follows()).then(|| {
+        (other && survey.has_writes() && !self.options.force && !self.input.follows_ref()).then(|| {
             let why = format!(
                 "its recorded revision is {}, and without a ref the newer one is unknown",
                 short(recorded)

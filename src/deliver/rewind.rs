@@ -44,7 +44,7 @@ pub(super) async fn check_rewind<S: DeliveryInput>(
     let SurveyContext { options, .. } = writer.reader;
     let named = writer.desired.revision;
     let mut held = BTreeMap::new();
-    if !writer.input.follows() {
+    if !writer.input.follows_ref() {
         return Ok(held);
     }
     let holds = options.on_rewind == OnRewind::Hold;

@@ -67,14 +67,12 @@ struct ClusterSurvey {
     unread: Unread,
 }
 
-/// How one pass over the cluster ended.
-enum Pass {
-    /// Every target has its definite result. Holds those and what else failed.
-    Settled(Vec<Target>, Vec<String>),
-    /// Writing was stopped. The results so far are not final.
-    Stopped(StopReason, Vec<Target>),
-    /// A peer wrote an inventory meanwhile, so the cluster has to be read again.
-    Again(Vec<Target>, String),
+/// Why a pass over the cluster ended before every target had its definite result.
+enum Unsettled {
+    /// Writing was stopped.
+    Stopped(StopReason),
+    /// A peer wrote an inventory meanwhile, so the cluster has to be read again. Holds the error's text.
+    Again(String),
     /// Peers may have written since the survey, so the cluster has to be read again. Not counted as a restart.
     Stale,
 }
@@ -122,14 +120,15 @@ impl<S: DeliveryInput> Worker<S> {
         let mut restarts = 0;
         let mut failures = 0;
         loop {
-            let (stop, targets) = match self.pass(&desired).await {
-                Pass::Settled(targets, failures) => return self.outcome(&desired, targets, failures),
-                Pass::Stopped(stop, targets) => (stop, targets),
-                Pass::Stale => continue,
-                Pass::Again(targets, why) if restarts >= MAX_RESTARTS => {
+            let mut targets = Vec::new();
+            let stop = match self.pass(&desired, &mut targets).await {
+                Ok(failures) => return self.outcome(&desired, targets, failures),
+                Err(Unsettled::Stopped(stop)) => stop,
+                Err(Unsettled::Stale) => continue,
+                Err(Unsettled::Again(why)) if restarts >= MAX_RESTARTS => {
                     return self.outcome(&desired, targets, vec![why]);
                 }
-                Pass::Again(targets, _) => {
+                Err(Unsettled::Again(_)) => {
                     self.earlier.remember(&targets);
                     restarts += 1;
                     pause(&self.options, &self.cancel, restarts, None).await;
@@ -179,8 +178,9 @@ impl<S: DeliveryInput> Worker<S> {
         ClusterOutcome { revision, targets, notes: self.notes.take(), failures, unread }
     }
 
-    /// Runs steps 1 to 5 once (see [`super`]).
-    async fn pass(&mut self, desired: &Desired) -> Pass {
+    /// Runs steps 2 to 5 once (see [`super`]). Adds the result of every target to `targets`; if the pass is unsettled,
+    /// the results are not final. Returns what else failed, a line each.
+    async fn pass(&mut self, desired: &Desired, targets: &mut Vec<Target>) -> Result<Vec<String>, Unsettled> {
         self.unread = Unread::all();
         // Checked for each revision: a revision that arrived meanwhile may use a second name for this cluster.
         if let Some(other) = self.aliases.other(&self.name, desired) {
@@ -188,54 +188,18 @@ impl<S: DeliveryInput> Worker<S> {
                 "it is the same cluster as {other}, and each would treat the other's ConfigMaps as removed from the rules"
             );
             let hints = ["use a single name for each cluster in the rules".to_owned()];
-            return Pass::Settled(all_failed(desired, &self.name, &why, &hints), Vec::new());
+            targets.extend(all_failed(desired, &self.name, &why, &hints));
+            return Ok(Vec::new());
         }
-        let options = self.options.clone();
-        let cluster = self.cluster.clone();
-        let cancel = self.cancel.clone();
+        let (options, cluster, cancel) = (self.options.clone(), self.cluster.clone(), self.cancel.clone());
         let policy = options.policy(desired);
         let reader = SurveyContext { cluster: &cluster, options: &options, policy: &policy, cancel: &cancel };
-        let found = tokio::select! {
-            biased;
-            found = self.survey(desired, reader) => Some(found),
-            // Reads can be dropped at any point. Those that wait for their next try end at once, with their last error.
-            () = after_shutdown(&cancel, LAST_ERROR_TIMEOUT) => None,
-        };
-        let Some(ClusterSurvey { surveys, mut refused, failures, unread }) = found else {
-            let all = all_failed(desired, &self.name, &StopReason::Cancelled.to_string(), &[]).into_iter();
-            let all = all.map(|target| Target { outcome: Outcome::Skipped, transient: true, ..target });
-            return Pass::Stopped(StopReason::Cancelled, all.collect());
-        };
-        refused.extend(self.refusals(desired, &surveys));
-        let foreign = orphaned::foreign_namespaces(reader, &*self.input, (&self.name, desired), &surveys);
-        refused.extend(foreign.await);
-        self.unread = unread;
-        refused.keys().for_each(|namespace| self.unread.add(namespace));
-        let mut targets: Vec<Target> = refused.values().flatten().cloned().collect();
-        let mut surveys: Vec<NamespaceSurvey> =
-            surveys.into_iter().filter(|survey| !refused.contains_key(&survey.namespace)).collect();
+        let (mut surveys, mut failures) = self.survey_writable(desired, reader, targets).await?;
         let input = Arc::clone(&self.input);
         let writer = Writer::new(reader, desired, &*input);
-        if let Err(why) = options
-            .prune_limit
-            .check(surveys.iter().flat_map(|survey| &survey.items).map(|item| &item.decision))
-        {
-            let hints = vec![why.hint().to_owned()];
-            targets.extend(self.end_all(&writer, &surveys, Outcome::Refused, &why.to_string(), &hints));
-            return Pass::Settled(targets, failures);
+        if !self.limit_writes(&writer, &mut surveys, targets).await? {
+            return Ok(failures);
         }
-        match self.hold_rewound(&writer, &mut surveys).await {
-            Ok(held) => targets.extend(held),
-            Err((outcome, why)) => {
-                let stop = writer.stopped();
-                targets.extend(self.end_all(&writer, &surveys, outcome, &why, &[]));
-                return match stop {
-                    None => Pass::Settled(targets, failures),
-                    Some(stop) => Pass::Stopped(stop, targets),
-                };
-            }
-        }
-        let any_writes = surveys.iter().any(NamespaceSurvey::has_writes);
         if options.dry_run {
             let checked = tokio::select! {
                 biased;
@@ -243,71 +207,140 @@ impl<S: DeliveryInput> Worker<S> {
                 () = cancel.cancelled() => None,
             };
             let Some(checked) = checked else {
-                let stop = StopReason::Cancelled;
-                targets.extend(self.end_all(&writer, &surveys, Outcome::Skipped, &stop.to_string(), &[]));
-                return Pass::Stopped(stop, targets);
+                return Err(self.skip_all(&writer, &surveys, StopReason::Cancelled, targets));
             };
             targets.extend(checked);
-            return Pass::Settled(targets, failures);
+            return Ok(failures);
         }
-        // A namespace whose records are outdated counts as busy, too: a peer may be about to write them.
-        let busy = |survey: &&NamespaceSurvey| survey.has_writes() || set::needs_recording(survey, desired);
-        let busy: Vec<&str> = surveys.iter().filter(busy).map(|survey| survey.namespace.as_str()).collect();
-        if !busy.is_empty() && !self.turns.may_write(&busy, &mut self.notes).await {
-            return Pass::Stale;
-        }
-        if any_writes && let Err(stop) = writer.check_ref().await {
-            targets.extend(self.end_all(&writer, &surveys, Outcome::Skipped, &stop.to_string(), &[]));
-            return Pass::Stopped(stop, targets);
-        }
-        if any_writes && let Err(why) = record::announce(&writer, &mut surveys).await {
-            targets.extend(self.end_all(&writer, &surveys, Outcome::Skipped, &why, &[]));
-            return Pass::Again(targets, why);
-        }
+        self.begin_writes(&writer, &mut surveys, targets).await?;
         let written =
             future::join_all(surveys.iter().map(|survey| self.write_namespace(&writer, survey))).await;
         targets.extend(self.results(&writer, &surveys, &written));
+        failures.extend(self.confirm_and_record(&writer, &surveys, &written, targets).await?);
+        Ok(failures)
+    }
+
+    /// Step 2. Returns the namespaces that may be written, and other failures of reads, a line each. The results of all
+    /// other namespaces are added to `targets`.
+    async fn survey_writable(
+        &mut self,
+        desired: &Desired,
+        reader: SurveyContext<'_>,
+        targets: &mut Vec<Target>,
+    ) -> Result<(Vec<NamespaceSurvey>, Vec<String>), Unsettled> {
+        let found = tokio::select! {
+            biased;
+            found = self.survey(desired, reader) => Some(found),
+            // Reads can be dropped at any point. Those that wait for their next try end at once, with their last error.
+            () = after_shutdown(reader.cancel, LAST_ERROR_TIMEOUT) => None,
+        };
+        let Some(ClusterSurvey { mut surveys, mut refused, failures, unread }) = found else {
+            let stop = StopReason::Cancelled;
+            let all = all_failed(desired, &self.name, &stop.to_string(), &[]).into_iter();
+            let skipped = |target: Target| Target { outcome: Outcome::Skipped, transient: true, ..target };
+            targets.extend(all.map(skipped));
+            return Err(Unsettled::Stopped(stop));
+        };
+        refused.extend(self.refusals(desired, &surveys));
+        let foreign = orphaned::foreign_namespaces(reader, &*self.input, (&self.name, desired), &surveys);
+        refused.extend(foreign.await);
+        self.unread = unread;
+        refused.keys().for_each(|namespace| self.unread.add(namespace));
+        surveys.retain(|survey| !refused.contains_key(&survey.namespace));
+        targets.extend(refused.into_values().flatten());
+        Ok((surveys, failures))
+    }
+
+    /// Applies the limit on deletions, and takes away the namespaces in which nothing may be written because the ref
+    /// went back. Returns false if nothing may be written in the whole cluster. The results of what may not be written
+    /// are added to `targets`.
+    async fn limit_writes(
+        &mut self,
+        writer: &Writer<'_, S>,
+        surveys: &mut Vec<NamespaceSurvey>,
+        targets: &mut Vec<Target>,
+    ) -> Result<bool, Unsettled> {
+        let decisions = surveys.iter().flat_map(|survey| &survey.items).map(|item| &item.decision);
+        if let Err(why) = self.options.prune_limit.check(decisions) {
+            let hints = [why.hint().to_owned()];
+            targets.extend(self.end_all(writer, surveys, Outcome::Refused, &why.to_string(), &hints));
+            return Ok(false);
+        }
+        if !surveys.iter().any(NamespaceSurvey::has_writes) {
+            return Ok(true);
+        }
+        match check_rewind(writer, surveys, &mut self.lag_deadline, &mut self.notes).await {
+            Ok(held) => {
+                for survey in surveys.extract_if(.., |survey| held.contains_key(&survey.namespace)) {
+                    let why = &held[&survey.namespace];
+                    targets.extend(self.end_all(writer, &[survey], Outcome::Refused, why, &[]));
+                }
+                Ok(true)
+            }
+            Err((outcome, why)) => {
+                let stop = writer.stopped();
+                targets.extend(self.end_all(writer, surveys, outcome, &why, &[]));
+                stop.map_or(Ok(false), |stop| Err(Unsettled::Stopped(stop)))
+            }
+        }
+    }
+
+    /// Waits for this instance's turn, does step 3, and adds to the inventories what step 4 is about to create.
+    async fn begin_writes(
+        &mut self,
+        writer: &Writer<'_, S>,
+        surveys: &mut [NamespaceSurvey],
+        targets: &mut Vec<Target>,
+    ) -> Result<(), Unsettled> {
+        // A namespace whose records are outdated counts as busy, too: a peer may be about to write them.
+        let busy =
+            |survey: &&NamespaceSurvey| survey.has_writes() || set::needs_recording(survey, writer.desired);
+        let busy: Vec<&str> = surveys.iter().filter(busy).map(|survey| survey.namespace.as_str()).collect();
+        if !busy.is_empty() && !self.turns.may_write(&busy, &mut self.notes).await {
+            return Err(Unsettled::Stale);
+        }
+        if !surveys.iter().any(NamespaceSurvey::has_writes) {
+            return Ok(());
+        }
+        if let Err(stop) = writer.check_ref().await {
+            return Err(self.skip_all(writer, surveys, stop, targets));
+        }
+        if let Err(why) = record::announce(writer, surveys).await {
+            targets.extend(self.end_all(writer, surveys, Outcome::Skipped, &why, &[]));
+            return Err(Unsettled::Again(why));
+        }
+        Ok(())
+    }
+
+    /// Step 5: asks the remote again, unless nothing was written, and writes the records unless the ref has moved.
+    /// Returns what could not be recorded, a line each.
+    async fn confirm_and_record(
+        &mut self,
+        writer: &Writer<'_, S>,
+        surveys: &[NamespaceSurvey],
+        written: &[BTreeMap<String, Written>],
+        targets: &mut Vec<Target>,
+    ) -> Result<Vec<String>, Unsettled> {
         self.unconfirmed |= targets.iter().any(|target| target.attempts > 0);
         if self.unconfirmed && writer.stopped().is_none() && writer.check_ref().await.is_ok() {
             self.unconfirmed = false;
         }
-        let stop = writer.stopped();
-        if let Some(stop) = stop.clone().filter(|stop| *stop != StopReason::Cancelled) {
-            return Pass::Stopped(stop, targets);
-        }
-        self.earlier.restore(&mut targets);
+        let is_cancelled = match writer.stopped() {
+            None => false,
+            Some(StopReason::Cancelled) => true,
+            Some(stop) => return Err(Unsettled::Stopped(stop)),
+        };
+        self.earlier.restore(targets);
         let recording = tokio::select! {
             biased;
-            recording = record::record_all(&writer, &surveys, &written, &mut targets) => Some(recording),
-            () = after_shutdown(&cancel, RECORDING_TIMEOUT) => None, // the next run writes the records
+            recording = record::record_all(writer, surveys, written, targets) => Some(recording),
+            () = after_shutdown(writer.reader.cancel, RECORDING_TIMEOUT) => None, // the next run writes the records
         };
-        match (stop, recording) {
-            (Some(stop), _) => Pass::Stopped(stop, targets),
-            (None, None) => Pass::Stopped(StopReason::Cancelled, targets),
-            (None, Some(Recording::Done(more))) => {
-                Pass::Settled(targets, failures.into_iter().chain(more).collect())
-            }
-            (None, Some(Recording::Conflict(why))) => Pass::Again(targets, why),
+        match recording.filter(|_| !is_cancelled) {
+            Some(Recording::Done(failures)) => Ok(failures),
+            Some(Recording::Conflict(why)) => Err(Unsettled::Again(why)),
+            None => Err(Unsettled::Stopped(StopReason::Cancelled)),
         }
-    }
-
-    /// Takes away the namespaces in which nothing may be written because the ref went back, and returns the results of
-    /// their targets. `Err` has an outcome and its reason if nothing may be written now in the whole cluster.
-    async fn hold_rewound(
-        &mut self,
-        writer: &Writer<'_, S>,
-        surveys: &mut Vec<NamespaceSurvey>,
-    ) -> Result<Vec<Target>, (Outcome, String)> {
-        if !surveys.iter().any(NamespaceSurvey::has_writes) {
-            return Ok(Vec::new());
-        }
-        let held = check_rewind(writer, surveys, &mut self.lag_deadline, &mut self.notes).await?;
-        let mut targets = Vec::new();
-        for survey in surveys.extract_if(.., |survey| held.contains_key(&survey.namespace)) {
-            let why = &held[&survey.namespace];
-            targets.extend(self.end_all(writer, &[survey], Outcome::Refused, why, &[]));
-        }
-        Ok(targets)
     }
 
     /// Reads every namespace that the revision has ConfigMaps for and, if pruning, those that no rule names any more. A
@@ -400,6 +433,18 @@ impl<S: DeliveryInput> Worker<S> {
                 .collect::<Vec<_>>()
         };
         surveys.iter().zip(written).flat_map(of).collect()
+    }
+
+    /// Adds the results of a pass that stops before its first write.
+    fn skip_all(
+        &self,
+        writer: &Writer<'_, S>,
+        surveys: &[NamespaceSurvey],
+        stop: StopReason,
+        targets: &mut Vec<Target>,
+    ) -> Unsettled {
+        targets.extend(self.end_all(writer, surveys, Outcome::Skipped, &stop.to_string(), &[]));
+        Unsettled::Stopped(stop)
     }
 
     /// Gives every target that would be written this outcome.

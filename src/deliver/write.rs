@@ -1,6 +1,7 @@
 //! Sends the writes of a batch, and retries each until its outcome is known: written, refused, or failed for good.
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::sync::Mutex;
 
 use tokio::sync::{AcquireError, Semaphore, SemaphorePermit};
@@ -103,11 +104,9 @@ impl<'a, S: DeliveryInput> Writer<'a, S> {
     /// read again, and what to write is decided anew.
     pub(super) async fn write(&self, cluster: &str, survey: &NamespaceSurvey, item: &Item) -> Written {
         let mut item = item.clone();
-        let mut sent = 0;
         let mut failures = 0;
-        let options = self.reader.options;
         loop {
-            let target = || Target { attempts: sent, ..self.target(cluster, survey, &item) };
+            let target = || Target { attempts: failures, ..self.target(cluster, survey, &item) };
             // Before it is checked whether writing was stopped, as that may happen while this waits for a slot.
             let slot = self.slot().await;
             if let Some(stop) = self.stopped() {
@@ -116,7 +115,7 @@ impl<'a, S: DeliveryInput> Writer<'a, S> {
             if !item.decision.writes() {
                 return written(target(), &item); // a peer has written it, or it is no longer ours to write
             }
-            let attempted = Target { attempts: sent + 1, ..target() };
+            let attempted = Target { attempts: failures + 1, ..target() };
             let result = tokio::select! {
                 biased;
                 result = self.send(survey, &item) => result,
@@ -131,50 +130,66 @@ impl<'a, S: DeliveryInput> Writer<'a, S> {
                 Ok(meta) => return Written { meta, ..written(attempted, &item) },
                 Err(error) => error,
             };
-            sent += 1;
             failures += 1;
-            let stale = is_conflict(&error.why);
-            let read_first = stale || error.is_unknown();
-            let failed = |error: &Error| {
-                let failed =
-                    attempted.clone().ended(Outcome::Failed, error_line(error, &item), error.hints());
-                written(Target { transient: error.is_transient(), ..failed }, &item)
-            };
-            // After the last try an unknown outcome is still read, below.
-            if !(error.is_transient() || read_first) || (failures >= options.tries && !error.is_unknown()) {
-                return failed(&error);
-            }
-            // The object is read at once after the first conflict, and with backoff after later ones.
-            if !stale || failures > 1 {
-                pause(options, self.reader.cancel, failures, error.pause()).await;
-            }
-            if !read_first && self.reader.cancel.is_cancelled() {
-                return failed(&error); // the error says more than that the run was cancelled
-            }
-            if !read_first {
-                continue; // the server stored nothing, so what was read is still current
-            }
-            let again = tokio::select! {
-                biased;
-                again = self.reader.reread(survey, &item) => again,
-                () = after_shutdown(self.reader.cancel, LAST_ANSWER_TIMEOUT) => return failed(&error),
-            };
-            let again = match again {
-                Ok(again) => again,
-                Err(error) => return failed(&error),
-            };
-            if error.is_unknown() && again.decision.action == Action::Nothing {
-                return Written { meta: again.meta.clone(), ..written(attempted, &item) }; // it took effect after all
-            }
-            if failures >= options.tries {
-                return failed(&error);
-            }
-            item = again;
-            if item.decision.writes() {
-                // A reason to stop is stored, and seen at the top of the loop.
-                let _ = self.check_ref().await;
+            match self.after_failure(survey, item, attempted, error).await {
+                ControlFlow::Continue(again) => item = again,
+                ControlFlow::Break(written) => return written,
             }
         }
+    }
+
+    /// Decides what follows the write of `item` that failed with `error`: a pause and another try of the item that is
+    /// returned, or the outcome. `attempted` is the item's target, with the number of tries so far.
+    async fn after_failure(
+        &self,
+        survey: &NamespaceSurvey,
+        item: Item,
+        attempted: Target,
+        error: Error,
+    ) -> ControlFlow<Written, Item> {
+        let SurveyContext { options, cancel, .. } = self.reader;
+        let failures = attempted.attempts;
+        let stale = is_conflict(&error.why);
+        let read_first = stale || error.is_unknown();
+        let failed = |error: &Error| {
+            let failed = attempted.clone().ended(Outcome::Failed, error_line(error, &item), error.hints());
+            ControlFlow::Break(written(Target { transient: error.is_transient(), ..failed }, &item))
+        };
+        // After the last try an unknown outcome is still read, below.
+        if !(error.is_transient() || read_first) || (failures >= options.tries && !error.is_unknown()) {
+            return failed(&error);
+        }
+        // The object is read at once after the first conflict, and with backoff after later ones.
+        if !stale || failures > 1 {
+            pause(options, cancel, failures, error.pause()).await;
+        }
+        if !read_first && cancel.is_cancelled() {
+            return failed(&error); // the error says more than that the run was cancelled
+        }
+        if !read_first {
+            return ControlFlow::Continue(item); // the server stored nothing: what was read is current
+        }
+        let again = tokio::select! {
+            biased;
+            again = self.reader.reread(survey, &item) => again,
+            () = after_shutdown(cancel, LAST_ANSWER_TIMEOUT) => return failed(&error),
+        };
+        let again = match again {
+            Ok(again) => again,
+            Err(error) => return failed(&error),
+        };
+        if error.is_unknown() && again.decision.action == Action::Nothing {
+            // It took effect after all.
+            return ControlFlow::Break(Written { meta: again.meta, ..written(attempted, &item) });
+        }
+        if failures >= options.tries {
+            return failed(&error);
+        }
+        if again.decision.writes() {
+            // A reason to stop is stored, and seen before the next try.
+            let _ = self.check_ref().await;
+        }
+        ControlFlow::Continue(again)
     }
 
     /// Sends a write as a dry run; the options must ask for one. Without the right to write, the target is reported as

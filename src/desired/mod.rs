@@ -318,7 +318,13 @@ impl Error {
                     .to_owned(),
             ],
             Self::RulesHeld(_) => vec!["they are read once it answers".to_owned()],
-            Self::Rules { .. } | Self::Directory(_) | Self::Blob(_) | Self::File(_) => Vec::new(),
+            Self::Rules { .. } => vec!["it has to be a file of UTF-8 text that can be read".to_owned()],
+            Self::Directory(_) => vec!["see that this user may read all of the directory".to_owned()],
+            Self::File(failed) if failed.source.is::<tree::TooLarge>() => {
+                vec!["make it smaller, or take it out of the globs of the rules".to_owned()]
+            }
+            Self::File(_) => vec!["see that this user may read it, and that its volume is healthy".to_owned()],
+            Self::Blob(_) => vec!["see whether the volume of the mirror is healthy".to_owned()],
         }
     }
 }

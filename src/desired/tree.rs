@@ -59,7 +59,7 @@ pub(super) fn on_the_way_to<'t>(tree: &'t dyn Tree, path: &[u8]) -> Result<Listi
 /// A file is too large for a ConfigMap, even if compressed.
 #[derive(Debug, thiserror::Error)]
 #[error("it has {} bytes, and no more than {FILE_MAX} of a file are read for a ConfigMap", .0)]
-struct TooLarge(u64);
+pub(super) struct TooLarge(u64);
 
 /// A directory on disk. Entries named `.git` are not part of the tree.
 #[derive(Debug)]

@@ -230,14 +230,13 @@ impl Gate {
 struct PinnedGeneration {
     event: HookEvent,
     /// See [`take_pin`]. Held until this is dropped, which ends the pin.
-    #[allow(dead_code)] // it is a lock: only tests look at it
-    pin: Option<OwnedFd>,
+    _pin: Option<OwnedFd>,
 }
 
 impl PinnedGeneration {
     fn new(event: HookEvent) -> Self {
         let pin = take_pin(&event.dir);
-        Self { event, pin }
+        Self { event, _pin: pin }
     }
 }
 

@@ -49,27 +49,15 @@ pub(super) fn closure_beside(
         return Ok(());
     }
     let mut check = TreeCheck { reader, partial, is_blob, seen_blobs: HashSet::new() };
-    // An explicit stack, because trees may nest deeper than a thread's stack allows. Every tree is pushed once, however
-    // many paths lead to it, so a bomb of nested trees costs no more than the trees that were really sent. It does not
-    // matter with which path's base a tree is compared: each base is complete.
-    let mut seen = HashSet::from([tree]);
-    let mut stack = vec![(tree, base)];
-    while let Some((at, base)) = stack.pop() {
-        check.tree(at, base, |below, base| {
-            if seen.insert(below) {
-                stack.push((below, base));
-            }
-        })?;
-    }
-    Ok(())
+    check.all(vec![(tree, base)], &mut HashSet::from([tree]))
 }
 
-/// How many trees justify another thread.
-const TREES_PER_THREAD: usize = 256;
+/// So many trees are found before they are shared among threads: enough that all threads end at about the same time.
+const SHARED_TREES: usize = 1024;
 
-/// Like [`closure_beside`] without a base, on several threads. It proceeds level by level, so no thread waits for what
-/// another one finds. Small levels are read by `reader`; for others each thread opens a store of its own. Fails with
-/// the first error that any thread meets.
+/// Like [`closure_beside`] without a base. Once [`SHARED_TREES`] trees of one level are found, several threads check
+/// them and what is below them, each with a store from `open`. A tree that several of them lead to may be checked by
+/// each thread, but by none of them twice. Fails with the first error that any thread meets.
 pub(super) fn closure_on_threads(
     reader: &ObjectReader<'_>,
     open: impl Fn() -> Result<Store, String> + Sync,
@@ -77,45 +65,41 @@ pub(super) fn closure_on_threads(
     partial: bool,
     is_blob: impl Fn(&ObjectId) -> bool + Sync,
 ) -> Result<(), String> {
+    let is_blob = &is_blob;
+    let mut check = TreeCheck { reader, partial, is_blob, seen_blobs: HashSet::new() };
     let mut seen = HashSet::from([tree]);
     let mut level = vec![tree];
-    while !level.is_empty() {
-        let next = AtomicUsize::new(0);
-        // Takes trees of this level until none is left; returns those of the next level, each once.
-        let share = |reader: &ObjectReader<'_>| -> Result<HashSet<ObjectId>, String> {
-            let mut check = TreeCheck { reader, partial, is_blob: &is_blob, seen_blobs: HashSet::new() };
-            let mut found = HashSet::new();
-            while let Some(at) = level.get(next.fetch_add(1, Ordering::Relaxed)) {
-                let below = |below, _| {
-                    if !seen.contains(&below) {
-                        found.insert(below);
-                    }
-                };
-                check.tree(*at, None, below).map_err(|error| error.to_string())?;
-            }
-            Ok(found)
-        };
-        let threads = processors().clamp(1, 8).min(level.len() / TREES_PER_THREAD + 1);
-        let below = if threads == 1 {
-            share(reader)?
-        } else {
-            let all = Mutex::new(Ok(HashSet::new()));
-            on_threads(threads, || {
-                let found = open()
-                    .and_then(|store| share(&store.reader().map_err(|error| error.message().to_owned())?));
-                let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
-                match (found, &mut *all) {
-                    (Ok(found), Ok(all)) => all.extend(found),
-                    (Err(error), Ok(_)) => *all = Err(error),
-                    (_, Err(_)) => {}
-                }
-            });
-            all.into_inner().unwrap_or_else(PoisonError::into_inner)?
-        };
-        seen.extend(&below);
-        level = below.into_iter().collect();
+    while !level.is_empty() && level.len() < SHARED_TREES {
+        let mut below = Vec::new();
+        for tree in level {
+            let found = |id, _| below.extend(seen.insert(id).then_some(id));
+            check.tree(tree, None, found).map_err(|error| error.to_string())?;
+        }
+        level = below;
     }
-    Ok(())
+    if level.is_empty() {
+        return Ok(());
+    }
+    let next = AtomicUsize::new(0);
+    let share = || -> Result<(), String> {
+        let store = open()?;
+        let reader = store.reader().map_err(|error| error.message().to_owned())?;
+        let mut check = TreeCheck { reader: &reader, partial, is_blob, seen_blobs: HashSet::new() };
+        let mut seen = seen.clone();
+        while let Some(tree) = level.get(next.fetch_add(1, Ordering::Relaxed)) {
+            check.all(vec![(*tree, None)], &mut seen).map_err(|error| error.to_string())?;
+        }
+        Ok(())
+    };
+    let failed = Mutex::new(Ok(()));
+    on_threads(processors().clamp(1, 8), || {
+        if let Err(error) = share() {
+            next.store(level.len(), Ordering::Relaxed); // the others stop
+            let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
+            *failed = std::mem::replace(&mut *failed, Ok(())).and(Err(error));
+        }
+    });
+    failed.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Checks trees, each with the blobs that it names.
@@ -128,6 +112,26 @@ struct TreeCheck<'c, 'r, F> {
 }
 
 impl<F: Fn(&ObjectId) -> bool> TreeCheck<'_, '_, F> {
+    /// Checks trees, each with the tree that is its base, and all that is below them. Skips trees that are in `seen`,
+    /// and adds those that it comes to.
+    fn all(
+        &mut self,
+        mut stack: Vec<(ObjectId, Option<ObjectId>)>,
+        seen: &mut HashSet<ObjectId>,
+    ) -> Result<(), ObjectError> {
+        // An explicit stack, because trees may nest deeper than a thread's stack allows. Every tree is pushed once,
+        // however many paths lead to it, so a bomb of nested trees costs no more than the trees that were really sent.
+        // It does not matter with which path's base a tree is compared: each base is complete.
+        while let Some((at, base)) = stack.pop() {
+            self.tree(at, base, |below, base| {
+                if seen.insert(below) {
+                    stack.push((below, base));
+                }
+            })?;
+        }
+        Ok(())
+    }
+
     /// Checks the tree `at` but for the entries that are the same in the tree `base`. Calls `below` with each sub-tree,
     /// and with the sub-tree of its name in `base`.
     fn tree(

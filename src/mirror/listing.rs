@@ -8,10 +8,10 @@ use super::delta::{TREES_MAX, pairs};
 use super::modules::Modules;
 use super::object_error::ObjectError;
 use super::odb::{ObjectReader, Peeled};
-use super::tree::{Budget, FORMAT, LINK, Line, Lines, REGULAR, Sorted, lines, push_name};
+use super::tree::{Budget, FORMAT, LINK, Line, Lines, REGULAR, Sorted, Step, TreeWalk, lines};
 use super::tree_to_payload::target;
 use super::{Error, Objects};
-use crate::payload::{Limits, Refusal, Rule, escaped, join};
+use crate::payload::{Limits, Rule, join};
 use crate::revision::{ObjectId, Revision};
 
 /// The kind and content of a path that is not a directory.
@@ -68,20 +68,6 @@ const DEPTH_MAX: u32 = 1_000;
 /// The most bytes that the listed paths take together: a small repository can have gigabytes of them by reusing trees.
 const LISTED_BYTES_MAX: usize = 128 << 20;
 
-struct Walk<'a> {
-    reader: &'a ObjectReader<'a>,
-    revision: Revision,
-    modules: &'a Modules,
-    enter: &'a dyn Fn(&[u8]) -> bool,
-    budget: Budget,
-    /// The most entries that are listed.
-    entries_max: u64,
-    path: Vec<u8>,
-    /// The bytes of the paths in `found`.
-    listed_bytes: usize,
-    found: Vec<(Vec<u8>, ListedEntry)>,
-}
-
 /// Lists a revision, in the order of its tree entries.
 fn list(
     reader: &ObjectReader<'_>,
@@ -91,64 +77,27 @@ fn list(
     cancel: &CancellationToken,
 ) -> Result<Vec<(Vec<u8>, ListedEntry)>, Error> {
     let revision = Revision(at.commit);
-    let entries_max = Limits::default().entries;
-    let budget = Budget::new(revision, at.tree, entries_max, true, cancel);
-    let path = Vec::new();
-    let found = Vec::new();
-    let mut walk =
-        Walk { reader, revision, modules, enter, budget, entries_max, path, listed_bytes: 0, found };
-    walk.all(at.tree)?;
-    Ok(walk.found)
-}
-
-impl Walk<'_> {
-    /// Lists the tree `top` and all trees below it that are to be read. Not recursive: see `OpenTree`.
-    fn all(&mut self, top: ObjectId) -> Result<(), Error> {
-        // The trees that the walk is in, each with the length of the path of its parent.
-        let mut open = vec![(self.budget.open(self.reader, &top, &self.path)?, 0)];
-        while let Some((tree, _)) = open.last_mut() {
-            let Some(line) = tree.next_line() else {
-                if let Some((left, parent_len)) = open.pop() {
-                    self.path.truncate(parent_len);
-                    self.budget.close(left);
-                }
-                continue;
-            };
-            let parent_len = push_name(&mut self.path, line.name);
-            let line = self.modules.checked_out(&self.path, line);
-            if line.is_dir() && (self.enter)(&self.path) {
-                let id = line.id;
-                // The depth of a directory is the number of directories above it, the top included.
-                if open.len() > DEPTH_MAX as usize {
-                    return Err(self.refused(Rule::Depth { limit: DEPTH_MAX }));
-                }
-                open.push((self.budget.open(self.reader, &id, &self.path)?, parent_len));
-                continue;
+    let paths = Limits::default().entries;
+    let rule = Rule::Listed { paths, bytes: LISTED_BYTES_MAX as u64 };
+    let budget = Budget::new(revision, at.tree, paths, true, cancel).with_rule(rule);
+    let mut walk = TreeWalk::new(reader, budget, DEPTH_MAX, ())?;
+    let mut listed_bytes = 0;
+    let mut found = Vec::new();
+    while let Some(Step { path, line, .. }) = walk.step()? {
+        let line = modules.checked_out(path, line);
+        if !line.is_dir() {
+            let listed = listed(reader, &line).map_err(|error| Error::damaged(revision, error))?;
+            listed_bytes += path.len();
+            if found.len() as u64 == paths || listed_bytes > LISTED_BYTES_MAX {
+                return Err(walk.too_many());
             }
-            if !line.is_dir() {
-                self.leaf(&line)?;
-            }
-            self.path.truncate(parent_len);
+            found.push((path.to_vec(), listed));
+        } else if enter(path) {
+            let id = line.id;
+            walk.enter(id, ())?;
         }
-        Ok(())
     }
-
-    fn leaf(&mut self, line: &Line<'_>) -> Result<(), Error> {
-        let listed = listed(self.reader, line).map_err(|error| Error::damaged(self.revision, error))?;
-        if self.found.len() as u64 == self.entries_max {
-            return Err(self.refused(Rule::Entries { limit: self.entries_max }));
-        }
-        self.listed_bytes += self.path.len();
-        if self.listed_bytes > LISTED_BYTES_MAX {
-            return Err(self.refused(Rule::Names { limit: LISTED_BYTES_MAX as u64 }));
-        }
-        self.found.push((self.path.clone(), listed));
-        Ok(())
-    }
-
-    fn refused(&self, rule: Rule) -> Error {
-        Refusal { revision: self.revision, path: escaped(&self.path), rule }.into()
-    }
+    Ok(found)
 }
 
 /// Converts a tree entry that is not a directory.

@@ -26,10 +26,9 @@ use super::object_error::ObjectError;
 use super::odb::ObjectReader;
 use super::repo_kind;
 use super::sparse::Patterns;
-use super::tree::{Budget, DIRECTORY, FORMAT, LINK, OpenTree, REGULAR, push_name};
+use super::tree::{Budget, DIRECTORY, FORMAT, LINK, REGULAR, Step, TreeWalk};
 use super::wire::Request;
 use super::{Mirror, Selection};
-use crate::payload::{Limits, Refusal, Rule, escaped};
 use crate::revision::{ObjectId, Revision};
 
 /// The most objects per request. Each request costs a server half a second, regardless of their number. This many lines
@@ -144,111 +143,52 @@ fn absent(
         Ok(top) => top,
         Err(tree) => return Ok(vec![tree]), // what is absent below it is found in the next round
     };
+    if !reader.has(&top) {
+        return Ok(vec![top]);
+    }
     let budget = Budget::new(revision, top, limits.entries, patterns.is_some(), cancel);
-    let found = Vec::new();
-    let path = Vec::new();
-    let mut walk = Walk { reader, patterns, needs_all_trees, budget, revision, limits, found, path };
-    walk.all(top)?;
-    walk.found.sort_unstable();
-    walk.found.dedup();
-    Ok(walk.found)
-}
-
-struct Walk<'a> {
-    reader: &'a ObjectReader<'a>,
-    patterns: Option<&'a Patterns>,
-    needs_all_trees: bool,
-    budget: Budget,
-    revision: Revision,
-    limits: Limits,
-    found: Vec<ObjectId>,
-    path: Vec<u8>,
-}
-
-/// A directory that the walk is in, the top included.
-struct OpenDir<'a> {
-    tree: OpenTree<'a>,
-    /// Whether the patterns select it. An entry that no pattern matches inherits that.
-    inherited: bool,
-    /// The length of the path of its parent.
-    parent_len: usize,
-}
-
-impl<'a> Walk<'a> {
-    /// Walks the tree `top` and all trees below it that are present. Not recursive: see [`OpenTree`].
-    fn all(&mut self, top: ObjectId) -> Result<(), Error> {
-        let mut open = Vec::from_iter(self.open(top, self.patterns.is_none(), 0)?);
-        while let Some(dir) = open.last_mut() {
-            let Some(line) = dir.tree.next_line() else {
-                if let Some(left) = open.pop() {
-                    self.path.truncate(left.parent_len);
-                    self.budget.close(left.tree);
-                }
-                continue;
-            };
-            let parent_len = push_name(&mut self.path, line.name);
-            let wanted = self
-                .patterns
-                .is_none_or(|patterns| patterns.selects(&self.path, line.matches_as_dir(), dir.inherited));
-            let (mode, id) = (line.mode & FORMAT, line.id);
-            let entered = match mode {
-                // The depth of a directory is the number of directories above it, the top included.
-                DIRECTORY if self.needs_below(wanted) => {
-                    if open.len() > self.limits.depth as usize {
-                        return Err(self.refused(Rule::Depth { limit: self.limits.depth }));
-                    }
-                    self.open(id, wanted, parent_len)?
-                }
-                REGULAR | LINK if wanted && !self.reader.has(&id) => {
-                    self.add_absent(id)?;
-                    None
-                }
-                _ => None,
-            };
-            match entered {
-                Some(dir) => open.push(dir),
-                None => self.path.truncate(parent_len),
+    // Noted with each tree: whether the patterns select it. An entry that no pattern matches inherits that.
+    let mut walk = TreeWalk::new(reader, budget, limits.depth, patterns.is_none())?;
+    let mut found = Vec::new();
+    while let Some(Step { path, line, note: inherited }) = walk.step()? {
+        let is_wanted =
+            patterns.is_none_or(|patterns| patterns.selects(path, line.matches_as_dir(), inherited));
+        let may_lead_to_wanted =
+            || patterns.is_none_or(|patterns| patterns.may_select_below(path, is_wanted));
+        let is_needed = match line.mode & FORMAT {
+            DIRECTORY => needs_all_trees || may_lead_to_wanted(),
+            REGULAR | LINK => is_wanted,
+            _ => false,
+        };
+        if !is_needed {
+            continue;
+        }
+        let (id, is_dir) = (line.id, line.is_dir());
+        if is_dir {
+            walk.check_depth()?;
+        }
+        if reader.has(&id) {
+            if is_dir {
+                walk.enter(id, is_wanted)?;
+            }
+            continue;
+        }
+        found.push(id);
+        // An object may be named any number of times.
+        if found.len() as u64 > limits.entries.saturating_mul(2) {
+            remove_duplicates(&mut found);
+            if found.len() as u64 > limits.entries {
+                return Err(walk.too_many());
             }
         }
-        Ok(())
     }
+    remove_duplicates(&mut found);
+    Ok(found)
+}
 
-    /// Enters a tree. An absent one is recorded instead.
-    fn open(
-        &mut self,
-        tree: ObjectId,
-        inherited: bool,
-        parent_len: usize,
-    ) -> Result<Option<OpenDir<'a>>, Error> {
-        if !self.reader.has(&tree) {
-            self.add_absent(tree)?;
-            return Ok(None);
-        }
-        let tree = self.budget.open(self.reader, &tree, &self.path)?;
-        Ok(Some(OpenDir { tree, inherited, parent_len }))
-    }
-
-    /// Whether the tree of the directory at the walk's path is needed.
-    fn needs_below(&self, wanted: bool) -> bool {
-        self.needs_all_trees
-            || self.patterns.is_none_or(|patterns| patterns.may_select_below(&self.path, wanted))
-    }
-
-    fn refused(&self, rule: Rule) -> Error {
-        Refusal { revision: self.revision, path: escaped(&self.path), rule }.into()
-    }
-
-    /// Records an absent object. Duplicates are removed whenever the list has grown to twice the limit.
-    fn add_absent(&mut self, id: ObjectId) -> Result<(), Error> {
-        self.found.push(id);
-        let limit = self.limits.entries;
-        if self.found.len() as u64 <= limit.saturating_mul(2) {
-            return Ok(());
-        }
-        self.found.sort_unstable();
-        self.found.dedup();
-        if self.found.len() as u64 > limit { Err(self.refused(Rule::Entries { limit })) } else { Ok(()) }
-    }
+fn remove_duplicates(ids: &mut Vec<ObjectId>) {
+    ids.sort_unstable();
+    ids.dedup();
 }
 
 /// Configures the repository for git as a partial clone of `origin`.
@@ -261,6 +201,7 @@ pub(super) fn name_promisor(dir: &Path, filter: &str) -> Result<(), Error> {
 mod tests {
     use super::*;
     use crate::mirror::fixture::{Fixture, everything};
+    use crate::payload::Rule;
 
     /// As deep as `--max-path-depth` may allow, on the stack of a test's thread.
     #[test]

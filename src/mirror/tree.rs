@@ -3,6 +3,8 @@
 //! A commit's author chooses every byte of a tree, so entries are parsed without judging modes or names, and every walk
 //! runs under a [`Budget`].
 
+mod walk;
+
 use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet};
 
@@ -13,6 +15,8 @@ use super::object_error::ObjectError;
 use super::odb::{Object, ObjectReader, TREE_MAX};
 use crate::payload::{Refusal, Rule, escaped};
 use crate::revision::{ObjectId, Revision};
+
+pub(super) use walk::{Step, TreeWalk};
 
 /// The bits of a mode that hold an entry's type (inode(7)).
 pub(super) const FORMAT: u32 = 0o170_000;
@@ -222,8 +226,8 @@ const COUNTED_MAX: usize = 1 << 18;
 pub(super) struct Budget {
     revision: Revision,
     top: ObjectId,
-    /// The most entries that a payload may have; reported in the error.
-    limit: u64,
+    /// The rule that is broken when the budget is used up.
+    rule: Rule,
     /// Entries that the walk may still look at.
     lines: u64,
     /// Sub-trees that the walk has entered, up to [`SEEN_MAX`].
@@ -250,13 +254,18 @@ impl Budget {
         Self {
             revision,
             top,
-            limit,
+            rule: Rule::Entries { limit },
             lines,
             seen: HashSet::new(),
             repeats: 0,
             bytes_in_memory: 0,
             cancel: cancel.clone(),
         }
+    }
+
+    /// The same budget, with another rule in its error.
+    pub(super) fn with_rule(self, rule: Rule) -> Self {
+        Self { rule, ..self }
     }
 
     /// To be called with every tree that the walk enters, and its number of entries. Fails when the budget is used up
@@ -333,8 +342,7 @@ impl Budget {
     }
 
     fn too_many(&self, path: &[u8]) -> Error {
-        let rule = Rule::Entries { limit: self.limit };
-        Refusal { revision: self.revision, path: escaped(path), rule }.into()
+        Refusal { revision: self.revision, path: escaped(path), rule: self.rule.clone() }.into()
     }
 }
 
@@ -352,8 +360,13 @@ pub(super) struct OpenTree<'r> {
 }
 
 impl OpenTree<'_> {
+    /// Returns true if there is no next entry.
+    fn is_at_end(&self) -> bool {
+        self.next == self.object.data().len()
+    }
+
     /// The next entry.
-    pub(super) fn next_line(&mut self) -> Option<Line<'_>> {
+    fn next_line(&mut self) -> Option<Line<'_>> {
         let raw = self.object.data();
         let (line, rest) = split(&raw[self.next..])?; // `Budget::open` checked that all entries are well-formed
         self.next = raw.len() - rest.len();

@@ -6,7 +6,7 @@ use super::modules::Modules;
 use super::object_error::ObjectError;
 use super::odb::{ObjectReader, Peeled};
 use super::sparse::Patterns;
-use super::tree::{Budget, Line, OpenTree, push_name};
+use super::tree::{Budget, Line, Step, TreeWalk};
 use super::{Error, Selection};
 use crate::payload::{Builder, DirIndex, Kind, LINK_MAX, Node, Parts, Payload, Rule};
 use crate::revision::{ObjectId, Revision};
@@ -18,14 +18,6 @@ struct Level {
     index: Option<DirIndex>,
 }
 
-/// A directory that the walk is in, the top included.
-struct OpenDir<'a> {
-    tree: OpenTree<'a>,
-    selection: DirSelection<'a>,
-    /// The length of the path of its parent.
-    parent_len: usize,
-}
-
 /// What decides which entries of a directory are selected.
 #[derive(Clone, Copy)]
 struct DirSelection<'a> {
@@ -33,16 +25,16 @@ struct DirSelection<'a> {
     patterns: Option<&'a Patterns>,
     /// Whether the patterns select the directory itself. An entry that no pattern matches inherits that.
     inherited: bool,
+    /// The number of directories on the path of an entry, without the top.
+    levels: usize,
 }
 
-struct Walk<'a> {
+/// The payload of what the walk has come to so far.
+struct Selected<'a> {
     reader: &'a ObjectReader<'a>,
     builder: Builder,
-    budget: Budget,
     modules: &'a Modules,
     levels: Vec<Level>,
-    path: Vec<u8>,
-    max_depth: u32,
     revision: Revision,
 }
 
@@ -56,95 +48,51 @@ pub(super) fn payload(
     cancel: &CancellationToken,
 ) -> Result<Payload, Error> {
     let revision = Revision(at.commit);
-    let mut walk = Walk {
-        reader,
-        builder: Builder::new(revision, at.tree, selection.rules).of_parts(parts),
-        budget: Budget::new(revision, at.tree, selection.rules.limits.entries, patterns.is_some(), cancel),
-        modules,
-        levels: Vec::new(),
-        path: Vec::new(),
-        max_depth: selection.rules.limits.depth,
-        revision,
-    };
-    walk.all(at.tree, DirSelection { patterns, inherited: patterns.is_none() })?;
-    Ok(walk.builder.finish()?)
+    let limits = selection.rules.limits;
+    let builder = Builder::new(revision, at.tree, selection.rules).of_parts(parts);
+    let mut selected = Selected { reader, builder, modules, levels: Vec::new(), revision };
+    let budget = Budget::new(revision, at.tree, limits.entries, patterns.is_some(), cancel);
+    let top = DirSelection { patterns, inherited: patterns.is_none(), levels: 0 };
+    let mut walk = TreeWalk::new(reader, budget, limits.depth, top)?;
+    while let Some(Step { path, line, note }) = walk.step()? {
+        if let Some((tree, selection)) = selected.entry(path, line, note)? {
+            walk.enter(tree, selection)?;
+        }
+    }
+    Ok(selected.builder.finish()?)
 }
 
-impl<'a> Walk<'a> {
-    /// Walks the tree `top` and all trees below it. Not recursive: see [`OpenTree`].
-    fn all(&mut self, top: ObjectId, selection: DirSelection<'a>) -> Result<(), Error> {
-        let mut open = vec![self.open(top, selection, 0)?];
-        while let Some(dir) = open.last_mut() {
-            self.budget.check_cancelled()?;
-            let Some(line) = dir.tree.next_line() else {
-                if let Some(left) = open.pop() {
-                    self.leave(left);
-                }
-                continue;
-            };
-            let parent_len = push_name(&mut self.path, line.name);
-            match self.entry(line, dir.selection)? {
-                Some((tree, selection)) => open.push(self.open(tree, selection, parent_len)?),
-                None => self.path.truncate(parent_len),
-            }
-        }
-        Ok(())
-    }
-
-    fn open(
-        &mut self,
-        tree: ObjectId,
-        selection: DirSelection<'a>,
-        parent_len: usize,
-    ) -> Result<OpenDir<'a>, Error> {
-        let tree = self.budget.open(self.reader, &tree, &self.path)?;
-        Ok(OpenDir { tree, selection, parent_len })
-    }
-
-    fn leave(&mut self, dir: OpenDir<'_>) {
-        self.levels.pop(); // of the top there is none
-        self.path.truncate(dir.parent_len);
-        self.budget.close(dir.tree);
-    }
-
-    /// Adds one entry, at the path of the walk. Returns the tree and selection of a directory that is to be walked.
+impl<'a> Selected<'a> {
+    /// Adds one entry of a directory. Returns the tree and selection of a directory that is to be walked.
     fn entry(
         &mut self,
+        path: &[u8],
         line: Line<'_>,
-        DirSelection { patterns, inherited }: DirSelection<'a>,
+        DirSelection { patterns, inherited, levels }: DirSelection<'a>,
     ) -> Result<Option<(ObjectId, DirSelection<'a>)>, Error> {
-        let line = self.modules.checked_out(&self.path, line);
+        self.levels.truncate(levels);
+        let line = self.modules.checked_out(path, line);
         let is_wanted =
-            patterns.is_none_or(|patterns| patterns.selects(&self.path, line.matches_as_dir(), inherited));
+            patterns.is_none_or(|patterns| patterns.selects(path, line.matches_as_dir(), inherited));
         if !line.is_dir() {
             if is_wanted {
-                self.leaf(&line)?;
+                self.leaf(path, &line)?;
             }
             return Ok(None);
         }
         // Patterns select a submodule as a whole or not at all; they are not matched against the files in it.
-        let is_module = self.modules.has_root(&self.path);
+        let is_module = self.modules.has_root(path);
         let may_lead_to_wanted =
-            || patterns.is_none_or(|patterns| patterns.may_select_below(&self.path, is_wanted));
+            || patterns.is_none_or(|patterns| patterns.may_select_below(path, is_wanted));
         if !is_wanted && (is_module || !may_lead_to_wanted()) {
             return Ok(None);
         }
         let patterns = patterns.filter(|_| !is_module);
-        self.enter(&line, patterns.is_some())?;
-        Ok(Some((line.id, DirSelection { patterns, inherited: is_wanted })))
-    }
-
-    /// Enters a directory: adds it to the builder, unless patterns may still select nothing in it.
-    fn enter(&mut self, line: &Line<'_>, has_patterns: bool) -> Result<(), Error> {
         self.levels.push(Level { name: line.name.to_vec(), index: None });
-        if !has_patterns {
+        if patterns.is_none() {
             self.current_dir_index()?;
-        } else if self.levels.len() > self.max_depth as usize {
-            // The builder checks the depth of selected directories only; the walk must end in others, too.
-            let rule = Rule::Depth { limit: self.max_depth };
-            return Err(self.builder.refuse(DirIndex::TOP, &self.path, rule).into());
         }
-        Ok(())
+        Ok(Some((line.id, DirSelection { patterns, inherited: is_wanted, levels: levels + 1 })))
     }
 
     /// The builder's index of the directory that the walk is in, which is added to the builder if necessary.
@@ -159,11 +107,11 @@ impl<'a> Walk<'a> {
         Ok(at)
     }
 
-    fn leaf(&mut self, line: &Line<'_>) -> Result<(), Error> {
+    fn leaf(&mut self, path: &[u8], line: &Line<'_>) -> Result<(), Error> {
         let dir = self.current_dir_index()?;
         match self.builder.node(dir, line.name, line.mode)? {
-            Node::Dir => {} // handled by `enter`
-            Node::Entry(Kind::Submodule) => match self.modules.undeclared(&self.path) {
+            Node::Dir => {} // handled by `entry`
+            Node::Entry(Kind::Submodule) => match self.modules.undeclared(path) {
                 Some(rule) => return Err(self.builder.refuse(dir, line.name, rule).into()),
                 None => self.builder.submodule(dir, line.name, line.id)?,
             },

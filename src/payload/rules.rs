@@ -208,12 +208,20 @@ pub enum Rule {
         /// The limit.
         limit: u64,
     },
+    /// Too much would be listed for the rules for ConfigMaps. No flag changes these limits.
+    #[error("the rules for ConfigMaps reach more than {paths} paths or {} of paths", human::bytes(*bytes))]
+    Listed {
+        /// The limit on their number.
+        paths: u64,
+        /// The limit on their lengths together.
+        bytes: u64,
+    },
 }
 
 impl Rule {
     /// Returns true if the rule is about the tree as a whole, so that no single entry is at fault.
     fn is_of_the_tree(&self) -> bool {
-        matches!(self, Self::Bytes { .. } | Self::Entries { .. } | Self::Names { .. })
+        matches!(self, Self::Bytes { .. } | Self::Entries { .. } | Self::Names { .. } | Self::Listed { .. })
     }
 
     /// The flag that changes the rule; `None` if there is none.
@@ -275,16 +283,23 @@ impl Refusal {
             _ if self.rule.is_of_the_tree() => "with a smaller tree",
             _ => "without it",
         };
-        let remedy = format!("push a commit {commit}; until then the previous generation stays published");
-        let flag = match self.rule.flag() {
+        let until = match self.rule {
+            Rule::Listed { .. } => "the ConfigMaps stay as they are",
+            _ => "the previous generation stays published",
+        };
+        let remedy = format!("push a commit {commit}; until then {until}");
+        let other = match self.rule.flag() {
             Some(flag @ "--symlinks=keep") => Some(format!("{flag} publishes such links as they are")),
             Some(flag @ "--submodules=off") => {
                 Some(format!("{flag} publishes empty directories in their place"))
             }
             Some(flag) => Some(format!("{flag} raises the limit")),
+            None if matches!(self.rule, Rule::Listed { .. }) => Some(
+                "globs of the rules that begin with the path of a smaller directory reach less".to_owned(),
+            ),
             None => None,
         };
-        std::iter::once(remedy).chain(flag).collect()
+        std::iter::once(remedy).chain(other).collect()
     }
 }
 

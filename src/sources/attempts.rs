@@ -6,16 +6,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
-use tokio::sync::{Mutex, watch};
-use tokio_util::sync::CancellationToken;
+use tokio::sync::watch;
 
-use super::{Named, Recorded, SourceError, Upstream};
+use super::{Named, SourceError};
 use crate::retry::ErrorClass;
-use crate::revision::{Relation, Revision};
-
-type Answer = Result<Named, SourceError>;
+use crate::revision::Revision;
 
 /// The attempts so far.
 #[derive(Clone, Debug, Default)]
@@ -23,7 +19,7 @@ struct AttemptHistory {
     /// The number of attempts that have started.
     started: u64,
     /// The number of the last attempt that gave an answer, and the answer.
-    answered: Option<(u64, Answer)>,
+    answered: Option<(u64, Result<Named, SourceError>)>,
     /// True if no attempt will follow, because the ref is a commit id.
     parked: bool,
 }
@@ -56,7 +52,7 @@ impl AttemptReporter {
     }
 
     /// Returns a handle for queries. `trigger` requests an attempt.
-    pub fn newest(&self, trigger: impl Fn() + Send + Sync + 'static) -> RevisionQuery {
+    pub fn revision_query(&self, trigger: impl Fn() + Send + Sync + 'static) -> RevisionQuery {
         let attempts = self.attempts.subscribe();
         RevisionQuery {
             trigger: Arc::new(trigger),
@@ -83,28 +79,23 @@ pub struct RevisionQuery {
 
 impl RevisionQuery {
     /// Returns the revision that the ref names, as asked of the remote after this call. Returns once the root has the
-    /// revision, which may take up to the minimum interval.
+    /// revision, which may take up to the minimum interval. If no attempt follows, because the ref is a commit id, it
+    /// returns the answer of the last one, at once.
     ///
     /// # Errors
     /// When the attempt fails for any reason, or the sync has ended.
-    pub async fn resolve(&self) -> Answer {
+    pub async fn resolve(&self) -> Result<Named, SourceError> {
         let mut attempts = self.attempts.clone();
         let started = attempts.borrow().started;
         let _pending = WaitingDelivery::begin(&self.waiting_deliveries);
         (self.trigger)();
         let answer_in = |attempts: &AttemptHistory| {
-            let is_newer = |(number, _): &&(u64, Answer)| attempts.parked || *number > started;
-            attempts.answered.as_ref().filter(is_newer).map(|(_, answer)| answer.clone())
+            let (number, answer) = attempts.answered.as_ref()?;
+            (attempts.parked || *number > started).then(|| answer.clone())
         };
-        let answer = attempts
-            .wait_for(|attempts| answer_in(attempts).is_some())
-            .await
-            .ok()
-            .and_then(|found| answer_in(&found));
-        answer.unwrap_or_else(|| {
-            let what = "the sync of the root has ended".to_owned();
-            Err(SourceError { what, hints: Vec::new(), class: ErrorClass::Transient })
-        })
+        let answered = attempts.wait_for(|attempts| answer_in(attempts).is_some()).await;
+        let answer = answered.ok().and_then(|attempts| answer_in(&attempts));
+        answer.unwrap_or_else(|| Err(sync_ended()))
     }
 
     /// Waits until the root has another revision than at the last call, and returns it. `None`: the sync has ended.
@@ -137,66 +128,24 @@ impl Drop for WaitingDelivery {
     }
 }
 
-/// Compares revisions of the ref, to tell an advance from a rewind. It holds the mirror's lock while it asks, at most
-/// for half the time limit of an attempt: an attempt that waits meanwhile has the other half. The time to get the lock
-/// is not limited.
-pub struct RevisionComparer {
-    mirror: Arc<Mutex<Upstream>>,
-    limit: Duration,
-}
-
-impl RevisionComparer {
-    /// Uses the given mirror, with the time limit of an attempt.
-    pub fn new(mirror: Arc<Mutex<Upstream>>, limit: Duration) -> Self {
-        Self { mirror, limit: limit / 2 }
-    }
-
-    /// Returns the relation of the revision that the ref names to a recorded one, from the mirror or the remote.
-    ///
-    /// # Errors
-    /// When the remote does not answer, or not within the time limit. If the future is dropped, the lock is released.
-    pub(super) async fn relation(
-        &self,
-        recorded: Recorded,
-        named: Revision,
-    ) -> Result<Relation, SourceError> {
-        let old = recorded.revision;
-        let limit = self.limit;
-        let cancel = CancellationToken::new();
-        let _dropped = cancel.clone().drop_guard();
-        let runtime = tokio::runtime::Handle::current();
-        let mut mirror = Arc::clone(&self.mirror).lock_owned().await;
-        // On a blocking thread, because a connection must stay on the thread that uses it.
-        let task = tokio::task::spawn_blocking(move || {
-            let asked = tokio::time::timeout(limit, mirror.relation(&recorded, named));
-            runtime.block_on(cancel.run_until_cancelled(asked))
-        });
-        let answered = task.await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()));
-        match answered {
-            Some(Ok(found)) => found.map_err(|error| SourceError::of_set(&error)),
-            None => Err(SourceError::interrupted()), // unreachable: only the end of this future cancels it
-            Some(Err(_)) => {
-                let [old, new] = [old, named].map(|revision| revision.short().to_string());
-                let what =
-                    format!("the remote did not answer within {limit:?} how {old} and {new} are related");
-                let hints =
-                    vec!["it may take half of --sync-timeout: raise that to give it more time".to_owned()];
-                Err(SourceError { what, hints, class: ErrorClass::Transient })
-            }
-        }
+/// The error of a query after the end of the sync.
+fn sync_ended() -> SourceError {
+    SourceError {
+        what: "the sync of the root has ended".to_owned(),
+        hints: vec!["nothing to do: treeswap is about to end, and its log has the reason".to_owned()],
+        class: ErrorClass::Transient,
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
+    use std::time::Duration;
 
-    use tokio::net::TcpListener;
     use tokio::sync::mpsc;
 
     use super::*;
-    use crate::mirror::{self, wire};
-    use crate::revision::{ObjectId, Ref};
+    use crate::human::assert_message_style;
+    use crate::revision::ObjectId;
 
     const A: Revision = Revision(ObjectId([1; 20]));
     const B: Revision = Revision(ObjectId([2; 20]));
@@ -208,22 +157,22 @@ mod tests {
     fn begin() -> (AttemptReporter, RevisionQuery, mpsc::Receiver<()>) {
         let results = AttemptReporter::default();
         let (send, asked) = mpsc::channel(1);
-        let newest = results.newest(move || {
+        let revisions = results.revision_query(move || {
             let _ = send.try_send(()); // the channel holds one
         });
-        (results, newest, asked)
+        (results, revisions, asked)
     }
 
     /// Returns the answer to a query if there is one by now.
-    async fn answer(query: impl Future<Output = Answer>) -> Option<Answer> {
+    async fn answer<T>(query: impl Future<Output = T>) -> Option<T> {
         tokio::time::timeout(Duration::from_secs(1), query).await.ok()
     }
 
     #[tokio::test(start_paused = true)]
     async fn only_an_attempt_that_began_after_the_question_answers_it() {
-        let (results, newest, mut asked) = begin();
+        let (results, revisions, mut asked) = begin();
         results.started();
-        let mut query = std::pin::pin!(newest.resolve());
+        let mut query = std::pin::pin!(revisions.resolve());
         assert!(answer(&mut query).await.is_none());
         results.ended(Ok(Some(A.into())));
         assert!(answer(&mut query).await.is_none(), "it had started before");
@@ -238,8 +187,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_failure_a_parked_sync_and_the_end_of_the_sync_answer() {
-        let (results, newest, _asked) = begin();
-        let mut query = std::pin::pin!(newest.resolve());
+        let (results, revisions, _asked) = begin();
+        let mut query = std::pin::pin!(revisions.resolve());
         assert!(answer(&mut query).await.is_none());
         results.started();
         results.ended(failed());
@@ -247,15 +196,17 @@ mod tests {
         results.started();
         results.ended(Ok(Some(A.into())));
         results.parked();
-        assert_eq!(answer(newest.resolve()).await, Some(Ok(A.into())));
-        let (results, newest, _asked) = begin();
+        assert_eq!(answer(revisions.resolve()).await, Some(Ok(A.into())));
+        let (results, revisions, _asked) = begin();
         drop(results);
-        assert!(answer(newest.resolve()).await.unwrap().unwrap_err().what.contains("has ended"));
+        let error = answer(revisions.resolve()).await.unwrap().unwrap_err();
+        assert!(error.what.contains("has ended"), "{error}");
+        assert_message_style(&error, &error.hints);
     }
 
     #[tokio::test(start_paused = true)]
     async fn changed_returns_each_new_revision_once_and_no_failures() {
-        let (results, mut newest, _asked) = begin();
+        let (results, mut revisions, _asked) = begin();
         for (result, told) in [
             (Ok(Some(A.into())), Some(A)),
             (Ok(Some(A.into())), None),
@@ -265,27 +216,10 @@ mod tests {
         ] {
             results.started();
             results.ended(result);
-            let changed = tokio::time::timeout(Duration::from_secs(1), newest.changed()).await;
+            let changed = tokio::time::timeout(Duration::from_secs(1), revisions.changed()).await;
             assert_eq!(changed.ok().flatten(), told);
         }
         drop(results);
-        assert_eq!(newest.changed().await, None);
-    }
-
-    #[tokio::test]
-    async fn a_delivery_that_ends_while_it_compares_releases_the_mirror() {
-        let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}/remote", silent.local_addr().unwrap());
-        let dir = tempfile::tempdir().unwrap();
-        let options = mirror::Options::new(dir.path().join("mirror"), Ref::Head, wire::Options::new(url));
-        let upstream = Arc::new(Mutex::new(Upstream::open(options, None).unwrap()));
-        let comparer = RevisionComparer::new(Arc::clone(&upstream), Duration::from_secs(120));
-        let recorded = Recorded { revision: A, sources: BTreeMap::new() };
-        let _connection = tokio::select! {
-            answer = comparer.relation(recorded, B) => panic!("{answer:?}"),
-            asked = silent.accept() => asked.unwrap(),
-        };
-        let free = tokio::time::timeout(Duration::from_secs(10), upstream.lock()).await;
-        assert!(free.is_ok(), "an attempt would wait for an answer that nobody needs");
+        assert_eq!(revisions.changed().await, None);
     }
 }

@@ -6,6 +6,7 @@ mod tests;
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::io;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
@@ -143,10 +144,26 @@ const NO_END: &str = "its last line must be `end: true`, with a line break and n
                       would mean something else";
 
 impl SourcesFile {
-    /// Reads and checks the file. Blocking. Fails if two reads differ: somebody may be writing the file in place.
+    /// Reads and checks the file. Blocking.
     pub fn read(path: &Path) -> Result<Self, BadFile> {
-        let text = read_twice(|| read_once(path));
-        text.and_then(|text| Self::parse(&text)).map_err(|why| BadFile { path: path.to_owned(), why })
+        let text = Self::text(path).map_err(|error| {
+            let again = match error.kind() {
+                io::ErrorKind::ResourceBusy => "; it is read again at the next attempt",
+                _ => "",
+            };
+            BadFile::unread(path, &format!("{error}{again}"))
+        })?;
+        Self::of(path, &text)
+    }
+
+    /// Reads the text of the file. Blocking. Fails if two reads differ: somebody may be writing the file in place.
+    pub fn text(path: &Path) -> io::Result<String> {
+        read_twice(|| read_once(path))
+    }
+
+    /// Parses and checks the text of the file `path`.
+    pub fn of(path: &Path, text: &str) -> Result<Self, BadFile> {
+        Self::parse(text).map_err(|why| BadFile { path: path.to_owned(), why })
     }
 
     /// Parses and checks the text. An error says in one line what is wrong.
@@ -166,21 +183,21 @@ impl SourcesFile {
 }
 
 /// Reads a file with `read`. Fails if two reads differ: somebody may be writing the file in place.
-fn read_twice(mut read: impl FnMut() -> std::io::Result<String>) -> Result<String, String> {
-    let text = read().map_err(|error| format!("cannot read it: {error}"))?;
-    let again = read().map_err(|error| format!("cannot read it again: {error}"))?;
-    if again != text {
-        return Err("it changed while it was read; it is read again at the next attempt".to_owned());
+fn read_twice(mut read: impl FnMut() -> io::Result<String>) -> io::Result<String> {
+    let text = read()?;
+    if read()? != text {
+        let why = "it changed while it was read, as if somebody is writing it";
+        return Err(io::Error::new(io::ErrorKind::ResourceBusy, why));
     }
     Ok(text)
 }
 
-fn read_once(path: &Path) -> std::io::Result<String> {
+fn read_once(path: &Path) -> io::Result<String> {
     // Without O_NONBLOCK, opening a FIFO without a writer would block this thread, and with it all later reads.
     let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
     let file = std::fs::OpenOptions::new().read(true).custom_flags(flags).open(path)?;
     if !file.metadata()?.is_file() {
-        return Err(std::io::Error::other("it is not a regular file"));
+        return Err(io::Error::other("it is not a regular file"));
     }
     fsx::read_text(file, MAX_BYTES)
 }

@@ -7,12 +7,15 @@
 //! that talks to the remote and no revision is delivered before it is published. [`TreeInput`] is a local directory.
 //!
 //! Files: `file` the list of sources; `set` their repositories and the composed revision; `poll` one poll of a
-//! repository; `requests` which sources were requested before their time; `remote` the thread that owns the mirrors of
-//! a delivery without a root; `attempts` answers from a root's attempts, and `published` the input made of them;
-//! `plans` the desired state of revisions; `relations` a cache of the relations of revisions.
+//! repository; `limit` the time that an attempt at them may take, `stage` the stages in which they fail; `requests`
+//! which sources were requested before their time; `remote` the thread that owns the mirrors of a delivery without a
+//! root; `attempts` answers from a root's attempts, `comparer` from its mirror and remote, and `published` the input
+//! made of both; `plans` the desired state of revisions; `relations` a cache of the relations of revisions.
 
 mod attempts;
+mod comparer;
 mod file;
+mod limit;
 mod plans;
 mod poll;
 mod published;
@@ -20,14 +23,17 @@ mod relations;
 mod remote;
 mod requests;
 mod set;
+mod stage;
 mod upstream;
 
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
 
-pub use attempts::{AttemptReporter, RevisionComparer, RevisionQuery};
+pub use attempts::{AttemptReporter, RevisionQuery};
+pub use comparer::RevisionComparer;
 pub use file::{BadFile, Credentials, SourceSpec, SourcesFile};
+pub use limit::AttemptLimit;
 pub use published::Published;
 pub use remote::{PollState, Remote};
 pub use requests::Requests;
@@ -74,16 +80,16 @@ pub trait DeliveryInput: Send + Sync + 'static {
     /// Returns the desired state of a revision.
     fn desired(&self, named: Named) -> impl Future<Output = Result<Arc<Desired>, SourceError>> + Send;
 
-    /// Returns the relation of the revision that the ref names to one recorded in a cluster. It is an error if that
+    /// Returns the relation of `revision`, which the ref names, to one recorded in a cluster. It is an error if that
     /// cannot be answered at present.
     fn relation(
         &self,
         recorded: Recorded,
-        named: Revision,
+        revision: Revision,
     ) -> impl Future<Output = Result<Relation, SourceError>> + Send;
 
     /// Returns false if there is no ref, so that it is unknown which of two revisions is newer.
-    fn follows(&self) -> bool {
+    fn follows_ref(&self) -> bool {
         true
     }
 }
@@ -127,16 +133,25 @@ impl SourceError {
         }
     }
 
-    /// The remote has not answered yet. `is_last`: the process ends without another attempt.
-    fn unanswered(is_last: bool) -> Self {
-        let hint = if is_last {
-            "raise --sync-timeout if a repository is large; otherwise check its remote"
-        } else {
-            "it is polled again at the next attempt"
+    /// The run ended while the desired state was computed.
+    pub(crate) fn unplanned(revision: Revision) -> Self {
+        let what = format!("revision {}: the run ended while computing the plan", revision.short());
+        let fewer = "fewer rules, and patterns that begin with a directory instead of `**/`, take less time";
+        let again = "the next run starts over; `apply --timeout` gives one run more time";
+        Self { what, hints: vec![fewer.to_owned(), again.to_owned()], class: ErrorClass::Transient }
+    }
+
+    /// The remote has not answered yet. `last_limit` is the limit of the attempt if the process ends with it.
+    fn unanswered(last_limit: Option<AttemptLimit>) -> Self {
+        let hint = match last_limit {
+            Some(AttemptLimit { flag, .. }) => {
+                format!("raise {flag} if a repository is large; otherwise check its remote")
+            }
+            None => "it is polled again at the next attempt".to_owned(),
         };
         Self {
             what: "its remote has not answered yet".to_owned(),
-            hints: vec![hint.to_owned()],
+            hints: vec![hint],
             class: ErrorClass::Transient,
         }
     }
@@ -181,23 +196,48 @@ impl DeliveryInput for TreeInput {
         Ok(Relation::Unknown)
     }
 
-    fn follows(&self) -> bool {
+    fn follows_ref(&self) -> bool {
         false
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::human::assert_message_style;
+    use crate::revision::ObjectId;
 
     #[test]
     fn every_error_is_one_line_with_a_hint() {
+        let revision = Revision(ObjectId([0xab; 20]));
         let remote = mirror::wire::Error::BadRemote { remote: "https://".to_owned(), why: "it has no host" };
-        let of_mirror = SourceError::of_mirror(&mirror::Error::from(remote));
-        let unanswered = [false, true].map(SourceError::unanswered);
-        let others = [of_mirror, remote::thread_ended(), SourceError::interrupted()];
-        for error in unanswered.into_iter().chain(others) {
+        let of_mirror = mirror::Error::from(remote);
+        let limit = AttemptLimit::sync_timeout(Duration::from_secs(120));
+        let source = SourceError::unanswered(None);
+        let part = Part {
+            name: "jobs".to_owned(),
+            repo: "https://git.example.com/x.git".to_owned(),
+            ref_name: "main".to_owned(),
+            revision,
+            path: String::new(),
+            to: "jobs".to_owned(),
+            sparse: Vec::new(),
+            mirror: "m".to_owned(),
+        };
+        for error in [
+            SourceError::of_mirror(&of_mirror),
+            SourceError::of_set(&SetError::Source { name: "jobs".to_owned(), source: source.clone() }),
+            SourceError::of_plan(revision, &desired::Error::NoRules { path: "rules.yaml".to_owned() }),
+            SourceError::of_defect(revision),
+            SourceError::unplanned(revision),
+            source,
+            SourceError::unanswered(Some(limit)),
+            SourceError::unpublished(&part),
+            SourceError::interrupted(),
+            remote::thread_ended(),
+        ] {
             assert_message_style(&error, &error.hints);
         }
     }

@@ -14,7 +14,7 @@ use crate::revision::{Relation, Revision};
 
 /// The revisions of a root: deliveries ask the root's sync instead of the remote.
 pub struct Published {
-    newest: RevisionQuery,
+    revision_query: RevisionQuery,
     comparer: RevisionComparer,
     plans: Plans,
     relations: Mutex<Relations>,
@@ -23,27 +23,28 @@ pub struct Published {
 impl Published {
     /// Uses the root's sync through its two handles, and the objects of its mirror.
     pub fn new(
-        newest: RevisionQuery,
+        revision_query: RevisionQuery,
         comparer: RevisionComparer,
         objects: Objects,
         planner: Planner,
     ) -> Self {
-        Self { newest, comparer, plans: Plans::new(objects, planner), relations: Mutex::default() }
+        let plans = Plans::new(objects, planner);
+        Self { revision_query, comparer, plans, relations: Mutex::default() }
     }
 }
 
 impl DeliveryInput for Published {
     async fn resolve(&self) -> Result<Named, SourceError> {
-        self.newest.resolve().await
+        self.revision_query.resolve().await
     }
 
     async fn desired(&self, named: Named) -> Result<Arc<Desired>, SourceError> {
         self.plans.of(named).await
     }
 
-    async fn relation(&self, recorded: Recorded, named: Revision) -> Result<Relation, SourceError> {
+    async fn relation(&self, recorded: Recorded, revision: Revision) -> Result<Relation, SourceError> {
         // Deliveries to other clusters that ask meanwhile wait for this answer, which is often theirs as well.
         let mut relations = self.relations.lock().await;
-        relations.of(&recorded.clone(), named, self.comparer.relation(recorded, named)).await
+        relations.of(&recorded.clone(), revision, self.comparer.relation(recorded, revision)).await
     }
 }

@@ -13,7 +13,7 @@ const MOST: usize = 1_000;
 pub(super) struct Relations(HashMap<(Revision, Revision), Relation>);
 
 impl Relations {
-    /// Returns the relation of `named` to `recorded`: the cached one, or the result of `answer`. The relation of two
+    /// Returns the relation of `revision` to `recorded`: the cached one, or the result of `answer`. The relation of two
     /// sets depends on which sources answer, and is not cached; nor is one that the remote may tell later.
     ///
     /// # Errors
@@ -21,13 +21,13 @@ impl Relations {
     pub(super) async fn of(
         &mut self,
         recorded: &Recorded,
-        named: Revision,
+        revision: Revision,
         answer: impl Future<Output = Result<Relation, SourceError>>,
     ) -> Result<Relation, SourceError> {
         if !recorded.sources.is_empty() {
             return answer.await;
         }
-        let pair = (recorded.revision, named);
+        let pair = (recorded.revision, revision);
         if let Some(relation) = self.0.get(&pair) {
             return Ok(*relation);
         }
@@ -51,7 +51,7 @@ mod tests {
 
     #[tokio::test]
     async fn only_a_relation_that_stays_as_it_is_is_kept() {
-        let named = Revision(ObjectId([2; 20]));
+        let revision = Revision(ObjectId([2; 20]));
         let recorded = Recorded { revision: Revision(ObjectId([1; 20])), sources: Default::default() };
         let mut relations = Relations::default();
         for (answer, expected) in [
@@ -60,7 +60,7 @@ mod tests {
             (Relation::Ahead, Relation::Ahead),
             (Relation::Unknown, Relation::Ahead),
         ] {
-            let found = relations.of(&recorded, named, async { Ok(answer) }).await.unwrap();
+            let found = relations.of(&recorded, revision, async { Ok(answer) }).await.unwrap();
             assert_eq!(found, expected);
         }
     }

@@ -34,8 +34,8 @@ pub struct PollState {
     pub sources: Vec<SourceStatus>,
     /// The remote's last answer; of several remotes, the newest.
     pub last_answer: LastAnswer,
-    /// Whether a remote has answered since the poll before; the error of the first source if every source fails.
-    pub is_answered: Result<bool, SourceError>,
+    /// Whether a remote was reached since the poll before; the error of the first source if every source fails.
+    pub outcome: Result<bool, SourceError>,
     /// Failures of sources since the last [`Remote::take_state`]: stage and class.
     pub failures: Vec<(&'static str, ErrorClass)>,
 }
@@ -44,7 +44,7 @@ impl PollState {
     /// The state before the first poll.
     pub(crate) fn new() -> Self {
         let last_answer = LastAnswer::not_yet();
-        Self { sources: Vec::new(), last_answer, is_answered: Ok(true), failures: Vec::new() }
+        Self { sources: Vec::new(), last_answer, outcome: Ok(true), failures: Vec::new() }
     }
 }
 
@@ -131,7 +131,7 @@ impl Owner {
             for question in std::iter::once(first).chain(std::iter::from_fn(|| requests.try_recv().ok())) {
                 match question {
                     Request::Tip(reply) => waiting.push(reply),
-                    Request::Relation(recorded, named, reply) => pairs.push((recorded, named, reply)),
+                    Request::Relation(recorded, revision, reply) => pairs.push((recorded, revision, reply)),
                 }
             }
             if !waiting.is_empty() {
@@ -145,8 +145,8 @@ impl Owner {
                     self.housekeep(named.revision);
                 }
             }
-            for (recorded, named, reply) in pairs {
-                let _ = reply.send(self.relation(recorded, named).await);
+            for (recorded, revision, reply) in pairs {
+                let _ = reply.send(self.relation(recorded, revision).await);
             }
         }
     }
@@ -160,7 +160,7 @@ impl Owner {
         let mut state = lock(&self.state);
         state.last_answer.update(&sources, is_answered);
         state.sources = sources;
-        state.is_answered = self.upstream.is_answered().map_err(|error| SourceError::of_set(&error));
+        state.outcome = self.upstream.poll_outcome().map_err(|error| SourceError::of_set(&error));
         state.failures.extend(self.upstream.take_failures());
     }
 
@@ -187,10 +187,10 @@ impl Owner {
         }
     }
 
-    async fn relation(&mut self, recorded: Recorded, named: Revision) -> Result<Relation, SourceError> {
-        let found = self.upstream.relation(&recorded, named);
+    async fn relation(&mut self, recorded: Recorded, revision: Revision) -> Result<Relation, SourceError> {
+        let found = self.upstream.relation(&recorded, revision);
         let answer = async { found.await.map_err(|error| SourceError::of_set(&error)) };
-        self.relations.of(&recorded, named, answer).await
+        self.relations.of(&recorded, revision, answer).await
     }
 }
 
@@ -203,8 +203,8 @@ impl DeliveryInput for Remote {
         self.plans.of(named).await
     }
 
-    async fn relation(&self, recorded: Recorded, named: Revision) -> Result<Relation, SourceError> {
-        self.put(|reply| Request::Relation(recorded, named, reply)).await
+    async fn relation(&self, recorded: Recorded, revision: Revision) -> Result<Relation, SourceError> {
+        self.put(|reply| Request::Relation(recorded, revision, reply)).await
     }
 }
 

@@ -93,9 +93,9 @@ pub struct SourceSet {
     answer_sender: AnswerSender,
     /// The consecutive failures of each source.
     failing: BTreeMap<String, Failing>,
-    /// The repositories whose polls have ended since the last attempt, and whether one of them was answered.
+    /// The repositories whose polls have ended since the last attempt, and whether one of them was reached.
     polled: BTreeSet<String>,
-    is_answered: bool,
+    any_reached: bool,
     /// Failures of sources that were not taken yet: stage and class.
     uncounted: Vec<(&'static str, ErrorClass)>,
     /// By source, a commit that must not be part of a set, and why.
@@ -142,7 +142,7 @@ impl SourceSet {
             },
             failing: BTreeMap::new(),
             polled: BTreeSet::new(),
-            is_answered: false,
+            any_reached: false,
             uncounted: Vec::new(),
             refused: BTreeMap::new(),
             collision: None,
@@ -220,7 +220,7 @@ impl SourceSet {
             }
         }
         self.polled.clear();
-        self.is_answered = false;
+        self.any_reached = false;
         self.accept_answers();
         // Without a repository that answers there is nothing to publish, so waiting for one holds up nobody.
         let is_outage = self.options.root && !self.repositories.values().any(Repository::last_poll_succeeded);
@@ -285,9 +285,10 @@ impl SourceSet {
 
     /// Returns the connection options of a source's repository, and its URL without userinfo.
     fn wire_options(&self, listed: SourceSpec) -> Result<(SourceSpec, wire::Options, String), SetError> {
-        let bad = |what: String| SetError::Source {
-            name: listed.name.clone(),
-            source: SourceError { what, hints: Vec::new(), class: ErrorClass::Permanent },
+        let bad = |what: String| {
+            let hints = vec!["fix `repo` or `credentials` of the source in the file of --sources".to_owned()];
+            let source = SourceError { what, hints, class: ErrorClass::Permanent };
+            SetError::Source { name: listed.name.clone(), source }
         };
         let wire = (self.options.wire)(&listed).map_err(bad)?;
         let client = wire::Client::new(wire.clone()).map_err(mirror::Error::from);
@@ -350,8 +351,7 @@ impl SourceSet {
                 known: repository.known.clone(),
                 refused: repository.refused.clone(),
                 kept_revisions: kept_revisions.collect(),
-                // Shorter than the attempt, which then still has time to publish without this repository.
-                timeout: self.options.timeout.mul_f64(0.9),
+                limit: self.options.limit,
             };
             repository.busy = true;
             repository.polled_at = Some(now);
@@ -399,7 +399,7 @@ impl SourceSet {
     fn answers_deadline(&self, start: Instant) -> Instant {
         let waits_longer = self.options.one_time && !self.options.attempt_is_bounded;
         let times = if waits_longer { 2.0 } else { 0.95 };
-        start + self.options.timeout.mul_f64(times)
+        start + self.options.limit.time.mul_f64(times)
     }
 
     /// Waits for answers: for all if the set cannot be published without them, otherwise for a limited time and without
@@ -420,9 +420,9 @@ impl SourceSet {
             }
             match tokio::time::timeout_at(deadline, self.answers.recv()).await {
                 Ok(Some((name, result))) => {
-                    let is_first = !self.is_answered;
+                    let is_first = !self.any_reached;
                     self.accept(&name, result);
-                    if is_outage && !all && is_first && self.is_answered {
+                    if is_outage && !all && is_first && self.any_reached {
                         deadline = deadline.min(Instant::now() + limit);
                     }
                 }
@@ -447,7 +447,7 @@ impl SourceSet {
     fn accept(&mut self, name: &str, result: PollResult) {
         let Some(repository) = self.repositories.get_mut(name) else { return };
         self.polled.insert(name.to_owned());
-        self.is_answered |= result.is_answered;
+        self.any_reached |= result.is_reached;
         repository.accept(result, &self.options.backoff);
         let now = Instant::now();
         // If the pause ends before the next attempt is due, request one for that time.

@@ -87,11 +87,11 @@ impl Upstream {
         }
     }
 
-    /// See [`SourceSet::is_answered`]; true for one repository, whose failure is that of the attempt.
-    pub fn is_answered(&self) -> Result<bool, SetError> {
+    /// See [`SourceSet::poll_outcome`]; true for one repository, whose failure is that of the attempt.
+    pub fn poll_outcome(&self) -> Result<bool, SetError> {
         match self {
             Self::Repository(_) => Ok(true),
-            Self::Set(set) => set.is_answered(),
+            Self::Set(set) => set.poll_outcome(),
         }
     }
 
@@ -124,13 +124,13 @@ impl Upstream {
         }
     }
 
-    /// Returns the relation of `named` to a recorded revision.
-    pub async fn relation(&mut self, recorded: &Recorded, named: Revision) -> Result<Relation, SetError> {
+    /// Returns the relation of `revision` to a recorded one.
+    pub async fn relation(&mut self, recorded: &Recorded, revision: Revision) -> Result<Relation, SetError> {
         match self {
             // A recorded set is a revision that no remote knows.
             Self::Repository(_) if !recorded.sources.is_empty() => Ok(Relation::Unknown),
-            Self::Repository(mirror) => Ok(mirror.relation(recorded.revision, named).await?),
-            Self::Set(set) => set.relation(recorded, named).await,
+            Self::Repository(mirror) => Ok(mirror.relation(recorded.revision, revision).await?),
+            Self::Set(set) => set.relation(recorded, revision).await,
         }
     }
 

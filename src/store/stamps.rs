@@ -51,10 +51,10 @@ const AGE_MAX: Duration = Duration::from_secs(24 * 3600);
 /// kernel takes the time of a chmod first and may then wait, for example for the file system's journal. Without such a
 /// margin a change in the very tick in which a scan starts would go unseen as well. Tests do not wait for it to pass.
 const LATE_MAX: Duration = Duration::from_millis(if cfg!(test) { 10 } else { 30_000 });
-/// The greatest depth of directories in a tree that is recycled or linked; each level is an open descriptor or two. A scan
-/// that keeps no paths has no limit: a tree is no deeper than payloads may be, and what others added is seen in its
-/// parent.
-pub(super) const DEPTH_MAX: usize = 64;
+/// The greatest depth of directories in a tree that is recycled or linked; each level is an open descriptor or two, and
+/// what is linked cannot be opened again. A scan that keeps no paths has no limit: a tree is no deeper than payloads may
+/// be, and what others added is seen in its parent.
+pub(super) const DEPTH_MAX: usize = tree_walk::OPEN_LEVELS;
 /// The most memory that the list of a tree's directories may take, in bytes: enough for some 400,000.
 pub(super) const DIRS_MAX: usize = 4 << 20;
 /// Number of directories that a thread of [`Stamps::check_directories`] takes at once.

@@ -20,6 +20,12 @@ const WAITING_MIN: usize = 128;
 /// With so many open directories that have subdirectories left, one thread goes on alone: each of several could open as
 /// many more as the tree is deep.
 const OPEN_MAX: usize = 96;
+/// Down to this level each directory stays open until its subdirectories were visited. Of the deeper ones only those at
+/// each [`LEVELS_APART`]th level do, because a tree may have as many levels as a process has descriptors. From those the
+/// others are opened again, for each of their subdirectories.
+pub(super) const OPEN_LEVELS: usize = 64;
+/// The distance between the levels below [`OPEN_LEVELS`] whose directories stay open.
+const LEVELS_APART: usize = 32;
 
 /// The number of threads on which a large tree is visited: as many as processors, [`THREADS_MAX`] at most.
 pub(super) fn threads() -> usize {
@@ -33,7 +39,8 @@ pub(super) trait Visitor: Sync {
     /// What a thread counts in the directories that it visits.
     type Count: Default + Send;
 
-    /// Opens the subdirectory `name`, whose path is `path`. `None` ends the walk there.
+    /// Opens the subdirectory `name`, whose path is `path`. `None` ends the walk there. Directories deeper than
+    /// [`OPEN_LEVELS`] may be opened more than once, and are visited once.
     fn open(&self, parent: &Self::Dir, name: &CStr, path: &[u8]) -> Result<Option<Self::Dir>, Error>;
 
     /// Visits a directory, and adds the names of its subdirectories to `below`. Asks `stop` at each name. Returns a
@@ -54,6 +61,13 @@ pub(super) struct Directory<D> {
     pub(super) path: Vec<u8>,
     /// Its depth, 0 at the top.
     pub(super) level: usize,
+}
+
+impl<D> Directory<D> {
+    /// Returns true if it stays open until its subdirectories were visited.
+    fn stays_open(&self) -> bool {
+        self.level <= OPEN_LEVELS || self.level.is_multiple_of(LEVELS_APART)
+    }
 }
 
 /// Tells the visitor of a directory, which may have a hundred thousand names, when to leave it: another thread has
@@ -123,7 +137,7 @@ pub(super) fn walk<V: Visitor>(
     let mut below = Vec::new();
     match walk.visit_open(&top, &mut below, &mut first.count)? {
         Some(path) => walk.queue.end(Ok(End::At(path))),
-        None => walk.queue.put(top, below),
+        None => walk.queue.put(Group { open: Arc::new(top), closed: Vec::new(), below }),
     }
     walk.take_share(first, if threads > 1 { WAITING_MIN } else { usize::MAX });
     if walk.queue.is_left() {
@@ -161,9 +175,9 @@ struct Walk<'v, V: Visitor> {
 impl<V: Visitor> Walk<'_, V> {
     /// Visits directories of the queue until none is left, or at least `enough` are waiting.
     fn take_share(&self, mut share: Share<V::Count>, enough: usize) {
-        while let Some((parent, name)) = self.queue.take(enough) {
+        while let Some(next) = self.queue.take(enough) {
             let _busy = Busy(&self.queue);
-            match self.visit(&parent, &name, &mut share) {
+            match self.visit(next, &mut share) {
                 Ok(None) => {}
                 Ok(Some(end)) => self.queue.end(Ok(end)),
                 Err(error) => self.queue.end(Err(error)),
@@ -172,13 +186,17 @@ impl<V: Visitor> Walk<'_, V> {
         self.done.lock().unwrap_or_else(PoisonError::into_inner).push(share);
     }
 
-    fn visit(
-        &self,
-        parent: &Directory<V::Dir>,
-        name: &CStr,
-        share: &mut Share<V::Count>,
-    ) -> Result<Option<End>, Error> {
-        let path = join(&parent.path, name.to_bytes());
+    fn visit(&self, next: Next<V::Dir>, share: &mut Share<V::Count>) -> Result<Option<End>, Error> {
+        let Next { open, mut closed, name } = next;
+        let mut reopened: Option<(V::Dir, Vec<u8>)> = None;
+        for above in &closed {
+            let (parent, path) = reopened.as_ref().map_or((&open.dir, &open.path), |(dir, path)| (dir, path));
+            let path = join(path, above.to_bytes());
+            let Some(dir) = self.visitor.open(parent, above, &path)? else { return Ok(Some(End::At(path))) };
+            reopened = Some((dir, path));
+        }
+        let (parent, path) = reopened.as_ref().map_or((&open.dir, &open.path), |(dir, path)| (dir, path));
+        let path = join(path, name.to_bytes());
         if let Some(max) = self.paths_max {
             let before = share.dirs.size();
             share.dirs.push(&path);
@@ -188,12 +206,18 @@ impl<V: Visitor> Walk<'_, V> {
                 return Ok(Some(End::TooMany));
             }
         }
-        let Some(dir) = self.visitor.open(&parent.dir, name, &path)? else { return Ok(Some(End::At(path))) };
-        let dir = Directory { dir, path, level: parent.level + 1 };
+        let Some(dir) = self.visitor.open(parent, &name, &path)? else { return Ok(Some(End::At(path))) };
+        let dir = Directory { dir, path, level: open.level + closed.len() + 1 };
         let mut below = Vec::new();
         let end = self.visit_open(&dir, &mut below, &mut share.count)?;
         if end.is_none() {
-            self.queue.put(dir, below);
+            let group = if dir.stays_open() {
+                Group { open: Arc::new(dir), closed: Vec::new(), below }
+            } else {
+                closed.push(name);
+                Group { open, closed, below }
+            };
+            self.queue.put(group);
         }
         Ok(end.map(End::At))
     }
@@ -218,9 +242,29 @@ struct Queue<D> {
     has_ended: AtomicBool,
 }
 
+/// A directory whose subdirectories are waiting.
+struct Group<D> {
+    /// The directory or, if it does not stay open, the nearest one above it that does.
+    open: Arc<Directory<D>>,
+    /// The names from that one down to the directory.
+    closed: Vec<CString>,
+    /// Its subdirectories.
+    below: Vec<CString>,
+}
+
+/// A directory that a thread has taken.
+struct Next<D> {
+    /// The nearest directory above it that stays open.
+    open: Arc<Directory<D>>,
+    /// The names from that one down to its parent.
+    closed: Vec<CString>,
+    /// Its own name.
+    name: CString,
+}
+
 struct Waiting<D> {
     /// Directories with their subdirectories. The last one is taken first, so that few directories are open at once.
-    groups: Vec<(Arc<Directory<D>>, Vec<CString>)>,
+    groups: Vec<Group<D>>,
     /// Number of waiting directories in all groups.
     count: usize,
     /// Number of threads that visit a directory and may add a group.
@@ -238,20 +282,21 @@ impl<D> Default for Waiting<D> {
 }
 
 impl<D> Waiting<D> {
-    /// Takes a directory, and its parent.
-    fn pop(&mut self) -> Option<(Arc<Directory<D>>, CString)> {
+    /// Takes a directory.
+    fn pop(&mut self) -> Option<Next<D>> {
         // Only one thread goes further down if many directories are open.
         if self.groups.len() >= OPEN_MAX && self.busy > 0 {
             return None;
         }
-        let (parent, names) = self.groups.last_mut()?;
-        let taken = (Arc::clone(parent), names.pop()?);
-        if names.is_empty() {
+        let group = self.groups.last_mut()?;
+        let name = group.below.pop()?;
+        let next = Next { open: Arc::clone(&group.open), closed: group.closed.clone(), name };
+        if group.below.is_empty() {
             self.groups.pop();
         }
         self.count -= 1;
         self.busy += 1;
-        Some(taken)
+        Some(next)
     }
 }
 
@@ -260,8 +305,8 @@ impl<D> Queue<D> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the next directory and its parent. `None` if there will be no more, or if at least `enough` are waiting.
-    fn take(&self, enough: usize) -> Option<(Arc<Directory<D>>, CString)> {
+    /// Returns the next directory. `None` if there will be no more, or if at least `enough` are waiting.
+    fn take(&self, enough: usize) -> Option<Next<D>> {
         let mut state = self.lock();
         loop {
             if state.end.is_some() || state.count >= enough {
@@ -278,11 +323,11 @@ impl<D> Queue<D> {
     }
 
     /// Adds the subdirectories of a directory.
-    fn put(&self, parent: Directory<D>, below: Vec<CString>) {
-        if !below.is_empty() {
+    fn put(&self, group: Group<D>) {
+        if !group.below.is_empty() {
             let mut state = self.lock();
-            state.count += below.len();
-            state.groups.push((Arc::new(parent), below));
+            state.count += group.below.len();
+            state.groups.push(group);
         }
     }
 

@@ -224,17 +224,7 @@ impl Worker {
         let tip = self.resolve(bounds).await?; // A2
         let known = SettledTip { object: tip.object, selection_digest: choice.digest.clone() };
         if self.is_current(&tip, &known) {
-            let mut published = None;
-            if self.unverified || self.may_differ_in_depth(bounds, &tip).await? {
-                let revision = self.fetch(bounds, &tip, &choice.wanted).await?;
-                published = self.verify(bounds, revision, choice).await?;
-            }
-            // The commit of an annotated tag may be known only from the fetch.
-            let settled = self.settled.as_ref().is_some_and(|(settled, _)| *settled == known);
-            let revision = self.settled_revision.filter(|_| settled);
-            self.remember_named(revision.unwrap_or(Revision(tip.peeled.unwrap_or(tip.object))));
-            self.remember_settled(known);
-            return Ok(published.map_or(Done::Unchanged, Done::published)); // A3
+            return self.confirm(bounds, &tip, choice, known).await; // A3
         }
         if let Some((_, message, hints)) = self.refused.as_ref().filter(|(refused, ..)| *refused == known) {
             return Err(Error::StillRefused { message: message.clone(), hints: hints.clone() }); // A3
@@ -253,34 +243,55 @@ impl Worker {
                 self.refused = None;
                 Ok(done)
             }
-            Err(error) => {
-                let error = match error {
-                    Error::Mirror(mirror::Error::Refused(refusal)) => {
-                        let mut upstream = self.upstream(bounds, bounds.stage()).await?;
-                        let held_back = upstream.hold_back(refusal);
-                        drop(upstream);
-                        match held_back {
-                            Ok(()) => return Box::pin(self.follow(bounds, choice, may_publish)).await,
-                            Err(error) => error.into(),
-                        }
+            Err(error) => match self.hold_back(bounds, error).await {
+                Ok(()) => Box::pin(self.follow(bounds, choice, may_publish)).await,
+                Err(error) => {
+                    if error.is_refusal() {
+                        self.refused = Some((known, one_line(&error), error.hints()));
                     }
-                    Error::Store(error @ (StoreError::Collision { .. } | StoreError::Folded { .. })) => {
-                        let hints = error.hints();
-                        let mut upstream = self.upstream(bounds, bounds.stage()).await?;
-                        let held_back = upstream.hold_back_one_updated(&one_line(&error), &hints);
-                        drop(upstream);
-                        if held_back {
-                            return Box::pin(self.follow(bounds, choice, may_publish)).await;
-                        }
-                        error.into()
-                    }
-                    error => error,
-                };
-                if error.is_refusal() {
-                    self.refused = Some((known, one_line(&error), error.hints()));
+                    Err(error)
                 }
-                Err(error)
+            },
+        }
+    }
+
+    /// Compares the current generation with the tip that it was published for, if that has not been done yet, and
+    /// publishes it afresh if it differs.
+    async fn confirm(
+        &mut self,
+        bounds: &Bounds,
+        tip: &Tip,
+        choice: &Choice,
+        known: SettledTip,
+    ) -> Result<Done, Error> {
+        let mut published = None;
+        if self.unverified || self.may_differ_in_depth(bounds, tip).await? {
+            let revision = self.fetch(bounds, tip, &choice.wanted).await?;
+            published = self.verify(bounds, revision, choice).await?;
+        }
+        // The commit of an annotated tag may be known only from the fetch.
+        let settled = self.settled.as_ref().is_some_and(|(settled, _)| *settled == known);
+        let revision = self.settled_revision.filter(|_| settled);
+        self.remember_named(revision.unwrap_or(Revision(tip.peeled.unwrap_or(tip.object))));
+        self.remember_settled(known);
+        Ok(published.map_or(Done::Unchanged, Done::published))
+    }
+
+    /// Holds back the source whose new commit `error` is about, so that the others can be published. Returns the error
+    /// if there is no such source.
+    async fn hold_back(&self, bounds: &Bounds, error: Error) -> Result<(), Error> {
+        match error {
+            Error::Mirror(mirror::Error::Refused(refusal)) => {
+                let mut upstream = self.upstream(bounds, bounds.stage()).await?;
+                Ok(upstream.hold_back(refusal)?)
             }
+            Error::Store(error @ (StoreError::Collision { .. } | StoreError::Folded { .. })) => {
+                let hints = error.hints();
+                let mut upstream = self.upstream(bounds, bounds.stage()).await?;
+                let held_back = upstream.hold_back_one_updated(&one_line(&error), &hints);
+                if held_back { Ok(()) } else { Err(error.into()) }
+            }
+            error => Err(error),
         }
     }
 

@@ -61,19 +61,19 @@ impl Bounds {
         }
     }
 
-    /// Locks what deliveries use as well: they hold it while they compare revisions, for which a remote may take long.
-    /// What is free is locked even out of bounds.
+    /// Locks the upstream. Deliveries hold its lock as well, while they compare revisions, for which a remote may take
+    /// long. One that is free is locked even out of bounds.
     pub(super) async fn lock<T>(
         &self,
         stage: Stage,
-        shared: &Arc<tokio::sync::Mutex<T>>,
+        upstream: &Arc<tokio::sync::Mutex<T>>,
     ) -> Result<OwnedMutexGuard<T>, Error> {
         self.begin(stage);
         tokio::select! {
             biased;
-            locked = Arc::clone(shared).lock_owned() => Ok(locked),
+            locked = Arc::clone(upstream).lock_owned() => Ok(locked),
             () = self.draining.cancelled() => Err(Error::Interrupted),
-            () = tokio::time::sleep_until(self.deadline) => Err(Error::MirrorInUse { limit: self.limit }),
+            () = tokio::time::sleep_until(self.deadline) => Err(Error::UpstreamInUse { limit: self.limit }),
         }
     }
 
@@ -239,19 +239,19 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_mirror_that_a_delivery_holds_is_waited_for_within_the_bounds() {
-        let mirror = Arc::new(tokio::sync::Mutex::new(()));
-        let delivery = Arc::clone(&mirror).lock_owned().await;
+    async fn an_upstream_that_a_delivery_holds_is_waited_for_within_the_bounds() {
+        let upstream = Arc::new(tokio::sync::Mutex::new(()));
+        let delivery = Arc::clone(&upstream).lock_owned().await;
         let (late, _draining) = bounds(Duration::from_secs(120));
-        let error = late.lock(Stage::Resolve, &mirror).await.unwrap_err();
+        let error = late.lock(Stage::Resolve, &upstream).await.unwrap_err();
         assert!(error.to_string().ends_with("while a delivery compared revisions"), "{error}");
         assert_eq!((late.stage(), error.class()), (Stage::Resolve, ErrorClass::Timeout));
         assert!(!error.is_connection_failure(), "the remote of the attempt was not asked");
         let (drained, draining) = bounds(Duration::from_secs(120));
         draining.cancel();
-        assert!(matches!(drained.lock(Stage::Resolve, &mirror).await, Err(Error::Interrupted)));
+        assert!(matches!(drained.lock(Stage::Resolve, &upstream).await, Err(Error::Interrupted)));
         drop(delivery);
-        assert!(drained.lock(Stage::Resolve, &mirror).await.is_ok(), "what ends the attempt needs it, too");
+        assert!(drained.lock(Stage::Resolve, &upstream).await.is_ok(), "what ends the attempt needs it, too");
     }
 
     #[tokio::test]

@@ -267,41 +267,12 @@ impl<W: Work> Drive<'_, W> {
         let bounds = self.bounds();
         let earliest = self.machine.earliest_publication(self.now()).filter(|_| !self.one_time);
         self.attempts.started();
-        let result = {
-            let attempt = self.work.attempt(&bounds, earliest.is_none());
-            tokio::pin!(attempt);
-            let mut progress = tokio::time::interval_at(Instant::now() + PROGRESS, PROGRESS);
-            loop {
-                tokio::select! {
-                    biased;
-                    result = &mut attempt => break result,
-                    Some(trigger) = self.triggers.recv() => { self.machine.trigger(trigger); }
-                    _ = progress.tick() => self.report.progress(bounds.stage()),
-                }
-            }
-        };
+        let result = self.run_attempt(&bounds, earliest.is_none()).await;
         if matches!(result, Err(Error::Interrupted)) {
             self.machine.drain();
             return Some(End::Drained);
         }
-        let now = self.now();
-        match &result {
-            Ok(Done::Published(_)) => self.machine.publish(now, retry::random_fraction()),
-            Ok(Done::Unchanged) => self.machine.unchanged(now, retry::random_fraction()),
-            Ok(Done::Postponed) => self.machine.postpone(earliest.unwrap_or(now)),
-            Err(error) => self.machine.fail(now, error.failure(), retry::random_fraction()),
-        }
-        self.attempts.ended(match &result {
-            // It is known what is published: deliveries hold back what depends on the sources.
-            Err(error) if !error.is_of_every_source() => Err(error.to_source_error()),
-            _ => Ok(self.work.newest()),
-        });
-        if self.park && matches!(result, Ok(Done::Published(_) | Done::Unchanged)) {
-            self.machine.park();
-            self.parked = self.work.view().revision();
-            self.report.log_parked();
-            self.attempts.parked();
-        }
+        self.schedule_next(&result, earliest);
         let failures = self.machine.failures();
         let given_up =
             (self.machine.phase() == Phase::GivenUp).then(|| self.machine.limit().unwrap_or_default());
@@ -329,6 +300,45 @@ impl<W: Work> Drive<'_, W> {
             self.work.finish(&bounds).await;
         }
         Some(end)
+    }
+
+    /// Runs the work of an attempt to its end. Takes triggers meanwhile, which cause one more attempt, and reports the
+    /// progress.
+    async fn run_attempt(&mut self, bounds: &Bounds, may_publish: bool) -> Result<Done, Error> {
+        let attempt = self.work.attempt(bounds, may_publish);
+        tokio::pin!(attempt);
+        let mut progress = tokio::time::interval_at(Instant::now() + PROGRESS, PROGRESS);
+        loop {
+            tokio::select! {
+                biased;
+                result = &mut attempt => return result,
+                Some(trigger) = self.triggers.recv() => { self.machine.trigger(trigger); }
+                _ = progress.tick() => self.report.progress(bounds.stage()),
+            }
+        }
+    }
+
+    /// Passes the result of an attempt to the state machine, which decides when the next one is due, and to deliveries.
+    /// Stops polling after a success if that is configured. `earliest` is when a postponed revision may be published.
+    fn schedule_next(&mut self, result: &Result<Done, Error>, earliest: Option<Duration>) {
+        let now = self.now();
+        match result {
+            Ok(Done::Published(_)) => self.machine.publish(now, retry::random_fraction()),
+            Ok(Done::Unchanged) => self.machine.unchanged(now, retry::random_fraction()),
+            Ok(Done::Postponed) => self.machine.postpone(earliest.unwrap_or(now)),
+            Err(error) => self.machine.fail(now, error.failure(), retry::random_fraction()),
+        }
+        self.attempts.ended(match result {
+            // It is known what is published: deliveries hold back what depends on the sources.
+            Err(error) if !error.is_of_every_source() => Err(error.to_source_error()),
+            _ => Ok(self.work.newest()),
+        });
+        if self.park && matches!(result, Ok(Done::Published(_) | Done::Unchanged)) {
+            self.machine.park();
+            self.parked = self.work.view().revision();
+            self.report.log_parked();
+            self.attempts.parked();
+        }
     }
 }
 

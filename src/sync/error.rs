@@ -87,12 +87,12 @@ pub enum Error {
         /// The time limit.
         limit: Duration,
     },
-    /// The attempt took too long, because a delivery used the mirror to compare revisions.
+    /// The attempt took too long, because a delivery used the upstream to compare revisions.
     #[error(
         "the attempt took longer than --sync-timeout={}s, while a delivery compared revisions",
         limit.as_secs_f64()
     )]
-    MirrorInUse {
+    UpstreamInUse {
         /// The time limit.
         limit: Duration,
     },
@@ -142,7 +142,7 @@ impl Error {
             Self::Mirror(error) => error.is_transient(),
             Self::Sources(error) => error.class().is_transient(),
             Self::Store(error) => error.is_transient(),
-            Self::Timeout { .. } | Self::MirrorInUse { .. } | Self::Interrupted => true,
+            Self::Timeout { .. } | Self::UpstreamInUse { .. } | Self::Interrupted => true,
             Self::StillRefused { .. } | Self::Panicked { .. } => false,
             Self::Gate { .. } => !self.is_refusal(),
             // A mounted ConfigMap is complete before the container starts, so waiting does not help.
@@ -207,7 +207,7 @@ impl Error {
             Self::Timeout { .. } => {
                 vec!["raise --sync-timeout if the repository is large or the disk slow".to_owned()]
             }
-            Self::MirrorInUse { .. } => {
+            Self::UpstreamInUse { .. } => {
                 vec!["the remote sends its history slowly: check it, and the network in between".to_owned()]
             }
             Self::Panicked { .. } => {
@@ -251,7 +251,7 @@ impl Error {
     /// What the error needs to go away.
     pub fn class(&self) -> ErrorClass {
         match self {
-            Self::Timeout { .. } | Self::MirrorInUse { .. } => ErrorClass::Timeout,
+            Self::Timeout { .. } | Self::UpstreamInUse { .. } => ErrorClass::Timeout,
             error if error.is_refusal() => ErrorClass::Refused,
             Self::Mirror(error) => error.class(),
             Self::Sources(error) => error.class(),
@@ -300,7 +300,7 @@ mod tests {
             gate(ended(), true),
             Error::Timeout { stage: Stage::Resolve, limit },
             Error::Timeout { stage: Stage::Fetch, limit },
-            Error::MirrorInUse { limit },
+            Error::UpstreamInUse { limit },
             Error::StillRefused { message: "it was refused".into(), hints: vec!["repair it".into()] },
             Error::Sparse { path: "/sparse".into(), source: std::io::ErrorKind::NotFound.into() },
             Error::Panicked { stage: Stage::Fetch, message: "index out of bounds".into() },
@@ -313,7 +313,7 @@ mod tests {
                 | Error::Store(_)
                 | Error::Gate { .. }
                 | Error::Timeout { .. }
-                | Error::MirrorInUse { .. }
+                | Error::UpstreamInUse { .. }
                 | Error::StillRefused { .. }
                 | Error::Sparse { .. }
                 | Error::Panicked { .. }

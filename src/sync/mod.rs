@@ -223,12 +223,12 @@ impl Sync {
     }
 
     /// Returns a handle for deliveries that asks this sync for the newest revision.
-    pub fn newest(&self) -> RevisionQuery {
+    pub fn revision_query(&self) -> RevisionQuery {
         let trigger_sender = self.trigger_sender();
-        self.attempts.newest(move || trigger_sender.request(Trigger::Delivery))
+        self.attempts.revision_query(move || trigger_sender.request(Trigger::Delivery))
     }
 
-    /// Returns a handle for deliveries that compares revisions, using this sync's mirror and remote.
+    /// Returns a handle for deliveries that compares revisions, using this sync's upstream.
     pub fn comparer(&self) -> RevisionComparer {
         RevisionComparer::new(self.worker.shared_upstream(), self.options.sync_timeout)
     }

@@ -275,12 +275,8 @@ impl Report {
         let attempt = Attempt {
             at: running.map_or(now, |running| running.at),
             trigger: running.map_or(Trigger::Timer, |running| running.trigger),
-            outcome: match result {
-                Ok(Done::Published(_)) => Outcome::Published,
-                Ok(Done::Unchanged | Done::Postponed) => Outcome::Unchanged,
-                Err(_) => Outcome::Failed,
-            },
-            duration_ms: u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
+            outcome: outcome(result),
+            duration_ms: millis(took),
             error: result.as_ref().err().map(|error| one_line(error)),
             hints: result.as_ref().err().map(Error::hints).unwrap_or_default(),
         };
@@ -290,14 +286,7 @@ impl Report {
         self.count_as_git_sync(result, stage, first_success, took);
         self.log_outcome(result, view, (failures_before, first_success), took);
         if let Err(error) = result {
-            match given_up {
-                None => self.log_failure(error, view, failures, took),
-                // The error itself is printed when the process ends because of it.
-                Some(limit) => error!(
-                    name: "gave_up", target: GIT_SYNC, error = one_line(error), failCount = failures,
-                    maxFailures = limit, hints = hints(error), "giving up"
-                ),
-            }
+            self.log_failure(error, view, (failures, given_up), took);
         }
         self.status.send_modify(|status| {
             fill_status(status, view);
@@ -376,7 +365,14 @@ impl Report {
         }
     }
 
-    fn log_failure(&mut self, error: &Error, view: &View, failures: u32, took: Duration) {
+    fn log_failure(&mut self, error: &Error, view: &View, (failures, given_up): Failures, took: Duration) {
+        if let Some(limit) = given_up {
+            // The error itself is printed when the process ends because of it.
+            return error!(
+                name: "gave_up", target: GIT_SYNC, error = one_line(error), failCount = failures,
+                maxFailures = limit, hints = hints(error), "giving up"
+            );
+        }
         let text = one_line(error);
         let duration_ms = millis(took);
         let times = if self.options.every_failure { Some(0) } else { self.failing.should_log(&text) };
@@ -416,6 +412,14 @@ impl Report {
         } else if let Some(times) = self.writing.should_log(&failures) {
             warn!("{failures}{}", suppressed(times));
         }
+    }
+}
+
+fn outcome(result: &Result<Done, Error>) -> Outcome {
+    match result {
+        Ok(Done::Published(_)) => Outcome::Published,
+        Ok(Done::Unchanged | Done::Postponed) => Outcome::Unchanged,
+        Err(_) => Outcome::Failed,
     }
 }
 

@@ -221,6 +221,17 @@ fn what_cannot_be_read_now_is_no_wrong_configuration() {
     let sick = Path::new("/proc/self/mem");
     let ran = treeswap(&world, &["render", &flag("rules", sick), "--tree=."], &[]);
     complains(&ran, 1, &["treeswap: cannot read /proc/self/mem (--rules): Input/output error", hint]);
+    let kubeconfig = "current-context: a\ncontexts: [{name: a, context: {cluster: a, user: a}}]\n";
+    let kubeconfig = flag("kubeconfig", &written(&world, "kubeconfig", kubeconfig));
+    let sources = flag("sources", sick);
+    for args in [
+        &["check", "--root=/nonexistent/root", &sources][..],
+        &["render", &rules, &sources],
+        &["apply", "--owner=o", &rules, &kubeconfig, &sources],
+    ] {
+        let ran = treeswap(&world, args, &[]);
+        complains(&ran, 1, &["treeswap: cannot read /proc/self/mem (--sources): Input/output error", hint]);
+    }
     let apply = |kubeconfig: &Path| {
         let kubeconfig = flag("kubeconfig", kubeconfig);
         treeswap(&world, &["apply", "--owner=o", &rules, "--tree=.", &kubeconfig], &[])

@@ -212,7 +212,7 @@ fn the_manual_of_a_command_has_the_commands_own_exit_codes() {
         ("watch", &["SIGTERM", "--exit-on-failure"], "targets"),
         ("status", &["a generation is published", "--max-age"], "targets"),
         ("sync", &["some source is not at the newest commit of its ref", "128"], "differences"),
-        ("apply", &["some targets failed", "differences found"], "126"),
+        ("apply", &["some targets or sources are not done", "differences found"], "126"),
         ("render", &["usage or configuration"], "targets"),
     ] {
         let text = status(command).replace("\\*(Aq", "'").replace("\\(aq", "'");

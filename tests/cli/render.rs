@@ -167,6 +167,28 @@ fn an_apply_that_runs_out_of_time_says_what_held_it_up() {
     assert!(said.contains("--timeout=2s was over before everything was done"), "{said}");
 }
 
+/// The plan counts in the time of the run, with what is read and compressed for it.
+#[test]
+fn an_apply_whose_plan_takes_too_long_ends_in_time() {
+    let world = World::new();
+    let tree = world.dir().join("tree");
+    fs_err::create_dir(&tree).unwrap();
+    // One file without blocks, under many names: each is read and compressed by itself.
+    fs_err::File::create(tree.join("0")).unwrap().set_len(60 << 20).unwrap();
+    for name in 1..400 {
+        fs_err::hard_link(tree.join("0"), tree.join(name.to_string())).unwrap();
+    }
+    let kubeconfig = world.dir().join("kubeconfig");
+    let text = "current-context: a\ncontexts: [{name: a, context: {cluster: a, user: a}}]\n";
+    fs_err::write(&kubeconfig, text).unwrap();
+    let rules = rules(&world, "maps:\n  '*': {name: all, gzip: true}\n");
+    let revision = format!("--revision={}", "1".repeat(40));
+    let mut command = world.treeswap(&["apply", "--owner=test", "--timeout=2s", &rules, &revision]);
+    let ran = run::to_end(command.args([flag("tree", &tree), flag("kubeconfig", &kubeconfig)]));
+    let cause = "was done: revision 111111111111: the run ended while computing the plan\n";
+    complains(&ran, 1, &["treeswap: --timeout=2s was over", cause, "hint: the next run starts over"]);
+}
+
 #[test]
 fn what_is_refused_is_named_and_nothing_is_written() {
     let world = World::new();

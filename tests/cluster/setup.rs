@@ -74,6 +74,66 @@ fn a_directory_is_read_as_a_mounted_secret_is_and_one_bad_file_takes_nothing_els
     assert!(matches!(load(&[&data.join("c")]).unwrap_err(), ConfigError::Read { .. }));
 }
 
+/// Changes what a kubeconfig calls its current context.
+fn choose(path: &Path, context: &str) {
+    let mut config: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    config["current-context"] = json!(context);
+    std::fs::write(path, config.to_string()).unwrap();
+}
+
+#[test]
+fn a_current_context_that_is_in_no_file_is_reported_and_not_used() {
+    let dir = tempfile::tempdir().unwrap();
+    let one = kubeconfig(&dir.path().join("1"), &[("build01", access())]);
+    let two = kubeconfig(&dir.path().join("2"), &[("build02", access())]);
+    choose(&two, "gone");
+    let options = Options { kubeconfig_dir: Some(dir.path().to_owned()), ..Options::default() };
+    let clusters = Clusters::load(&options).unwrap();
+    assert_eq!(clusters.names().collect::<Vec<_>>(), ["build01", "build02", DEFAULT]);
+    assert_eq!(clusters.get(DEFAULT).unwrap().name(), "build01", "the current context of the first file");
+    let said: Vec<String> = clusters.problems.iter().map(ToString::to_string).collect();
+    assert_eq!(said, [format!("the current-context gone of {} is in no kubeconfig", two.display())]);
+
+    // A file that was named is another matter.
+    let error = load(&[&one, &two]).unwrap_err();
+    assert!(matches!(error, ConfigError::CurrentContext { .. }), "{error:?}");
+    std::fs::write(&one, r#"{"current-context": "gone", "contexts": []}"#).unwrap();
+    let error = load(&[&one]).unwrap_err();
+    assert!(matches!(error, ConfigError::CurrentContext { .. }), "{error:?}");
+
+    // `kubectl config use-context` writes to the first file, wherever the context is.
+    let one = kubeconfig(&one, &[("build01", access())]);
+    choose(&one, "build02");
+    choose(&two, "");
+    assert_eq!(load(&[&one, &two]).unwrap().get(DEFAULT).unwrap().name(), "build02");
+    choose(&two, "gone");
+
+    // Where the process runs in a cluster, nothing depends on it.
+    let options = Options { kubeconfigs: vec![two], in_cluster: true, ..Options::default() };
+    let clusters = Clusters::load(&options).unwrap();
+    assert_eq!(clusters.names().collect::<Vec<_>>(), ["build02", DEFAULT]);
+    assert!(clusters.problems.is_empty(), "{:?}", clusters.problems);
+}
+
+#[tokio::test]
+async fn the_token_in_a_file_comes_first_as_in_client_go() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("token");
+    let with_token = |token: &str| with_user(dir.path(), &json!({ "token": token, "tokenFile": file }), LONG);
+    std::fs::write(&file, "admin\n").unwrap();
+    with_token("wrong").list("default").await.unwrap();
+
+    // The other one stands in for a file that has none, or is gone.
+    std::fs::write(&file, "\n").unwrap();
+    with_token("admin").list("default").await.unwrap();
+    let error = with_token("").list("default").await.unwrap_err();
+    assert!(whole(&error).contains("is empty"), "{}", whole(&error));
+    std::fs::remove_file(&file).unwrap();
+    with_token("admin").list("default").await.unwrap();
+    let error = with_token("").list("default").await.unwrap_err();
+    assert!(whole(&error).contains("its token cannot be read from"), "{}", whole(&error));
+}
+
 #[tokio::test]
 async fn every_kind_of_credentials_is_understood() {
     let kubernetes = Kubernetes::shared();

@@ -7,7 +7,7 @@ mod command;
 mod common;
 mod drift;
 mod interleavings;
-#[path = "../cluster/kubernetes.rs"]
+#[path = "../cluster/kubernetes/mod.rs"]
 mod kubernetes;
 mod maps;
 mod origin;

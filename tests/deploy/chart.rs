@@ -1,6 +1,8 @@
 //! The Helm chart, through Helm itself: it lints, what it makes is as good as the manifests, and it refuses
 //! what it does not know.
 
+mod values;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -219,24 +221,6 @@ fn another_chart_gets_its_sidecar() {
     assert_probed(sidecar);
 }
 
-#[test]
-fn it_refuses_what_it_does_not_know() {
-    for (set, named) in [
-        ("options.maxPin=1m", "maxPin"),
-        ("options.root=/elsewhere", "root"),
-        ("nodes.enabled=true", "nodes"),
-        ("options.repo=", "options.repo"),
-        ("configMaps.mode=Job", "configMaps"),
-        ("configMaps.mode=CronJob", "configMaps.options.owner"),
-        ("configMaps.mode=CronJob,configMaps.options.owner=a", "configMaps.options.rules-in-tree"),
-        ("configMaps.options.dry-run=true", "dry-run"),
-    ] {
-        let words = ["template", "--set", "options.repo=x,node.enabled=true", "--set", set];
-        let ran = run_helm(&words, &chart());
-        assert!(!ran.ok() && ran.stderr.contains(named), "{set}: {}", ran.stderr);
-    }
-}
-
 const SOURCES: &str =
     "version: 1\nsources:\n  - {name: a, repo: https://git.example.com/a.git, to: a}\nend: true\n";
 
@@ -334,84 +318,6 @@ fn every_value() -> String {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/every-value.yaml").display().to_string()
 }
 
-/// The keys of the schema that these values lack.
-fn lacking(schema: &Value, values: &Value, at: &str, into: &mut Vec<String>) {
-    for (key, inner) in schema["properties"].as_mapping().into_iter().flatten() {
-        let at = format!("{at}.{}", key.as_str().unwrap());
-        match &values[key] {
-            Value::Null if at != ".global" => into.push(at),
-            found => lacking(inner, found, &at, into),
-        }
-    }
-}
-
-/// Every text in a document, keys aside.
-fn texts(value: &Value, into: &mut Vec<String>) {
-    match value {
-        Value::String(text) => into.push(text.clone()),
-        Value::Sequence(all) => all.iter().for_each(|one| texts(one, into)),
-        Value::Mapping(all) => all.values().for_each(|one| texts(one, into)),
-        _ => {}
-    }
-}
-
-/// Each of its names reads as a number or a boolean where it is not quoted, and is in what the chart makes as the text
-/// that it is.
-#[test]
-fn every_value_has_an_effect_and_stays_text() {
-    let file = std::fs::read_to_string(every_value()).unwrap();
-    let values: Value = serde_yaml::from_str(&file).unwrap();
-    let schema = std::fs::read_to_string(chart().join("values.schema.json")).unwrap();
-    let mut lacks = Vec::new();
-    lacking(&serde_yaml::from_str(&schema).unwrap(), &values, "", &mut lacks);
-    assert!(lacks.is_empty(), "{} has no {lacks:?}", every_value());
-    let file = format!("--values={}", every_value());
-    let mut found = Vec::new();
-    let of_one = "configMaps.mode=CronJob,sources=,options.repo=https://git.example.com/platform/config.git";
-    for mode in ["configMaps.mode=Deployment", "configMaps.mode=CronJob", of_one] {
-        let mode = format!("--set={mode}");
-        // The release's name comes before the chart where it is given as a flag.
-        let documents = made(&["template", "--name-template=123", "--namespace=on", &file, &mode], &chart());
-        for (_, document) in &documents {
-            assert!(document["metadata"]["name"].is_string(), "{document:?}");
-            let labels = document["metadata"]["labels"].as_mapping().unwrap();
-            assert!(labels.values().all(Value::is_string), "{labels:?}");
-            texts(document, &mut found);
-        }
-        assert_accepted(&documents);
-        assert_restricted(&documents);
-    }
-    let mut given = Vec::new();
-    texts(&values, &mut given);
-    assert!(given.len() > 60, "{given:?}");
-    // The sidecar's are for another chart; which mode it is shows in the kind.
-    given.retain(|text| !["3Gi", "Memory", "Deployment"].contains(&text.as_str()));
-    for text in given {
-        assert!(found.iter().any(|one| one.contains(&text)), "{text:?} has no effect, or is no text");
-    }
-}
-
-#[test]
-fn any_release_name_is_quoted_and_fits() {
-    let long = "a23456789-".repeat(6)[..53].to_owned();
-    for release in ["n", "on", "123", "1e3", "null", "0x1f", &long] {
-        let name = format!("--name-template={release}");
-        let mut words = vec!["template", &name, "--namespace=y"];
-        words.extend(ALL.iter().chain(&applier("CronJob")).flat_map(|one| ["--set", one]));
-        for (_, document) in made(&words, &chart()) {
-            let metadata = &document["metadata"];
-            let name = metadata["name"].as_str().unwrap_or_else(|| panic!("{release}: {metadata:?}"));
-            assert!(name.starts_with(&release[..release.len().min(43)]), "{name}");
-            let most = if document["kind"].as_str() == Some("CronJob") { 52 } else { 63 };
-            assert!(name.len() <= most, "{name}");
-            assert_eq!(metadata["labels"]["app.kubernetes.io/instance"].as_str(), Some(release));
-            if let Some(labels) = document["spec"]["selector"]["matchLabels"].as_mapping() {
-                assert!(labels.values().all(Value::is_string), "{labels:?}");
-            }
-        }
-    }
-}
-
 /// Each has a PodMonitor: one that selected by namespace alone would scrape the other's Pods, too.
 #[test]
 fn two_releases_of_a_namespace_do_not_scrape_each_other() {
@@ -431,47 +337,6 @@ fn two_releases_of_a_namespace_do_not_scrape_each_other() {
     };
     let ((monitor, pod), (_, other)) = (labels("one"), labels("two"));
     assert!(selects(&monitor, &pod) && !selects(&monitor, &other), "{monitor:?}");
-}
-
-/// Options are refused by their own names, at the install, and their values with them.
-#[test]
-fn a_wrong_option_is_refused_by_its_name() {
-    for (set, said) in [
-        ("options.perod=1s", "at '/options': additional properties 'perod' not allowed"),
-        ("options.root=/elsewhere", "at '/options': additional properties 'root' not allowed"),
-        ("options.period=soon", "at '/options/period'"),
-        ("options.period=10", "at '/options/period'"),
-        ("options.period=3sec", "at '/options/period'"),
-        ("options.period=0s", "at '/options/period'"),
-        ("options.max-generations=0", "at '/options/max-generations'"),
-        (
-            "options.submodules=deep",
-            "at '/options/submodules': value must be one of 'recursive', 'shallow', 'off'",
-        ),
-        ("options.sync-on-signal=TERM", "at '/options/sync-on-signal'"),
-        ("configMaps.options.max-prune=101", "at '/configMaps/options/max-prune'"),
-        ("options.max-bytes=2GB", "at '/options/max-bytes'"),
-        ("options.symlinks=maybe", "at '/options/symlinks'"),
-        ("options.group-write=perhaps", "at '/options/group-write'"),
-        ("options.ref=110", "at '/options/ref': got number, want string"),
-        ("configMaps.options.ownr=a", "at '/configMaps/options': additional properties 'ownr' not allowed"),
-        ("configMaps.options.timeout=1m", "at '/configMaps/options': additional properties 'timeout'"),
-        (
-            "configMaps.options.grace=1m",
-            "at '/configMaps/options': additional properties 'grace' not allowed",
-        ),
-        (
-            "configMaps.mode=CronJob,configMaps.options.period=1m",
-            "'/configMaps/options': additional properties",
-        ),
-        ("configMaps.leasePool=places", "at '/configMaps/leasePool'"),
-        ("sidecar.sizeLimit=2G", "at '/sidecar/sizeLimit'"),
-    ] {
-        let words = ["template", "--set", "options.repo=x,node.enabled=true", "--set", set];
-        let ran = run_helm(&words, &chart());
-        assert!(!ran.ok() && ran.stderr.contains(said), "{set}: {}", ran.stderr);
-        assert!(!ran.stderr.contains("imagePullSecrets"), "{set}: {}", ran.stderr);
-    }
 }
 
 #[test]
@@ -508,41 +373,6 @@ fn what_an_applier_can_be_given_is_mounted_and_allowed() {
     }
     assert_eq!(service["ports"][0]["targetPort"], found[0].container["ports"][0]["name"]);
     assert_accepted(&made);
-}
-
-/// The volume's limit is one number; what follows from it is computed.
-#[test]
-fn a_sidecars_ceilings_follow_from_its_volume() {
-    let dir = their_chart();
-    for (size, bytes, mirror) in
-        [("2Gi", "1536Mi", "512Mi"), ("64Mi", "49152Ki", "16384Ki"), ("1Ti", "768Gi", "256Gi")]
-    {
-        let made = template(&dir.path().join("chart"), &[&format!("treeswap.sidecar.sizeLimit={size}")]);
-        let args = list(ours(&made)[0].container, "args").to_vec();
-        let quarters = ["mirror", "fetch"].map(|what| format!("--max-{what}-bytes={mirror}"));
-        for arg in [format!("--max-bytes={bytes}")].into_iter().chain(quarters) {
-            assert!(args.iter().any(|one| one.as_str() == Some(&arg)), "{size}: {args:?}");
-        }
-    }
-    let made = template(&dir.path().join("chart"), &["treeswap.options.max-bytes=1Gi"]);
-    let args = list(ours(&made)[0].container, "args").to_vec();
-    let of = |arg: &&Value| arg.as_str().is_some_and(|arg| arg.starts_with("--max-bytes="));
-    assert_eq!(args.iter().filter(of).collect::<Vec<_>>(), ["--max-bytes=1Gi"], "who says it means it");
-    let memory = ["treeswap.sidecar.medium=Memory", "treeswap.sidecar.sizeLimit=512Mi"];
-    let words = ["template"].into_iter().chain(memory.into_iter().flat_map(|one| ["--set", one]));
-    let ran = run_helm(&words.clone().collect::<Vec<_>>(), &dir.path().join("chart"));
-    assert!(!ran.ok() && ran.stderr.contains("set resources.limits.memory"), "{}", ran.stderr);
-    let words = words.chain(["--set", "treeswap.resources.limits.memory=640Mi"]);
-    run_helm(&words.collect::<Vec<_>>(), &dir.path().join("chart")).expect_ok("helm template");
-    let durability = |more: &[&str]| -> Vec<String> {
-        let set = ["treeswap.sidecar.medium=Memory", "treeswap.resources.limits.memory=4Gi"];
-        let made = template(&dir.path().join("chart"), &[&set, more].concat());
-        let args = list(ours(&made)[0].container, "args").iter().map(|arg| arg.as_str().unwrap().to_owned());
-        args.filter(|arg| arg.starts_with("--durability=")).collect()
-    };
-    assert_eq!(durability(&[]), ["--durability=none"], "nothing in memory outlives the node");
-    assert_eq!(durability(&["treeswap.options.durability=syncfs"]), ["--durability=syncfs"]);
-    assert_eq!(durability(&["treeswap.sidecar.medium="]), [""; 0]);
 }
 
 /// A chart cannot name files outside of itself, and Helm complains of links that lead there.

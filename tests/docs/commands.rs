@@ -76,7 +76,10 @@ const COMMANDS: &[(&str, Kept)] = &[
     ),
     (
         "treeswap sync --repo=https://git.example.com/platform/config.git --root=/config --http",
-        Check("tests/admin.rs", "genuine_senders_of_every_kind_are_answered_at_once_and_cause_a_look_each"),
+        Check(
+            "tests/admin/webhook.rs",
+            "genuine_senders_of_every_kind_are_answered_at_once_and_cause_a_look_each",
+        ),
     ),
     (
         "treeswap sync --repo=https://git.example.com/platform/config.git --root=/config --pre",

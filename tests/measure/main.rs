@@ -10,7 +10,7 @@
 mod common;
 mod first;
 mod in_a_row;
-#[path = "../cluster/kubernetes.rs"]
+#[path = "../cluster/kubernetes/mod.rs"]
 mod kubernetes;
 mod limits;
 mod maps;

@@ -8,7 +8,7 @@ use super::answers::{capabilities, end, service};
 use super::attempt::{CANARY, Case, Place};
 use super::common::http_backend::{Authority, Canned, Hit, HttpBackend, Kind};
 use super::port::{Behaviour, Port, Relay, behaviour, head, http, page, says};
-use super::{SECOND, Stage, limits, print};
+use super::{Limits, SECOND, Stage, print};
 
 #[test]
 fn a_credential_goes_nowhere_else() {
@@ -44,7 +44,7 @@ fn a_credential_goes_nowhere_else() {
             end(stream)
         }));
         let name = format!("{code} of a {question} to another host");
-        stage.attempt(&name, 1, &flags, &["redirects to", &there]);
+        stage.attempt(&name, 1, Limits::Long, &flags, &["redirects to", &there]);
     }
     assert!(given.load(Ordering::SeqCst) >= 4, "the right server wasn't given the credential");
     let (at, round) = (stage.port.address, "/remote/info/refs?service=git-upload-pack");
@@ -54,17 +54,19 @@ fn a_credential_goes_nowhere_else() {
             _ => page("400 Bad Request", "", ""),
         })
     }));
-    stage.attempt("a redirect to itself", 1, &flags, &["redirect"]);
+    stage.attempt("a redirect to itself", 1, Limits::Long, &flags, &["redirect"]);
     stage.against(
         "a redirect to nowhere",
         says(page("302 Found", "Location: :::\r\n", "")),
         1,
+        Limits::Long,
         &["redirect"],
     );
     stage.against(
         "a redirect to a file",
         says(page("302 Found", "Location: file:///etc/passwd\r\n", "")),
         1,
+        Limits::Long,
         &["redirect"],
     );
     assert_eq!(thief.connections(), 0, "the other host was asked");
@@ -112,33 +114,72 @@ fn tls_is_never_let_off() {
     let silent = behaviour(|mut stream| stream.read_to_end(&mut Vec::new()).map(drop));
     let no_tls = behaviour(|mut stream| stream.write_all(&page("400 Bad Request", "", "speak plainly")));
     let through = |to| Relay::all(to).behaviour();
-    let table: [(&str, Behaviour, Option<String>, &[&str]); 11] = [
-        ("TLS, an authority that is not given", through(good), None, &["unknown issuer"]),
-        ("TLS, an authority that is another", through(strange), Some(trusted.clone()), &["its certificate"]),
+    type Row<'t> = (&'t str, Behaviour, Option<String>, Limits, &'t [&'t str]);
+    let table: [Row<'_>; 11] = [
+        ("TLS, an authority that is not given", through(good), None, Limits::Long, &["unknown issuer"]),
+        (
+            "TLS, an authority that is another",
+            through(strange),
+            Some(trusted.clone()),
+            Limits::Long,
+            &["its certificate"],
+        ),
         (
             "TLS, a CA file that is absent",
             through(good),
             Some("--ca-file=/absent/ca.pem".into()),
+            Limits::Long,
             &["/absent/ca.pem"],
         ),
-        ("TLS, a CA file with nothing in it", through(good), Some(nothing), &["nothing.pem"]),
-        ("TLS, a certificate that expired", through(late), Some(ca(&expired, "expired.pem")), &["expired"]),
-        ("TLS, a certificate for later", through(early), Some(ca(&future, "future.pem")), &["not valid"]),
+        ("TLS, a CA file with nothing in it", through(good), Some(nothing), Limits::Long, &["nothing.pem"]),
+        (
+            "TLS, a certificate that expired",
+            through(late),
+            Some(ca(&expired, "expired.pem")),
+            Limits::Long,
+            &["expired"],
+        ),
+        (
+            "TLS, a certificate for later",
+            through(early),
+            Some(ca(&future, "future.pem")),
+            Limits::Long,
+            &["not valid"],
+        ),
         (
             "TLS, a certificate for another host",
             through(other),
             Some(ca(&elsewhere, "other.pem")),
+            Limits::Long,
             &["git.example.org"],
         ),
-        ("TLS, closed by who expected none", through(plain.address), Some(trusted.clone()), &[]),
-        ("TLS, answered by who speaks none", no_tls, Some(trusted.clone()), &["does not speak TLS"]),
-        ("TLS, silent", silent, Some(trusted.clone()), &["timeout"]),
-        ("TLS, a redirect to http", through(downgrade.address), Some(trusted.clone()), &["redirects to"]),
+        (
+            "TLS, closed by who expected none",
+            through(plain.address),
+            Some(trusted.clone()),
+            Limits::Short,
+            &[],
+        ),
+        (
+            "TLS, answered by who speaks none",
+            no_tls,
+            Some(trusted.clone()),
+            Limits::Long,
+            &["does not speak TLS"],
+        ),
+        ("TLS, silent", silent, Some(trusted.clone()), Limits::Short, &["timeout"]),
+        (
+            "TLS, a redirect to http",
+            through(downgrade.address),
+            Some(trusted.clone()),
+            Limits::Long,
+            &["redirects to"],
+        ),
     ];
     let mut rows = Vec::new();
-    for (name, behaviour, flag, words) in table {
+    for (name, behaviour, flag, limits, words) in table {
         port.behave(behaviour);
-        let flags = limits(words, &[]).into_iter().chain(flag).collect();
+        let flags = limits.flags(&[]).into_iter().chain(flag).collect();
         rows.push(place.fails(&Case { name, url: url.clone(), flags, deadline: SECOND, words }));
     }
     let asked = plain.hits();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::answers::{FLUSH, band, end, first_ref, line, service};
 use super::port::{Behaviour, head, http, page, without_end};
-use super::{NOBODY, Stage};
+use super::{Limits, NOBODY, Stage};
 
 #[test]
 fn answers_without_end_meet_their_budget() {
@@ -66,7 +66,7 @@ fn answers_without_end_meet_their_budget() {
     ];
     for (name, behaviour) in http_table {
         stage.port.behave(behaviour);
-        stage.attempt(name, 100, &budget, &[]);
+        stage.attempt(name, 100, Limits::Short, &budget, &[]);
     }
     stage.against(
         "a head without end",
@@ -75,6 +75,7 @@ fn answers_without_end_meet_their_budget() {
             without_end(stream, b"X-Filler: of no interest\r\n")
         }),
         1,
+        Limits::Short,
         &[],
     );
     stage.against(
@@ -88,6 +89,7 @@ fn answers_without_end_meet_their_budget() {
             }
         }),
         3,
+        Limits::Short,
         &[],
     );
     stage.against(
@@ -97,6 +99,7 @@ fn answers_without_end_meet_their_budget() {
             without_end(stream, b"<p>of no interest</p>")
         }),
         3,
+        Limits::Long,
         &["git's protocol"],
     );
 
@@ -105,6 +108,12 @@ fn answers_without_end_meet_their_budget() {
         stream.write_all(head("result").as_bytes())?;
         without_end(stream, &line(format!("{NOBODY} refs/heads/main\n")))
     }));
-    stage.attempt("refs without end, 64 MiB of them", 200, &["--sync-timeout=200s"], &["--max-refs-bytes"]);
+    stage.attempt(
+        "refs without end, 64 MiB of them",
+        200,
+        Limits::Long,
+        &["--sync-timeout=200s"],
+        &["--max-refs-bytes"],
+    );
     stage.recovers();
 }

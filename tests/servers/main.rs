@@ -29,16 +29,25 @@ const SECOND: Duration = Duration::from_secs(1);
 /// A ref's tip that nobody has.
 const NOBODY: &str = "1234567890123456789012345678901234567890";
 
-/// Deadlines short enough to wait for where one of them may end the attempt, by the words that are to come of it; long
-/// ones where something else must, on a machine that is busy with others. Unless these flags set others.
-fn limits(words: &[&str], more: &[&str]) -> Vec<String> {
-    let timed = words.is_empty() || words.iter().any(|word| word.contains("timeout"));
-    let set = |flag: &str| more.iter().any(|other| other.split('=').next() == flag.split('=').next());
-    let flags = match timed {
-        true => ["--connect-timeout=1s", "--idle-timeout=1s", "--sync-timeout=3s"],
-        false => ["--connect-timeout=60s", "--idle-timeout=60s", "--sync-timeout=60s"],
-    };
-    flags.iter().filter(|flag| !set(flag)).chain(more).map(|flag| (*flag).to_owned()).collect()
+/// The time limits of an attempt.
+#[derive(Clone, Copy)]
+enum Limits {
+    /// Short enough to wait for: one of them may be what ends the attempt.
+    Short,
+    /// So long that something else must end it, on a machine that is busy with others.
+    Long,
+}
+
+impl Limits {
+    /// The flags, and these others, which may set some of the same.
+    fn flags(self, more: &[&str]) -> Vec<String> {
+        let set = |flag: &str| more.iter().any(|other| other.split('=').next() == flag.split('=').next());
+        let flags = match self {
+            Self::Short => ["--connect-timeout=1s", "--idle-timeout=1s", "--sync-timeout=3s"],
+            Self::Long => ["--connect-timeout=60s", "--idle-timeout=60s", "--sync-timeout=60s"],
+        };
+        flags.iter().filter(|flag| !set(flag)).chain(more).map(|flag| (*flag).to_owned()).collect()
+    }
 }
 
 /// A place whose first generation came through a port, behind which everything can change.
@@ -66,17 +75,17 @@ impl Stage {
 
     /// One attempt, with whatever the port does now.
     #[track_caller]
-    fn attempt(&mut self, name: &str, deadline: u32, more: &[&str], words: &[&str]) {
-        let case =
-            Case { name, url: self.url(), flags: limits(words, more), deadline: deadline * SECOND, words };
+    fn attempt(&mut self, name: &str, deadline: u32, limits: Limits, more: &[&str], words: &[&str]) {
+        let (url, flags) = (self.url(), limits.flags(more));
+        let case = Case { name, url, flags, deadline: deadline * SECOND, words };
         self.rows.push(self.place.fails(&case));
     }
 
     /// One attempt against this behaviour.
     #[track_caller]
-    fn against(&mut self, name: &str, behaviour: Behaviour, deadline: u32, words: &[&str]) {
+    fn against(&mut self, name: &str, behaviour: Behaviour, deadline: u32, limits: Limits, words: &[&str]) {
         self.port.behave(behaviour);
-        self.attempt(name, deadline, &[], words);
+        self.attempt(name, deadline, limits, &[], words);
     }
 
     /// The good server again: nothing that happened may stand in its way.

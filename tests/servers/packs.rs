@@ -3,9 +3,9 @@
 use std::io::Write;
 use std::sync::Arc;
 
-use super::Stage;
 use super::answers::{band, bomb, objects, pack, pack_header, packed, smart};
 use super::port::{Relay, without_end};
+use super::{Limits, Stage};
 
 /// The pack's trailer again, so that only what it holds is wrong.
 fn sealed(mut pack: Vec<u8>) -> Vec<u8> {
@@ -89,24 +89,38 @@ fn packs_that_are_wrong_are_refused() {
         ("a pack with more after it", [good.clone(), vec![0; 1000]].concat()),
     ];
     for (name, pack) in table {
-        stage.against(name, packed(&tip, pack), 3, &[]);
+        stage.against(name, packed(&tip, pack), 3, Limits::Short, &[]);
     }
     let cut = Arc::new(good[..middle].to_vec());
     stage.against(
         "a pack whose connection ends",
         smart(&tip, move |stream| stream.write_all(&band(1, &cut))),
         3,
+        Limits::Short,
         &[],
     );
     stage.against(
         "a pack with an error in it",
         smart(&tip, |stream| stream.write_all(&band(3, b"out of memory, says the server"))),
         3,
+        Limits::Long,
         &["out of memory, says the server"],
     );
-    stage.against("an empty packet line", smart(&tip, |stream| stream.write_all(b"0004")), 3, &[]);
-    stage.against("an empty side-band", smart(&tip, |stream| stream.write_all(b"0005\x01")), 3, &[]);
-    stage.against("a tip that is a tree", packed(&tree, good.clone()), 3, &[]);
+    stage.against(
+        "an empty packet line",
+        smart(&tip, |stream| stream.write_all(b"0004")),
+        3,
+        Limits::Short,
+        &[],
+    );
+    stage.against(
+        "an empty side-band",
+        smart(&tip, |stream| stream.write_all(b"0005\x01")),
+        3,
+        Limits::Short,
+        &[],
+    );
+    stage.against("a tip that is a tree", packed(&tree, good.clone()), 3, Limits::Short, &[]);
     stage.recovers();
 }
 
@@ -124,18 +138,18 @@ fn packs_that_are_too_much_are_refused_within_their_memory() {
     };
     let small = object(3, 1, &[], b"a");
     stage.port.behave(endless(band(1, &small.repeat(5000))));
-    stage.attempt("small objects without end", 200, &budget, &[]);
+    stage.attempt("small objects without end", 200, Limits::Short, &budget, &[]);
     stage.port.behave(endless(band(1, &small[..small.len() - 1].repeat(5000))));
-    stage.attempt("half objects without end", 200, &budget, &[]);
+    stage.attempt("half objects without end", 200, Limits::Short, &budget, &[]);
     stage.port.behave(endless(band(2, &[b'.'; 65_000])));
-    stage.attempt("progress without end", 200, &budget, &["--max-fetch-bytes"]);
+    stage.attempt("progress without end", 200, Limits::Long, &budget, &["--max-fetch-bytes"]);
     let noise = object(3, 1 << 30, &[], &vec![7; 1 << 20]);
     stage.port.behave(packed(&tip, sealed([pack_header(1), noise, vec![0; 20]].concat())));
-    stage.attempt("an object that claims a gigabyte", 200, &patient, &[]);
+    stage.attempt("an object that claims a gigabyte", 200, Limits::Short, &patient, &[]);
     let base = object(3, 1 << 16, &[], &[0; 1 << 16]);
     let delta = delta_bomb(&base);
     stage.port.behave(packed(&tip, sealed([pack_header(2), base, delta, vec![0; 20]].concat())));
-    stage.attempt("a delta of 16 KB that makes a gigabyte", 200, &patient, &["--index-memory"]);
+    stage.attempt("a delta of 16 KB that makes a gigabyte", 200, Limits::Long, &patient, &["--index-memory"]);
 
     // A commit that is right in every way, but for the size of what is in it.
     let bomb = bomb(&stage.place.world.remote, 512 << 20);
@@ -144,6 +158,7 @@ fn packs_that_are_too_much_are_refused_within_their_memory() {
     stage.attempt(
         "512 MiB of zeros in half a megabyte",
         200,
+        Limits::Long,
         &patient,
         &["`bomb`", "the limit for one file"],
     );

@@ -98,6 +98,8 @@ impl Cut {
 pub struct Relay {
     pub to: SocketAddr,
     /// So many bytes pass, over all connections together.
+    pub limit: u64,
+    /// So many of them have not passed yet.
     pub left: Arc<AtomicU64>,
     pub cut: Cut,
     /// Every byte in a segment of its own, with a pause after it.
@@ -107,17 +109,17 @@ pub struct Relay {
 impl Relay {
     /// Everything passes.
     pub fn all(to: SocketAddr) -> Self {
-        Self { to, left: Arc::new(AtomicU64::new(u64::MAX)), cut: Cut::Fin, pause: None }
+        Self::cut_at(to, u64::MAX, Cut::Fin)
     }
 
     /// So many bytes pass.
     pub fn cut_at(to: SocketAddr, at: u64, cut: Cut) -> Self {
-        Self { left: Arc::new(AtomicU64::new(at)), cut, ..Self::all(to) }
+        Self { to, limit: at, left: Arc::new(AtomicU64::new(at)), cut, pause: None }
     }
 
     /// Bytes that passed.
     pub fn passed(&self) -> u64 {
-        u64::MAX - self.left.load(Ordering::SeqCst)
+        self.limit - self.left.load(Ordering::SeqCst)
     }
 
     pub fn behaviour(&self) -> Behaviour {

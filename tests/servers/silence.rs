@@ -7,7 +7,7 @@ use super::answers::{band, line, pack_header, smart};
 use super::attempt::Case;
 use super::common::{refusing, swallowing};
 use super::port::{Cut, Relay, behaviour, head, http, page};
-use super::{NOBODY, SECOND, Stage, limits};
+use super::{Limits, NOBODY, SECOND, Stage};
 
 #[test]
 fn servers_that_cannot_be_reached_or_say_nothing_are_left_at_the_deadline() {
@@ -16,9 +16,10 @@ fn servers_that_cannot_be_reached_or_say_nothing_are_left_at_the_deadline() {
         "accepts, and stays silent",
         behaviour(|mut stream| stream.read_to_end(&mut Vec::new()).map(drop)),
         1,
+        Limits::Short,
         &["silence", "--idle-timeout"],
     );
-    stage.against("accepts, and closes", behaviour(|_| Ok(())), 1, &["broke"]);
+    stage.against("accepts, and closes", behaviour(|_| Ok(())), 1, Limits::Long, &["broke"]);
     stage.against(
         "accepts, and resets",
         behaviour(|stream| {
@@ -26,6 +27,7 @@ fn servers_that_cannot_be_reached_or_say_nothing_are_left_at_the_deadline() {
             Ok(())
         }),
         1,
+        Limits::Long,
         &["http://127.0.0.1"],
     );
     stage.against(
@@ -37,6 +39,7 @@ fn servers_that_cannot_be_reached_or_say_nothing_are_left_at_the_deadline() {
             })
         }),
         3,
+        Limits::Short,
         &["timeout"],
     );
     stage.against(
@@ -50,10 +53,11 @@ fn servers_that_cannot_be_reached_or_say_nothing_are_left_at_the_deadline() {
             })
         }),
         3,
+        Limits::Short,
         &["--sync-timeout"],
     );
     let slow = Relay { pause: Some(Duration::from_millis(5)), ..Relay::all(stage.good.address) };
-    stage.against("a good server, a byte every 5 ms", slow.behaviour(), 3, &["timeout"]);
+    stage.against("a good server, a byte every 5 ms", slow.behaviour(), 3, Limits::Short, &["timeout"]);
     stage.against(
         "a pack that stalls",
         smart(NOBODY, |stream| {
@@ -61,6 +65,7 @@ fn servers_that_cannot_be_reached_or_say_nothing_are_left_at_the_deadline() {
             stream.read_to_end(&mut Vec::new()).map(drop)
         }),
         1,
+        Limits::Short,
         &["silence", "--idle-timeout"],
     );
     stage.against(
@@ -72,16 +77,17 @@ fn servers_that_cannot_be_reached_or_say_nothing_are_left_at_the_deadline() {
             }
         }),
         3,
+        Limits::Short,
         &["--sync-timeout"],
     );
     let ((swallows, _full), (refuses, _taken)) = (swallowing(), refusing());
-    let elsewhere: [(&str, String, &[&str]); 3] = [
-        ("swallows the connection", swallows.to_string(), &["--connect-timeout"]),
-        ("refuses", refuses.to_string(), &["cannot connect", "refused"]),
-        ("has no address", "treeswap.invalid".into(), &["http://treeswap.invalid"]),
+    let elsewhere: [(&str, String, Limits, &[&str]); 3] = [
+        ("swallows the connection", swallows.to_string(), Limits::Short, &["--connect-timeout"]),
+        ("refuses", refuses.to_string(), Limits::Long, &["cannot connect", "refused"]),
+        ("has no address", "treeswap.invalid".into(), Limits::Long, &["http://treeswap.invalid"]),
     ];
-    for (name, host, words) in elsewhere {
-        let (url, flags) = (format!("http://{host}/remote"), limits(words, &[]));
+    for (name, host, limits, words) in elsewhere {
+        let (url, flags) = (format!("http://{host}/remote"), limits.flags(&[]));
         stage.rows.push(stage.place.fails(&Case { name, url, flags, deadline: 3 * SECOND, words }));
     }
     stage.recovers();

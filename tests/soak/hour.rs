@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use treeswap::pin::{Options, Pin};
 
+use crate::Allowed;
 use crate::common::http_backend::{Canned, HttpBackend, Kind};
 use crate::common::sidecar::{Held, disk};
 use crate::common::{Files, Random, Sidecar, World, eventually, full};
@@ -19,11 +20,20 @@ const FILES: usize = 30;
 /// So many publications until a new process holds what it will hold: where there is a mirror with a history already, a
 /// megabyte more than at first.
 fn warm() -> u64 {
-    if full() { 1_000 } else { 40 }
+    if full() { WARM } else { 40 }
 }
 
-/// KiB of memory that an allocator keeps, however long a process ran.
-const LEFTOVERS: u64 = 4096;
+/// In the hour, a process is warm after so many publications, and ended after so many.
+const WARM: u64 = 1_000;
+const OF_LIFE: u64 = 5_000;
+
+/// What a process may hold more than when it was warm, however long it ran: it has had most threads of its pool by then
+/// (see [`crate::POOLED`]), and the memory is what allocators keep.
+const LEFTOVERS: Allowed = Allowed { threads: 2, kibibytes: 4096 };
+
+/// In the hour, what leaks so many bytes in each publication has to be noticed within one life of a process.
+const LEAK: u64 = 5_000;
+const _: () = assert!(LEAK * (OF_LIFE - WARM) > 2 * (LEFTOVERS.kibibytes << 10));
 
 /// What a mirror holds that no generation needs, before it is fetched anew.
 const GARBAGE: u64 = 64 << 20;
@@ -218,7 +228,7 @@ impl Life {
 #[test]
 fn an_hour_of_everything_at_once_leaves_nothing_behind() {
     let (least, publications, of_life) = match full() {
-        true => (Duration::from_secs(3600), 20_000, 5_000),
+        true => (Duration::from_secs(3600), 20_000, OF_LIFE),
         false => (Duration::ZERO, 100, 50),
     };
     let began = Instant::now();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::common::http_backend::{HttpBackend, Kind};
+use super::common::http_backend::{Hit, HttpBackend, Kind};
 use super::common::many::{Many, source};
 use super::common::run::to_end;
 use super::common::{Files, Remote, Sidecar, eventually};
@@ -121,7 +121,7 @@ fn a_remote_that_hangs_is_no_success_either() {
     two.commit(&file("1"));
     let hangs = Arc::new(AtomicBool::new(false));
     let is_hanging = Arc::clone(&hangs);
-    let hook = move |_: &super::common::http_backend::Hit| {
+    let hook = move |_: &Hit| {
         while is_hanging.load(Ordering::Relaxed) {
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -140,4 +140,40 @@ fn a_remote_that_hangs_is_no_success_either() {
     assert!(counted(&sidecar, "resolve", "timeout") >= 2.0);
     hangs.store(false, Ordering::Relaxed);
     eventually(30, "it recovers", || (sidecar.metric(FAILURES)? == 0.0).then_some(()));
+}
+
+/// What a fetch refused is not fetched again, and a poll whose fetch hangs takes too long: both failed in the fetch.
+#[test]
+fn a_failure_of_a_fetch_is_counted_as_one_however_often_it_is_found() {
+    let many = Many::new();
+    let (one, two) = (many.remote("one"), many.remote("two"));
+    one.commit(&file("1"));
+    two.commit(&file("1"));
+    let tag = |what: &str| one.git(&["update-ref", "refs/tags/it", &one.tip(what).unwrap()]);
+    tag("main");
+    let hangs = Arc::new(AtomicBool::new(false));
+    let is_hanging = Arc::clone(&hangs);
+    let hook = move |hit: &Hit| {
+        let is_fetch = String::from_utf8_lossy(&hit.body).contains("command=fetch");
+        while is_fetch && hit.path.starts_with("/one/") && is_hanging.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        None
+    };
+    let server = HttpBackend::start(many.world.dir(), Kind { hook: Some(Box::new(hook)), ..Kind::default() });
+    let of = |name: &str, asked: &str| {
+        format!("name: {name}, repo: '{}', ref: {asked}, to: {name}", server.url(name))
+    };
+    many.list(&[of("one", "refs/tags/it"), of("two", "main")]);
+    let sidecar = many.sidecar(&["--sync-timeout=3s"]);
+    many.shows(&[("one/f", "1"), ("two/f", "1")]);
+    hangs.store(true, Ordering::Relaxed);
+    one.commit(&file("2"));
+    tag("main");
+    eventually(30, "its fetch hangs", || (counted(&sidecar, "fetch", "timeout") >= 1.0).then_some(()));
+    hangs.store(false, Ordering::Relaxed);
+    many.shows(&[("one/f", "2"), ("two/f", "1")]);
+    tag("main:f");
+    eventually(30, "a blob is refused", || (counted(&sidecar, "fetch", "refused") >= 3.0).then_some(()));
+    assert_eq!(counted(&sidecar, "resolve", "refused"), 0.0);
 }

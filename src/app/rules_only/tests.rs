@@ -102,10 +102,10 @@ fn down() -> SourceError {
 fn polls_that_no_source_answers_are_no_success_without_a_root() {
     let (mut reporter, shown) = without_root();
     let metrics = reporter.metrics.clone();
-    let mut poll = |is_answered: Result<bool, SourceError>, failures: &[(&'static str, ErrorClass)]| {
+    let mut poll = |outcome: Result<bool, SourceError>, failures: &[(&'static str, ErrorClass)]| {
         reporter.report(&LoopEvent::Begins(Trigger::Timer));
         let mut found = PollState::new();
-        found.is_answered = is_answered;
+        found.outcome = outcome;
         found.failures = failures.to_vec();
         reporter.polled(found);
         reporter.report(&LoopEvent::Unchanged { success: true });
@@ -128,7 +128,7 @@ fn a_failure_that_a_poll_counted_is_not_counted_again_if_a_step_is_shown_before_
     let new_failures = RefCell::new(Vec::new());
     let take_state = || {
         let mut found = PollState::new();
-        found.is_answered = Err(down());
+        found.outcome = Err(down());
         found.failures = new_failures.take();
         found
     };

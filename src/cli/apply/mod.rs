@@ -6,7 +6,7 @@ mod show;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::ValueEnum;
@@ -18,18 +18,18 @@ use super::input::{self, Input, TreeLocation};
 use super::{Exit, warn};
 use crate::cluster::{self, Clusters};
 use crate::configmap::TimeLimit;
-use crate::configmap::apply::{Adopt, ExtraKeys, Owner, Placement, PruneLimit, VersionKey};
+use crate::configmap::apply::{Adopt, Desired, ExtraKeys, Owner, Placement, PruneLimit, VersionKey};
 use crate::deliver::{self, Leases, OnRewind, PoolSpec, Report};
-use crate::desired::{Directory, Planner};
+use crate::desired::{self, Directory, Planner};
 use crate::revision::Revision;
-use crate::sources::{Remote, SetOptions, SourceError, TreeInput, Upstream};
+use crate::sources::{AttemptLimit, Remote, SetOptions, SourceError, TreeInput, Upstream};
 use crate::{config, detached_io, human, shutdown, telemetry};
 
 /// Options of `treeswap apply`.
 #[derive(Clone, Debug, clap::Args)]
 #[command(
     group = clap::ArgGroup::new("whose").args(["owner"]).required(true),
-    after_help = "Exit codes: 0 done, 1 failed, 2 usage or configuration, 3 some targets failed or were refused, \
+    after_help = "Exit codes: 0 done, 1 failed, 2 usage or configuration, 3 some targets or sources are not done, \
                         4 a dry run found differences."
 )]
 pub(super) struct Args {
@@ -212,6 +212,7 @@ enum Format {
 
 /// Runs `treeswap apply`.
 pub(super) fn run(args: &Args, given: &FlagOrigins) -> anyhow::Result<ExitCode> {
+    let began = Instant::now();
     let logs = args.output.log_format == LogFormat::Json;
     if logs {
         telemetry::start(&telemetry::Options::new(telemetry::Format::Json, "info")?);
@@ -231,13 +232,21 @@ pub(super) fn run(args: &Args, given: &FlagOrigins) -> anyhow::Result<ExitCode> 
         shutdown::listen(Exit::Some as u8).context("cannot listen for signals")?
     };
     let limit = args.once.timeout;
+    let time_left = || limit.saturating_sub(began.elapsed());
     let (ended, timed_out) = match args.input.tree_location("apply", given)? {
         TreeLocation::Directory(directory) => {
             let revision = args.once.revision()?;
-            let desired = planner.desired(&Directory(directory), revision, &Placement::default(), None)?.0;
-            let input = Arc::new(TreeInput::new(desired));
-            let delivery = deliver::deliver(input, &clusters, &options, &cancel);
-            runtime.block_on(with_timeout(limit, &cancel, delivery))
+            let directory = directory.to_owned();
+            let plan = move || {
+                let planned = planner.desired(&Directory(&directory), revision, &Placement::default(), None);
+                planned.map(|(desired, _)| desired)
+            };
+            let delivery = async {
+                let input = TreeInput::new(planned(revision, plan, &cancel).await?);
+                let delivered = deliver::deliver(Arc::new(input), &clusters, &options, &cancel).await;
+                delivered.map_err(anyhow::Error::from)
+            };
+            runtime.block_on(with_timeout(time_left(), &cancel, delivery))
         }
         TreeLocation::Remote(flag) => {
             if args.once.revision.is_some() {
@@ -247,14 +256,16 @@ pub(super) fn run(args: &Args, given: &FlagOrigins) -> anyhow::Result<ExitCode> 
             given.refuse_without("--tree", |flag, _| flag == "force")?;
             let fetch = args.input.fetch_options(given, "apply")?;
             let sources = fetch.sources.clone().map(|sources| {
-                let timeout = sources.timeout.min(limit / 4); // a source that hangs leaves time for the others
-                SetOptions { rules: true, root: false, timeout, ..sources }
+                // A source that hangs leaves time for the others.
+                let quarter = AttemptLimit { time: limit / 4, part: "a quarter of ", flag: "--timeout" };
+                SetOptions { rules: true, root: false, limit: sources.limit.shorter(quarter), ..sources }
             });
             let upstream = Upstream::open(fetch.mirror.clone(), sources)?;
             let options = options.with_remote(upstream.repository().as_deref());
             let input = Remote::new(upstream, planner).context("cannot start a thread")?;
             let delivery = deliver::deliver(Arc::new(input), &clusters, &options, &cancel);
-            runtime.block_on(with_timeout(limit, &cancel, delivery))
+            let (ended, timed_out) = runtime.block_on(with_timeout(time_left(), &cancel, delivery));
+            (ended.map_err(anyhow::Error::from), timed_out)
         }
     };
     runtime.shutdown_background();
@@ -268,6 +279,23 @@ pub(super) fn run(args: &Args, given: &FlagOrigins) -> anyhow::Result<ExitCode> 
         show::print(&report, args.output.format, args.once.dry_run)?;
     }
     Ok(exit(&report, args.once.dry_run).into())
+}
+
+/// Computes the desired state of a directory on a thread of its own, and gives that up when `cancel` comes: the thread
+/// then ends with the process.
+async fn planned(
+    revision: Revision,
+    plan: impl FnOnce() -> Result<Desired, desired::Error> + Send + 'static,
+    cancel: &CancellationToken,
+) -> anyhow::Result<Desired> {
+    tokio::select! {
+        biased;
+        planned = tokio::task::spawn_blocking(plan) => match planned {
+            Ok(planned) => planned.map_err(anyhow::Error::from),
+            Err(error) => std::panic::resume_unwind(error.into_panic()), // it is never aborted: it is a panic
+        },
+        () = cancel.cancelled() => Err(SourceError::unplanned(revision).into()),
+    }
 }
 
 fn exit(report: &Report, dry_run: bool) -> Exit {
@@ -296,7 +324,7 @@ async fn with_timeout<T>(
 }
 
 /// Adds the timeout to the result of a run that it ended: to its failures, or as the context of its error.
-fn report_timeout(ended: Result<Report, SourceError>, limit: Duration) -> anyhow::Result<Report> {
+fn report_timeout(ended: anyhow::Result<Report>, limit: Duration) -> anyhow::Result<Report> {
     let why = format!("--timeout={} was over before everything was done", config::print_duration(limit));
     let mut report = ended.with_context(|| why.clone())?;
     if !report.is_success() {
@@ -329,7 +357,7 @@ impl Args {
 }
 
 impl ClusterArgs {
-    /// Loads the clusters, with a warning for each that cannot be used.
+    /// Loads the clusters, with a warning for each of [`Clusters::problems`].
     pub(super) fn load(&self) -> Result<Clusters, cluster::ConfigError> {
         let clusters = Clusters::load(&self.options())?;
         clusters.problems.iter().for_each(|problem| warn(human::one_line(problem)));
@@ -444,6 +472,7 @@ mod tests {
 
     use super::*;
     use crate::cli::{Cli, Command, Help, tree};
+    use crate::revision::ObjectId;
 
     #[test]
     fn the_plan_takes_at_most_nine_tenths_of_the_time_of_a_short_run() {
@@ -458,5 +487,22 @@ mod tests {
         let short = TimeLimit { time: Duration::from_secs(27), set_by: Some("nine tenths of --timeout") };
         assert_eq!(limit("--timeout=30s"), short);
         assert_eq!(limit("--timeout=15m").set_by, None, "the plan's own limit is shorter");
+    }
+
+    #[tokio::test]
+    async fn a_plan_that_takes_too_long_ends_with_the_run() {
+        let (end, hung) = std::sync::mpsc::channel::<()>();
+        let plan = move || {
+            let _ = hung.recv();
+            Err(desired::Error::RulesHeld("it hung".to_owned()))
+        };
+        let cancel = CancellationToken::new();
+        let planned = planned(Revision(ObjectId([0xab; 20])), plan, &cancel);
+        let (ended, timed_out) = with_timeout(Duration::from_millis(20), &cancel, planned).await;
+        assert!(timed_out);
+        let error = ended.unwrap_err().downcast::<SourceError>().unwrap();
+        assert!(error.what.ends_with(": the run ended while computing the plan"), "{error}");
+        human::assert_message_style(&error, &error.hints);
+        drop(end); // the runtime waits for the thread
     }
 }

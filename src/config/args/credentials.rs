@@ -4,6 +4,9 @@ use std::fmt;
 
 use super::super::values::{boolean, integer};
 
+/// The base URL of GitHub's API, but for GitHub Enterprise.
+pub(in crate::config) const GITHUB_API: &str = "https://api.github.com/";
+
 /// Credentials.
 #[derive(clap::Args, Clone)]
 #[command(next_help_heading = "Credentials")]
@@ -40,7 +43,7 @@ pub struct CredentialArgs {
     pub cookie_file: String,
 
     /// Base URL of GitHub's API, for a GitHub App
-    #[arg(long, value_name = "URL", default_value = "https://api.github.com/", hide_short_help = true)]
+    #[arg(long, value_name = "URL", default_value = GITHUB_API, hide_short_help = true)]
     pub github_base_url: String,
 
     /// Application id of the GitHub App to authenticate as; its client id can be given instead

@@ -14,6 +14,7 @@ use super::values::{boolean, bytes, duration, fraction, integer};
 use crate::secret;
 
 pub use credentials::CredentialArgs;
+pub(super) use credentials::GITHUB_API;
 use hooks::HookArgs;
 
 /// The flags of `sync`, except those about ConfigMaps, which are in `cli`. Text that is empty counts as absent, as in

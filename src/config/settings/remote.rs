@@ -133,7 +133,7 @@ impl Check<'_> {
             )
         });
         let unchecked = git.unverified.then(|| "TLS certificates go unchecked (http.sslVerify)".to_owned());
-        let (visible, ignored) = (self.visible_password(), self.ignored_key_of_app(hidden));
+        let (visible, ignored) = (self.visible_password(), self.ignored_parts_of_app(hidden));
         settings.chain(ssh).chain(unchecked).chain(trusting).chain(visible).chain(ignored).collect()
     }
 

@@ -176,12 +176,7 @@ impl Policy {
         if wanted.left_out {
             return Decision::new(Action::Nothing, DecisionReason::LeftOut, claim);
         }
-        let refusal = match &claim {
-            claim if self.adopt.covers(claim) => None,
-            Claim::Other(name) => Some(Refusal::Other(name.clone())),
-            Claim::Prow => Some(Refusal::Prow),
-            Claim::Nobody | Claim::Ours => Some(Refusal::Nobody),
-        };
+        let refusal = self.refusal(&claim);
         if seen.deleting && refusal.is_none() {
             return Decision::new(Action::Refuse(Refusal::Deleting), DecisionReason::Changed, claim);
         }
@@ -222,6 +217,16 @@ impl Policy {
             over.filter(|_| matches!(why, DecisionReason::OtherRules | DecisionReason::TurnedBack)).cloned();
         let moves = Moves::new(&difference, Some(&wanted.data), Some(&seen.content));
         self.limit_repairs(Decision { action, why, claim, revision, difference, moves, over }, record)
+    }
+
+    /// Why an object of this owner must not be written; `None` if it may be.
+    fn refusal(&self, claim: &Claim) -> Option<Refusal> {
+        match claim {
+            claim if self.adopt.covers(claim) => None,
+            Claim::Other(name) => Some(Refusal::Other(name.clone())),
+            Claim::Prow => Some(Refusal::Prow),
+            Claim::Nobody | Claim::Ours => Some(Refusal::Nobody),
+        }
     }
 
     /// Who owns the ConfigMap. An object in the inventory that lost its labels is still ours.

@@ -3,13 +3,10 @@
 
 use std::collections::HashSet;
 
-use tokio_util::sync::CancellationToken;
-
 use super::overlay::Overlay;
 use crate::configmap::{Dialect, Pattern, Patterns};
 use crate::mirror::error::Error;
-use crate::mirror::odb::ObjectReader;
-use crate::mirror::tree::{Budget, FORMAT, LINK, REGULAR, push_name};
+use crate::mirror::tree::{Budget, FORMAT, LINK, REGULAR, Step, TreeWalk};
 use crate::payload::{Limits, Refusal, Rule, escaped};
 use crate::revision::{ObjectId, Revision};
 
@@ -75,26 +72,41 @@ impl UniqueBaseNames {
     }
 
     /// Refuses a tree in which two files that match share a base name.
-    pub(super) fn check(
-        &self,
-        overlay: &mut Overlay<'_>,
-        (revision, tree): (Revision, ObjectId),
-    ) -> Result<(), Error> {
+    pub(super) fn check(&self, overlay: &mut Overlay<'_>, top: (Revision, ObjectId)) -> Result<(), Error> {
         let limits = overlay.limits;
-        let cancel = overlay.cancel;
         let mut seen = Seen { names: HashSet::new(), bytes: 0 };
-        let walk = || Walk::new(&self.patterns, overlay.reader, (revision, tree), limits, cancel);
-        let duplicate = walk().find(tree, |path| seen.add(base_name(path), limits, revision))?;
+        let duplicate = self.find(overlay, top, |path| seen.add(base_name(path), limits, top.0))?;
         let Some(other) = duplicate else { return Ok(()) };
         // `seen` only has base names, so a second walk finds the path of the first file.
         let is_first = |path: &[u8]| Ok(base_name(path) == base_name(&other));
-        let one = walk().find(tree, is_first)?.unwrap_or_default();
+        let one = self.find(overlay, top, is_first)?.unwrap_or_default();
         Err(Error::SameBaseName {
             one: overlay.owner(&one)?,
             path: escaped(&one),
             other: overlay.owner(&other)?,
             other_path: escaped(&other),
         })
+    }
+
+    /// Returns the path of the first file or link that matches the globs and for which `accept` returns true.
+    fn find(
+        &self,
+        overlay: &Overlay<'_>,
+        (revision, tree): (Revision, ObjectId),
+        mut accept: impl FnMut(&[u8]) -> Result<bool, Error>,
+    ) -> Result<Option<Vec<u8>>, Error> {
+        let budget = Budget::new(revision, tree, overlay.limits.entries, false, overlay.cancel);
+        let mut walk = TreeWalk::new(overlay.reader, budget, overlay.limits.depth, ())?;
+        while let Some(Step { path, line, .. }) = walk.step()? {
+            let is_file = matches!(line.mode & FORMAT, REGULAR | LINK);
+            if line.is_dir() && self.patterns.reach_below(path) {
+                let id = line.id;
+                walk.enter(id, ())?;
+            } else if is_file && self.patterns.is_match(path) && accept(path)? {
+                return Ok(Some(path.to_vec()));
+            }
+        }
+        Ok(None)
     }
 }
 
@@ -126,65 +138,6 @@ impl Seen {
             return Err(Refusal { revision, path: escaped(name), rule: Rule::Names { limit } }.into());
         }
         Ok(!self.names.insert(name.into()))
-    }
-}
-
-/// Walks the trees in which globs can match.
-struct Walk<'a> {
-    patterns: &'a Patterns,
-    reader: &'a ObjectReader<'a>,
-    revision: Revision,
-    depth: u32,
-    budget: Budget,
-    path: Vec<u8>,
-}
-
-impl<'a> Walk<'a> {
-    fn new(
-        patterns: &'a Patterns,
-        reader: &'a ObjectReader<'a>,
-        (revision, tree): (Revision, ObjectId),
-        limits: &Limits,
-        cancel: &CancellationToken,
-    ) -> Self {
-        let budget = Budget::new(revision, tree, limits.entries, false, cancel);
-        Self { patterns, reader, revision, depth: limits.depth, budget, path: Vec::new() }
-    }
-
-    /// Returns the path of the first file or link that matches the globs and for which `accept` returns true. Not
-    /// recursive: see `OpenTree`.
-    fn find(
-        mut self,
-        top: ObjectId,
-        mut accept: impl FnMut(&[u8]) -> Result<bool, Error>,
-    ) -> Result<Option<Vec<u8>>, Error> {
-        // The trees that the walk is in, each with the length of the path of its parent.
-        let mut open = vec![(self.budget.open(self.reader, &top, &self.path)?, 0)];
-        while let Some((tree, _)) = open.last_mut() {
-            let Some(line) = tree.next_line() else {
-                if let Some((left, parent_len)) = open.pop() {
-                    self.path.truncate(parent_len);
-                    self.budget.close(left);
-                }
-                continue;
-            };
-            let parent_len = push_name(&mut self.path, line.name);
-            let is_file = matches!(line.mode & FORMAT, REGULAR | LINK);
-            if line.is_dir() && self.patterns.reach_below(&self.path) {
-                let id = line.id;
-                // The depth of a directory is the number of directories above it, the top included.
-                if open.len() > self.depth as usize {
-                    let rule = Rule::Depth { limit: self.depth };
-                    return Err(Refusal { revision: self.revision, path: escaped(&self.path), rule }.into());
-                }
-                open.push((self.budget.open(self.reader, &id, &self.path)?, parent_len));
-            } else if is_file && self.patterns.is_match(&self.path) && accept(&self.path)? {
-                return Ok(Some(self.path));
-            } else {
-                self.path.truncate(parent_len);
-            }
-        }
-        Ok(None)
     }
 }
 

@@ -97,7 +97,7 @@ fn a_closure_is_checked_down_to_the_last_blob() {
 #[test]
 fn several_threads_check_a_closure_down_to_the_last_blob() {
     let fixture = Fixture::new();
-    let names: Vec<String> = (0..1000).map(|n| format!("{n:04}")).collect();
+    let names: Vec<String> = (0..1100).map(|n| format!("{n:04}")).collect();
     let leaves: Vec<ObjectId> = names
         .iter()
         .map(|name| fixture.tree(&[("100644", b"file", fixture.blob(name.as_bytes()))]))
@@ -105,8 +105,7 @@ fn several_threads_check_a_closure_down_to_the_last_blob() {
     let entries: Vec<_> =
         names.iter().zip(&leaves).map(|(name, id)| ("40000", name.as_bytes(), *id)).collect();
     let wide = fixture.tree(&entries);
-    // The leaves are at one level below `wide`, and at the next one again.
-    let top = fixture.tree(&[("40000", b"again", wide), ("40000", b"leaf", leaves[0])]);
+    let top = fixture.tree(&[("40000", b"again", wide), ("40000", b"wide", wide)]);
     let check = |open: &(dyn Fn() -> Result<Store, String> + Sync)| {
         let store = fixture.shared.store().unwrap();
         closure_on_threads(&store.reader().unwrap(), open, top, false, |_| false)

@@ -84,7 +84,11 @@ fn listed_paths_are_bounded_together() {
     };
     assert_eq!(objects.list(top(127), &|_| true).unwrap().len(), 127);
     match objects.list(top(128), &|_| true) {
-        Err(Error::Refused(refusal)) => assert_eq!(refusal.rule, Rule::Names { limit: 128 << 20 }),
+        Err(Error::Refused(refusal)) => {
+            assert_eq!(refusal.rule, Rule::Listed { paths: 1_000_000, bytes: 128 << 20 });
+            let hints = refusal.hints().join("; ");
+            assert!(hints.contains("the globs of the rules") && !hints.contains("--"), "{hints}");
+        }
         other => panic!("{}", other.is_ok()),
     }
 }

@@ -1,16 +1,24 @@
-//! Base64, base32, hexadecimal and lists of decimal bytes.
+//! Undoes base64, base32, hexadecimal and lists of decimal bytes, so that a secret that a text has in one of them is
+//! found, too, and can be removed.
 
 use std::borrow::Cow;
 
 use super::{Byte, MIN_LENGTH, number, starts};
 
-/// Visits what a text contains in base64, base32 and hexadecimal, decoded at every bit offset.
+/// Visits what a text contains in base64, base32 and hexadecimal, decoded at every bit offset. What all runs of digits
+/// stand for is one reading, one after the other.
+///
+/// The text must not have line ends any more (`unescaped` drops them, as all control characters): only without them are
+/// digits that were wrapped into lines one run. Otherwise each line would be decoded by itself: bytes across a line end
+/// would be lost, and lines that are too short as a whole.
 pub(super) fn visit_decoded(text: &[Byte], visit: &mut dyn FnMut(Vec<Byte>)) {
     for encoding in Encoding::ALL {
         let text = if encoding.bits == 4 { unprefixed(text) } else { Cow::Borrowed(text) };
         let runs = encoding.runs(&text);
-        // The bits to skip: the first whole byte may begin at any bit of a run.
-        for skipped in (0..if runs.is_empty() { 0 } else { 8 }).step_by(encoding.step) {
+        if runs.is_empty() {
+            continue;
+        }
+        for skipped in (0..8).step_by(encoding.step) {
             visit(runs.iter().flat_map(|run| encoding.decode(run, skipped)).collect());
         }
     }
@@ -20,32 +28,35 @@ pub(super) fn visit_decoded(text: &[Byte], visit: &mut dyn FnMut(Vec<Byte>)) {
 pub(super) fn decimal(text: &[Byte]) -> Vec<Byte> {
     let mut bytes = Vec::new();
     let mut at = 0;
-    let mut run = 0;
+    let mut start = 0;
     while at < text.len() {
         let count = text[at..].iter().take(4).take_while(|byte| byte.value.is_ascii_digit()).count();
         match number(text, at, 10, count).and_then(|number| u8::try_from(number).ok()) {
             Some(value) => bytes.push(Byte { value, from: text[at].from, to: text[at + count - 1].to }),
             None if b" ,;\t\r\n".contains(&text[at].value) => {}
-            None => {
-                if bytes.len() - run < MIN_LENGTH {
-                    bytes.truncate(run);
-                }
-                run = bytes.len();
-            }
+            None => start = end_list(&mut bytes, start),
         }
         at += count.max(1);
     }
-    if bytes.len() - run < MIN_LENGTH {
-        bytes.truncate(run);
-    }
+    end_list(&mut bytes, start);
     bytes
+}
+
+/// Ends the list of bytes that began at `start`, and drops it if it is too short. Returns where the next one begins.
+fn end_list(bytes: &mut Vec<Byte>, start: usize) -> usize {
+    if bytes.len() - start < MIN_LENGTH {
+        bytes.truncate(start);
+    }
+    bytes.len()
 }
 
 /// An encoding whose digits have a whole number of bits.
 struct Encoding {
     /// Bits per digit.
     bits: u32,
-    /// The greatest common divisor of `bits` and 8.
+    /// The first whole byte of a run begins after a multiple of so many bits: the run may begin with any number of
+    /// digits of something else, and modulo 8 their bits are the multiples of the greatest common divisor of `bits`
+    /// and 8. So nothing is decoded at other offsets.
     step: usize,
     /// The value of a digit.
     digit: fn(u8) -> Option<u32>,
@@ -62,23 +73,13 @@ impl Encoding {
 
     /// The runs of consecutive digits that are long enough for [`MIN_LENGTH`] bytes.
     fn runs<'t>(&self, text: &'t [Byte]) -> Vec<&'t [Byte]> {
-        let mut runs = Vec::new();
-        let mut start = 0;
-        let mut digits = 0;
-        for (at, byte) in text.iter().enumerate() {
-            if (self.digit)(byte.value).is_some() {
-                digits += 1;
-            } else if !self.between.contains(&byte.value) {
-                if digits * self.bits as usize >= MIN_LENGTH * 8 {
-                    runs.push(&text[start..at]);
-                }
-                (start, digits) = (at + 1, 0);
-            }
-        }
-        if digits * self.bits as usize >= MIN_LENGTH * 8 {
-            runs.push(&text[start..]);
-        }
-        runs
+        let is_digit = |value: u8| (self.digit)(value).is_some();
+        let ends_run = |byte: &Byte| !is_digit(byte.value) && !self.between.contains(&byte.value);
+        let is_long = |run: &&[Byte]| {
+            let digits = run.iter().filter(|byte| is_digit(byte.value)).count();
+            digits * self.bits as usize >= MIN_LENGTH * 8
+        };
+        text.split(ends_run).filter(is_long).collect()
     }
 
     /// Decodes a run of digits after skipping `skipped` bits at its beginning.

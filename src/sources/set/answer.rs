@@ -70,14 +70,14 @@ impl SourceSet {
         self.sources.iter().map(row).collect()
     }
 
-    /// Returns the relation of a set to a recorded one: the relation of their commits of each source that says least
-    /// for an advance. A source that is new or no longer followed does not count, nor does one that did not answer,
-    /// because nothing is written of it.
+    /// Returns the relation of the set `revision` to a recorded one: of the relations of their commits of each source
+    /// the one that says least for an advance. A source that is new or no longer followed does not count, nor does one
+    /// that did not answer, because nothing is written of it.
     ///
     /// # Errors
     /// When a remote is asked for its history and does not answer.
-    pub async fn relation(&mut self, recorded: &Recorded, named: Revision) -> Result<Relation, SetError> {
-        let parts = self.composer.objects().parts(named);
+    pub async fn relation(&mut self, recorded: &Recorded, revision: Revision) -> Result<Relation, SetError> {
+        let parts = self.composer.objects().parts(revision);
         let shared = parts.iter().filter_map(|part| Some((part, *recorded.sources.get(&part.name)?)));
         let shared: Vec<(&Part, Revision)> = shared.collect();
         if shared.is_empty() {

@@ -15,6 +15,7 @@ use crate::revision::{ObjectId, Revision};
 use crate::secret::REDACTED;
 use crate::sha256::sha256;
 use crate::sources::file::SourceSpec;
+use crate::sources::stage::{Stage, StagedError};
 
 impl SourceSet {
     /// Chooses the commit of each source. An error says that a source is missing which the set cannot do without.
@@ -80,20 +81,28 @@ impl SourceSet {
 
     /// Returns the commit that the source's ref named last, unless it is refused, and what is wrong with the source.
     pub(super) fn state_of(&self, source: &Followed) -> (Option<Revision>, Option<SourceError>) {
+        let (named, why) = self.staged_state_of(source);
+        (named, why.map(|why| why.error))
+    }
+
+    /// The same, with the stage in which the source failed.
+    pub(super) fn staged_state_of(&self, source: &Followed) -> (Option<Revision>, Option<StagedError>) {
         let repository = self.repositories.get(&source.mirror);
         let named = repository.and_then(|repository| repository.known.get(&source.listed.ref_text));
         let named = named.map(|(_, revision)| *revision);
         let refused = self.refused.get(&source.listed.name);
         match refused.filter(|(revision, _)| Some(*revision) == named) {
-            Some((_, why)) => (None, Some(why.clone())),
+            Some((_, why)) => (None, Some(StagedError::new(Stage::Export, why.clone()))),
             // If another source has opened the shared repository since, its commits are used.
-            None if repository.is_none() && source.unopened.is_some() => (None, source.unopened.clone()),
+            None if repository.is_none() && source.unopened.is_some() => {
+                (None, source.unopened.clone().map(unresolved))
+            }
             None => {
                 let why =
                     repository.and_then(|repository| repository.errors.get(&source.listed.ref_text).cloned());
                 // An attempt that needs all answers waits as long as it can.
                 let is_late = |repository: &Repository| repository.busy && self.needs_all(self.on_failure);
-                let late = || repository.is_some_and(is_late).then(|| self.not_answered());
+                let late = || repository.is_some_and(is_late).then(|| unresolved(self.not_answered()));
                 (named, why.or_else(late))
             }
         }
@@ -207,6 +216,11 @@ impl SourceSet {
         self.choose()?;
         Ok(true)
     }
+}
+
+/// The error of a source whose remote has not said yet what the ref names.
+fn unresolved(error: SourceError) -> StagedError {
+    StagedError::new(Stage::Resolve, error)
 }
 
 /// The source that the refused path belongs to. `None` if the refusal is not about one path, if several sources are

@@ -7,6 +7,7 @@ use tokio::time::Instant;
 use super::{SetError, SourceError, SourceSet};
 use crate::repeats::{Repeats, suppressed};
 use crate::retry::ErrorClass;
+use crate::sources::stage::{Stage, StagedError};
 
 /// The consecutive failures of a source.
 #[derive(Default)]
@@ -46,25 +47,21 @@ impl SourceSet {
     /// Counts the failures of the sources that were polled in this attempt.
     pub(super) fn count_failures(&mut self) {
         for source in self.sources.iter().filter(|source| self.polled.contains(&source.mirror)) {
-            let (_, Some(why)) = self.state_of(source) else { continue };
-            let repository = self.repositories.get(&source.mirror);
-            let of_poll =
-                repository.filter(|repository| repository.errors.contains_key(&source.listed.ref_text));
-            let stage = of_poll.map_or(EXPORT, |repository| repository.failed_stage);
-            self.uncounted.push((stage, why.class));
+            let (_, Some(StagedError { stage, error })) = self.staged_state_of(source) else { continue };
+            self.uncounted.push((stage.label(), error.class));
             self.failing.entry(source.listed.name.clone()).or_default().count += 1;
         }
     }
 
     /// Counts the refusal of a source's commit that was found when the set was composed.
     pub(super) fn count_refusal(&mut self, name: &str) {
-        self.uncounted.push((EXPORT, ErrorClass::Refused));
+        self.uncounted.push((Stage::Export.label(), ErrorClass::Refused));
         self.failing.entry(name.to_owned()).or_default().count += 1;
     }
 
     /// The error of a source whose remote has not answered yet.
     pub(super) fn not_answered(&self) -> SourceError {
-        SourceError::unanswered(self.options.one_time)
+        SourceError::unanswered(self.options.one_time.then_some(self.options.limit))
     }
 
     /// The failures of sources since the last call: stage and class.
@@ -72,25 +69,22 @@ impl SourceSet {
         std::mem::take(&mut self.uncounted)
     }
 
-    /// Returns true if a repository has answered since the last attempt. If not, polls are still running.
+    /// Returns true if a repository was reached since the last attempt. If not, polls are still running.
     ///
     /// # Errors
     /// When every source fails; the error is that of the first.
-    pub fn is_answered(&self) -> Result<bool, SetError> {
+    pub fn poll_outcome(&self) -> Result<bool, SetError> {
         let mut first = None;
         for source in &self.sources {
-            let (_, Some(why)) = self.state_of(source) else { return Ok(self.is_answered) };
+            let (_, Some(why)) = self.state_of(source) else { return Ok(self.any_reached) };
             first.get_or_insert((source.listed.name.clone(), why));
         }
-        let Some((name, source)) = first else { return Ok(self.is_answered) };
+        let Some((name, source)) = first else { return Ok(self.any_reached) };
         let now = Instant::now();
         let pause = |until: Option<Instant>| until.map_or(Duration::ZERO, |until| until.duration_since(now));
         let pauses = self.repositories.values().map(|repository| pause(repository.requestable_from(now)));
         Err(SetError::EverySource { name, source, retry_after: pauses.min() })
     }
 }
-
-/// The stage in which a set is composed, as a label value of the metrics.
-const EXPORT: &str = "export";
 
 const BEHIND: &str = "is not at the newest commit of its ref";

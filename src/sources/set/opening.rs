@@ -138,7 +138,7 @@ impl SourceSet {
         needs_all: bool,
     ) -> Result<(), SourceError> {
         let Some(opening) = self.opening.get_mut(name) else { return Ok(()) };
-        let deadline = opening.deadline(self.options.timeout, start, needs_all);
+        let deadline = opening.deadline(self.options.limit.time, start, needs_all);
         // If this future is dropped, the task stays.
         let Ok(ended) = tokio::time::timeout_at(deadline, &mut opening.task).await else {
             return Err(still_opening());
@@ -184,13 +184,15 @@ mod tests {
         let mut set = two_sources(dir.path());
         resolve_until(&mut set, |set| set.repositories.len() == 2).await;
         let hour = Duration::from_secs(3_600);
-        set.options.timeout = hour;
+        set.options.limit.time = hour;
         let (first, _) = set.repositories.pop_first().unwrap();
         let began = Instant::now();
         set.opening.insert(first.clone(), endless(began - hour / 2));
         let attempt = set.finish_opening(&first, began, false);
         let late = tokio::time::timeout(Duration::from_secs(60), attempt).await.expect("no attempt waits");
-        assert_eq!(late.unwrap_err().what, still_opening().what);
+        let late = late.unwrap_err();
+        assert_eq!(late.what, still_opening().what);
+        crate::human::assert_message_style(&late, &late.hints);
         let needs_all = endless(began).deadline(hour, began, true);
         assert!(needs_all < began + hour, "the attempt's own time is not over");
     }

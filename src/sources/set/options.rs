@@ -7,8 +7,8 @@ use std::time::Duration;
 use crate::human::one_line;
 use crate::mirror::{self, wire};
 use crate::retry::{Backoff, ErrorClass};
-use crate::sources::SourceError;
 use crate::sources::file::{BadFile, SourceSpec, SourcesFile};
+use crate::sources::{AttemptLimit, SourceError};
 
 /// Returns the connection options of a source's repository, or an error message.
 pub type WireOf = Arc<dyn Fn(&SourceSpec) -> Result<wire::Options, String> + Send + Sync>;
@@ -29,10 +29,10 @@ pub struct SetOptions {
     /// Backoff of a repository that fails.
     pub backoff: Backoff,
     /// The time limit of an attempt; a poll gets nine tenths of it.
-    pub timeout: Duration,
+    pub limit: AttemptLimit,
     /// Wait for every repository, and ignore pauses if there is a root.
     pub one_time: bool,
-    /// True if the caller ends an attempt after `timeout`, as the sync loop of a root does. If not, a set that is
+    /// True if the caller ends an attempt after `limit`, as the sync loop of a root does. If not, a set that is
     /// resolved only once (`one_time`) may wait longer for answers.
     pub attempt_is_bounded: bool,
     /// True if ConfigMaps are made of the set.
@@ -43,15 +43,15 @@ pub struct SetOptions {
 }
 
 impl SetOptions {
-    /// Checks the file and the URLs and credentials in it, without network. Blocking.
+    /// Checks the URLs and credentials in the file, without network. `list` is what was read from it.
     ///
     /// # Errors
-    /// When the file or a source in it is invalid.
-    pub fn check(&self) -> Result<(), BadFile> {
-        for source in SourcesFile::read(&self.file)?.sources {
+    /// When a source is invalid.
+    pub fn check(&self, list: &SourcesFile) -> Result<(), BadFile> {
+        for source in &list.sources {
             let bad =
                 |why| BadFile { path: self.file.clone(), why: format!("source {:?}: {why}", source.name) };
-            let wire = (self.wire)(&source).map_err(bad)?;
+            let wire = (self.wire)(source).map_err(bad)?;
             wire::Client::new(wire).map_err(|error| bad(one_line(&error)))?;
         }
         Ok(())

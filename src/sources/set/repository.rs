@@ -15,13 +15,9 @@ use crate::phase::machine::MIN_RETRY_DELAY;
 use crate::retry::Backoff;
 use crate::revision::{ObjectId, Ref, Revision};
 use crate::sha256::{hex, sha256};
-use crate::sources::SourceError;
 use crate::sources::file::SourceSpec;
-use crate::sources::poll::{Answer, PollResult};
-
-/// Stages of a poll, as label values of the metrics.
-const RESOLVE: &str = "resolve";
-const FETCH: &str = "fetch";
+use crate::sources::poll::{PollResult, RefResult};
+use crate::sources::stage::StagedError;
 
 /// A pause in polling after a failure.
 #[derive(Clone, Copy)]
@@ -42,11 +38,9 @@ pub(super) struct Repository {
     /// By ref, the object it named last and that object's commit, which the mirror holds.
     pub(super) known: BTreeMap<String, (ObjectId, Revision)>,
     /// By ref, the object it named last and why that was refused.
-    pub(super) refused: BTreeMap<String, (ObjectId, SourceError)>,
+    pub(super) refused: BTreeMap<String, (ObjectId, StagedError)>,
     /// By ref, why the last poll got no commit.
-    pub(super) errors: BTreeMap<String, SourceError>,
-    /// The stage of the last poll's failure.
-    pub(super) failed_stage: &'static str,
+    pub(super) errors: BTreeMap<String, StagedError>,
     /// The number of consecutive failures.
     pub(super) failures: u32,
     /// When the first poll of the present run of polls with errors ended. A refused commit is an error here, too.
@@ -78,7 +72,6 @@ impl Repository {
             known: BTreeMap::new(),
             refused: BTreeMap::new(),
             errors: BTreeMap::new(),
-            failed_stage: RESOLVE,
             failures: 0,
             failing_since: None,
             pause: None,
@@ -101,19 +94,18 @@ impl Repository {
         self.known.retain(|ref_name, _| result.of_refs.iter().any(|(of, _)| of == ref_name));
         let refused = std::mem::take(&mut self.refused);
         let failed = result.has_failed();
-        if result.is_answered {
+        if result.is_reached {
             self.last_answer = LastAnswer::now();
         }
         self.full = result.full;
-        self.failed_stage = if result.has_fetched { FETCH } else { RESOLVE };
-        for (ref_name, answer) in result.of_refs {
-            match answer {
-                Answer::Named(object, revision) => _ = self.known.insert(ref_name, (object, revision)),
-                Answer::Refused(object, why) => {
+        for (ref_name, of_ref) in result.of_refs {
+            match of_ref {
+                RefResult::Named(object, revision) => _ = self.known.insert(ref_name, (object, revision)),
+                RefResult::Refused(object, why) => {
                     self.refused.insert(ref_name.clone(), (object, why.clone()));
                     self.errors.insert(ref_name, why);
                 }
-                Answer::Failed(why) => {
+                RefResult::Failed(why) => {
                     self.refused.extend(refused.get(&ref_name).map(|was| (ref_name.clone(), was.clone())));
                     self.errors.insert(ref_name, why);
                 }

@@ -1,5 +1,10 @@
 use super::*;
+use crate::human::assert_message_style;
 use crate::retry::Backoff;
+use crate::revision::ObjectId;
+use crate::sources::AttemptLimit;
+use crate::sources::poll::RefResult;
+use crate::sources::stage::{Stage, StagedError};
 
 /// A set of the sources `one` and `two`, neither of which is published.
 pub(super) fn two_sources(dir: &Path) -> SourceSet {
@@ -17,7 +22,7 @@ pub(super) fn two_sources(dir: &Path) -> SourceSet {
         wire: Arc::new(|source| Ok(wire::Options::new(source.repo.clone()))),
         period: second,
         backoff: Backoff { first: second, ceiling: second },
-        timeout: second,
+        limit: AttemptLimit::sync_timeout(second),
         one_time: false,
         attempt_is_bounded: false,
         rules: true,
@@ -40,11 +45,54 @@ pub(super) async fn resolve_until(set: &mut SourceSet, is_expected: impl Fn(&Sou
 async fn only_a_single_unbounded_attempt_waits_longer_than_the_timeout() {
     let dir = tempfile::tempdir().unwrap();
     let mut set = two_sources(dir.path());
-    let (start, second) = (Instant::now(), set.options.timeout);
+    let (start, second) = (Instant::now(), set.options.limit.time);
     assert!(set.answers_deadline(start) < start + second);
     set.options.one_time = true;
     assert_eq!(set.answers_deadline(start), start + 2 * second, "`apply` and `render`");
     assert!(set.not_answered().hints[0].contains("--sync-timeout"));
     set.options.attempt_is_bounded = true;
     assert!(set.answers_deadline(start) < start + second, "`sync --one-time`");
+}
+
+#[tokio::test]
+async fn each_failure_is_counted_for_the_stage_that_it_is_of() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut set = two_sources(dir.path());
+    resolve_until(&mut set, |set| set.repositories.len() == 2).await;
+    set.take_failures();
+    let error = |class| SourceError { what: "a test".to_owned(), hints: Vec::new(), class };
+    let [refused, absent] = [ErrorClass::Refused, ErrorClass::Permanent].map(error);
+    let object = ObjectId([1; 20]);
+    let is_refused = RefResult::Refused(object, StagedError::new(Stage::Fetch, refused.clone()));
+    let is_absent = RefResult::Failed(StagedError::new(Stage::Resolve, absent));
+    // Two refs of one repository: the fetch refused what `one` names, and the remote lacks the ref of `two`.
+    let mirror = set.sources[0].mirror.clone();
+    set.sources[1].mirror.clone_from(&mirror);
+    set.sources[1].listed.ref_text = "other".to_owned();
+    let of_refs = vec![("main".to_owned(), is_refused), ("other".to_owned(), is_absent.clone())];
+    set.accept(&mirror, PollResult { of_refs, ..PollResult::default() });
+    set.count_failures();
+    let expected = [("fetch", ErrorClass::Refused), ("resolve", ErrorClass::Permanent)];
+    assert_eq!(set.take_failures(), expected);
+    // While the remote lacks the ref, what is wrong with `one` is still that its commit was refused.
+    set.sources.pop();
+    let revision = Revision(object);
+    set.repositories.get_mut(&mirror).unwrap().known.insert("main".to_owned(), (object, revision));
+    set.refused.insert("one".to_owned(), (revision, refused));
+    let of_refs = vec![("main".to_owned(), is_absent)];
+    set.accept(&mirror, PollResult { of_refs, ..PollResult::default() });
+    set.count_failures();
+    assert_eq!(set.take_failures(), [("export", ErrorClass::Refused)]);
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_a_sources_url_or_credentials_has_a_hint() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut set = two_sources(dir.path());
+    for url in [None, Some("https://")] {
+        let no_password = || "the file is empty".to_owned();
+        set.options.wire = Arc::new(move |_| url.map(wire::Options::new).ok_or_else(no_password));
+        let error = set.resolve(None, &[]).await.unwrap_err();
+        assert_message_style(&error, &error.hints());
+    }
 }

@@ -97,7 +97,7 @@ fn our_change_between_a_look_and_the_lock_stays_in_the_chain() {
 }
 
 #[test]
-fn files_that_were_found_and_verified_are_linked_for_a_day_and_recycled_never() {
+fn a_tree_that_was_found_and_verified_is_linked_for_a_day_and_only_its_links_are_recycled() {
     let scene = Scene::new();
     let place = scene.place();
     let mut found = Stamps::of_found(&scene.top, place.as_fd(), &scene.stamps.journal).unwrap();
@@ -147,6 +147,16 @@ fn a_foreign_write_in_any_of_many_directories_is_found() {
     }
 }
 
+/// Returns true once a thread of this process has fallen asleep and does not wake up, as while it waits for a lock.
+fn stays_asleep(thread: i32) -> bool {
+    let stat = format!("/proc/self/task/{thread}/stat");
+    let is_asleep = || {
+        std::thread::sleep(Duration::from_millis(5));
+        fs_err::read_to_string(&stat).is_ok_and(|stat| stat.contains(") S "))
+    };
+    (0..1000).any(|_| (0..5).all(|_| is_asleep()))
+}
+
 #[test]
 fn a_scan_leaves_a_huge_directory_when_cancelled() {
     let mut scene = Scene::new();
@@ -159,12 +169,14 @@ fn a_scan_leaves_a_huge_directory_when_cancelled() {
     let first = fsx::list(&scene.top).unwrap().remove(0);
     let first = fsx::stat(&scene.top, first.os()).unwrap().unwrap();
     let locked = journal.lock(first.st_ino); // here it waits, after its look at the token
+    let (tell, told) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
         let scanned = scope.spawn(|| {
+            tell.send(rustix::thread::gettid().as_raw_pid()).unwrap();
             let Scene { top, stamps, .. } = &mut scene;
             stamps.rescan(top, place.as_fd(), Paths::Forget, &cancel)
         });
-        std::thread::sleep(Duration::from_millis(100));
+        assert!(stays_asleep(told.recv().unwrap()), "the scan does not wait");
         cancel.cancel();
         drop(locked);
         assert!(matches!(scanned.join().unwrap(), Err(Error::Cancelled)));

@@ -65,6 +65,8 @@ impl Visitor for Files {
         });
         stop.check()?;
         listed.unwrap();
+        below.sort_unstable();
+        below.reverse(); // the last one is visited first
         Ok(None)
     }
 }
@@ -140,6 +142,33 @@ fn few_directories_are_open_at_once() {
     walk_on(dir.path(), 4, &files, usize::MAX);
     let most = files.open.1.load(Ordering::SeqCst);
     assert!(most <= OPEN_MAX + 4 + 22, "{most} were open at once");
+}
+
+/// One long chain of directories with a branch at every level, which is visited after the rest of the chain.
+#[test]
+fn few_directories_of_a_deep_tree_stay_open() {
+    const LEVELS: usize = 300;
+    let dir = tempfile::tempdir().unwrap();
+    let mut path = dir.path().to_path_buf();
+    for _ in 0..LEVELS {
+        path.push("d");
+        fs_err::create_dir_all(path.join("e")).unwrap();
+        fs_err::write(path.join("e/file"), "").unwrap();
+    }
+    for threads in [1, 4] {
+        let files = Files::until("");
+        let walked = walk_on(dir.path(), threads, &files, usize::MAX);
+        assert!(walked.end.is_none());
+        assert_eq!(walked.counts.iter().sum::<usize>(), LEVELS, "each file once");
+        let (mut paths, mut dirs) = (walked.dirs.paths(), 0);
+        while paths.next().is_some() {
+            dirs += 1;
+        }
+        assert_eq!(dirs, 2 * LEVELS, "each directory once");
+        let most = files.open.1.load(Ordering::SeqCst);
+        let bound = 1 + OPEN_LEVELS + LEVELS / LEVELS_APART + 3 * threads;
+        assert!(most <= bound, "{most} were open at once on {threads} threads");
+    }
 }
 
 /// Many directories of very many names, each of which takes a while. The visit of the first one waits for another

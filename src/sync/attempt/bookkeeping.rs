@@ -83,8 +83,8 @@ impl Worker {
         }
     }
 
-    /// Updates the view of several sources after an attempt, and returns whether one was answered. If a delivery holds
-    /// the mirrors until the attempt is out of bounds, the next attempt does it.
+    /// Updates the view of several sources after an attempt, and returns whether one was reached. If a delivery holds
+    /// the upstream until the attempt is out of bounds, the next attempt does it.
     pub(super) async fn look_at_sources(
         &mut self,
         bounds: &Bounds,
@@ -96,6 +96,6 @@ impl Worker {
         }
         self.view.sources = upstream.source_statuses(self.view.revision(), followed.is_err());
         self.view.source_failures = upstream.take_failures();
-        upstream.is_answered()
+        upstream.poll_outcome()
     }
 }

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
+use tokio::sync::OwnedMutexGuard;
 use tracing::{debug, info};
 
 use super::{Bounds, Choice, Stage, Worker};
@@ -13,8 +14,9 @@ use crate::clock;
 use crate::generation::{GenerationRecord, Name};
 use crate::human::one_line;
 use crate::mirror::{self, Selection, Submodules, Tip};
+use crate::phase::Commit;
 use crate::revision::Revision;
-use crate::store::{self, Published};
+use crate::store::{self, Published, Staged, Store};
 use crate::sync::error::Error;
 use crate::sync::hook_event;
 use crate::sync::spare::recycle;
@@ -151,10 +153,23 @@ impl Worker {
         let ref_name = self.options.ref_name.as_str();
         let updates = self.metrics.git_sync.updates();
         info!(name: "update", target: GIT_SYNC, git_ref = ref_name, local, remote = %revision, updates, "update");
-        let wanted = choice.wanted.clone();
+        let (store, staged, commit) = self.stage(bounds, revision, choice, base).await?; // A7
+        bounds.check(Stage::Export)?;
+        self.ask_gate(bounds, &staged, commit.as_ref()).await?; // the end of A7
+        self.publish(bounds, store, staged, commit, &choice.wanted).await // A8
+    }
+
+    /// A7 without the gate. The store stays locked until the generation is published. Also returns the commit's
+    /// metadata; `None` if it is not known.
+    async fn stage(
+        &self,
+        bounds: &Bounds,
+        revision: Revision,
+        choice: &Choice,
+        base: Option<mirror::Base>,
+    ) -> Result<(OwnedMutexGuard<Store>, Staged, Option<Commit>), Error> {
         let choice = choice.clone();
         let objects = self.objects.clone();
-        let worktrees = self.by_commit.then(|| objects.clone());
         let mut store = self.store().await;
         let metrics = self.metrics.clone();
         let current = self.readable.or(self.view.revision());
@@ -162,55 +177,65 @@ impl Worker {
         let is_off = self.payload_inputs.submodules == Submodules::Off && self.view.sources.is_empty();
         let submodules_off_logged = is_off.then(|| Arc::clone(&self.submodules_off_logged));
         let may_link = !self.spare.is_slow();
-        let (mut store, staged, commit) = bounds
-            .blocking(Stage::Export, move |cancel| {
-                let began = Instant::now();
-                let commit = objects.describe(revision);
-                let objects = objects.until(cancel);
-                // A generation may have retired just now: recycling it costs less than writing a whole tree.
-                let task = store.spare_task().filter(|task| base.is_some() && task.retired().is_some());
-                if let Some((task, current)) = task.zip(current) {
-                    let recycled = recycle(&task, &objects, current, &choice.wanted, cancel);
-                    if let Err(error) = recycled {
-                        debug!(error = one_line(&error), "a retired generation cannot be recycled");
-                    }
+        let staged = bounds.blocking(Stage::Export, move |cancel| {
+            let began = Instant::now();
+            let commit = objects.describe(revision);
+            let objects = objects.until(cancel);
+            // A generation may have retired just now: recycling it costs less than writing a whole tree.
+            let task = store.spare_task().filter(|task| base.is_some() && task.retired().is_some());
+            if let Some((task, current)) = task.zip(current) {
+                let recycled = recycle(&task, &objects, current, &choice.wanted, cancel);
+                if let Err(error) = recycled {
+                    debug!(error = one_line(&error), "a retired generation cannot be recycled");
                 }
-                let submodules_off_logged = submodules_off_logged.as_deref();
-                let job = Job { objects: &objects, choice: &choice, may_link, cancel, submodules_off_logged };
-                let mut staged = job.stage(&mut store, revision, base)?; // A7
-                let sources = commit.iter().flat_map(|commit| &commit.sources);
-                staged.is_composed_of(sources.map(|source| (source.name.clone(), source.revision)));
-                metrics.took("export", began.elapsed());
-                Ok((store, staged, commit))
-            })
-            .await?;
-        bounds.check(Stage::Export)?;
-        self.ask_gate(bounds, &staged, commit.as_ref()).await?; // the end of 7
+            }
+            let submodules_off_logged = submodules_off_logged.as_deref();
+            let job = Job { objects: &objects, choice: &choice, may_link, cancel, submodules_off_logged };
+            let mut staged = job.stage(&mut store, revision, base)?;
+            let sources = commit.iter().flat_map(|commit| &commit.sources);
+            staged.is_composed_of(sources.map(|source| (source.name.clone(), source.revision)));
+            metrics.took("export", began.elapsed());
+            Ok((store, staged, commit))
+        });
+        staged.await
+    }
+
+    /// A8. Publishes what was staged, notifies the pre-publish hook just before, and updates the view.
+    async fn publish(
+        &mut self,
+        bounds: &Bounds,
+        mut store: OwnedMutexGuard<Store>,
+        staged: Staged,
+        commit: Option<Commit>,
+        wanted: &Selection,
+    ) -> Result<Published, Error> {
+        let revision = staged.revision();
+        let wanted = wanted.clone();
+        let worktrees = self.by_commit.then(|| self.objects.clone());
         let metrics = self.metrics.clone();
         let hooks = self.hooks.clone();
         let root = self.root.clone();
-        let (published, generations, evicted) = bounds
-            .blocking(Stage::Publish, move |cancel| {
-                if cancel.is_cancelled() {
-                    return Err(store::Error::Cancelled.into());
+        let published = bounds.blocking(Stage::Publish, move |cancel| {
+            if cancel.is_cancelled() {
+                return Err(store::Error::Cancelled.into());
+            }
+            let began = Instant::now();
+            let worktrees = worktrees.map(|objects| objects.until(cancel));
+            let mut ready = |record: &GenerationRecord, at: &Path| {
+                if let Some(objects) = &worktrees {
+                    let place = root.join(record.name.relative_path());
+                    objects.add_worktree(record.revision, &wanted, at, &place)?;
                 }
-                let began = Instant::now();
-                let worktrees = worktrees.map(|objects| objects.until(cancel));
-                let mut ready = |record: &GenerationRecord, at: &Path| {
-                    if let Some(objects) = &worktrees {
-                        let place = root.join(record.name.relative_path());
-                        objects.add_worktree(record.revision, &wanted, at, &place)?;
-                    }
-                    if let Some(hooks) = &hooks {
-                        hooks.publishing(&hook_event::of_record(record, commit.as_ref(), &root));
-                    }
-                    Ok::<(), Error>(())
-                };
-                let published = store.publish_and(staged, &clock::now(), &mut ready)?; // A8
-                metrics.took("publish", began.elapsed());
-                Ok((published, store.generations().to_vec(), store.take_evicted()))
-            })
-            .await?;
+                if let Some(hooks) = &hooks {
+                    hooks.publishing(&hook_event::of_record(record, commit.as_ref(), &root));
+                }
+                Ok::<(), Error>(())
+            };
+            let published = store.publish_and(staged, &clock::now(), &mut ready)?;
+            metrics.took("publish", began.elapsed());
+            Ok((published, store.generations().to_vec(), store.take_evicted()))
+        });
+        let (published, generations, evicted) = published.await?;
         self.unverified = false;
         self.lost = None;
         self.readable = Some(revision);

@@ -51,7 +51,7 @@ impl Worker {
                 }
             }
             Err(error) => {
-                self.housekeeping_due |= matches!(error, Error::MirrorInUse { .. });
+                self.housekeeping_due |= matches!(error, Error::UpstreamInUse { .. });
                 self.log_nonfatal("housekeep", &error);
             }
         }

@@ -1,5 +1,7 @@
 //! The loop under tokio's paused clock, which jumps to the next timer.
 
+mod spares;
+
 use std::sync::{Arc, Mutex};
 
 use super::super::report::InitialState;
@@ -11,13 +13,12 @@ use crate::phase::Progress;
 use crate::phase::machine::{FailureLimits, Timing};
 use crate::retry::Backoff;
 use crate::revision::{ObjectId, Revision};
-use crate::store;
 use crate::sync::Options;
 use crate::telemetry::metrics::Metrics;
 
 const S: fn(u64) -> Duration = Duration::from_secs;
 
-/// Test worker of a worker: a remote that gets commits at given times, and a root.
+/// Stands in for a worker: a remote that gets commits at given times, and a root.
 struct FakeWorker {
     began: Instant,
     /// When each commit is pushed, in order.
@@ -58,7 +59,7 @@ struct FakeWorker {
 }
 
 impl FakeWorker {
-    fn new(commits: &[Duration], attempts: usize, draining: &CancellationToken) -> Self {
+    fn new(commits: &[Duration], attempts: usize) -> Self {
         Self {
             began: Instant::now(),
             commits: commits.to_vec(),
@@ -80,8 +81,17 @@ impl FakeWorker {
             repairs_until_loss: usize::MAX,
             current: 0,
             recorded: Vec::new(),
-            end: (attempts, draining.clone()),
+            end: (attempts, CancellationToken::new()),
         }
+    }
+
+    /// Cancels the token when this time has passed.
+    fn drain_after(&self, time: Duration) {
+        let draining = self.end.1.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep(time).await;
+            draining.cancel();
+        });
     }
 }
 
@@ -297,8 +307,7 @@ fn seconds(times: &[Duration]) -> Vec<u64> {
 
 #[tokio::test(start_paused = true)]
 async fn attempts_follow_the_period() {
-    let draining = CancellationToken::new();
-    let mut worker = FakeWorker::new(&[S(0)], 5, &draining);
+    let mut worker = FakeWorker::new(&[S(0)], 5);
     let ran = drive(&mut worker, options(), &[]).await;
     assert!(matches!(ran.end, End::Drained));
     assert_eq!(seconds(&worker.attempts), [0, 10, 20, 30, 40]);
@@ -313,9 +322,8 @@ async fn attempts_follow_the_period() {
 
 #[tokio::test(start_paused = true)]
 async fn a_burst_of_fifty_commits_makes_two_publications_and_the_newest_wins() {
-    let draining = CancellationToken::new();
     let burst: Vec<Duration> = (0..50).map(|n| S(100) + Duration::from_millis(n * 50)).collect();
-    let mut worker = FakeWorker::new(&burst, 40, &draining);
+    let mut worker = FakeWorker::new(&burst, 40);
     let asks: Vec<_> = burst.iter().map(|at| (*at + Duration::from_millis(1), Trigger::Webhook)).collect();
     drive(&mut worker, options(), &asks).await;
     let tips: Vec<usize> = worker.published.iter().map(|(_, tip)| *tip).collect();
@@ -325,8 +333,7 @@ async fn a_burst_of_fifty_commits_makes_two_publications_and_the_newest_wins() {
 
 #[tokio::test(start_paused = true)]
 async fn a_thousand_requests_while_an_attempt_runs_make_one_more() {
-    let draining = CancellationToken::new();
-    let mut worker = FakeWorker::new(&[S(0)], 3, &draining);
+    let mut worker = FakeWorker::new(&[S(0)], 3);
     worker.takes = S(2);
     let asks: Vec<_> = (0..1_000)
         .map(|n| (Duration::from_millis(n), [Trigger::Webhook, Trigger::Signal][n as usize % 2]))
@@ -337,8 +344,7 @@ async fn a_thousand_requests_while_an_attempt_runs_make_one_more() {
 
 #[tokio::test(start_paused = true)]
 async fn a_trigger_starts_an_attempt_at_once() {
-    let draining = CancellationToken::new();
-    let mut worker = FakeWorker::new(&[S(0), S(13)], 4, &draining);
+    let mut worker = FakeWorker::new(&[S(0), S(13)], 4);
     let ran = drive(&mut worker, options(), &[(S(14), Trigger::Signal)]).await;
     assert_eq!(seconds(&worker.attempts), [0, 10, 14, 24]);
     assert_eq!(worker.published.last().map(|(at, _)| at.as_secs()), Some(14));
@@ -347,8 +353,7 @@ async fn a_trigger_starts_an_attempt_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn failures_back_off_are_recorded_once_and_so_is_the_recovery() {
-    let draining = CancellationToken::new();
-    let mut worker = FakeWorker::new(&[S(0)], 8, &draining);
+    let mut worker = FakeWorker::new(&[S(0)], 8);
     worker.fails = Box::new(|number| (1..6).contains(&number));
     let ran = drive(&mut worker, options(), &[]).await;
     assert_eq!(seconds(&worker.attempts), [0, 10, 20, 40, 80, 160, 260, 270]);
@@ -363,8 +368,7 @@ async fn failures_back_off_are_recorded_once_and_so_is_the_recovery() {
 
 #[tokio::test(start_paused = true)]
 async fn an_idle_loop_records_its_status_every_five_minutes() {
-    let draining = CancellationToken::new();
-    let mut worker = FakeWorker::new(&[S(0)], 100, &draining);
+    let mut worker = FakeWorker::new(&[S(0)], 100);
     drive(&mut worker, options(), &[]).await;
     assert_eq!(worker.recorded.len(), 5, "the publication, every five minutes of 990 s, the end");
     let whole = |status: &Status| status.recorded.is_some() && status.last_success.is_some();
@@ -373,10 +377,9 @@ async fn an_idle_loop_records_its_status_every_five_minutes() {
 
 #[tokio::test(start_paused = true)]
 async fn a_long_attempt_shows_its_progress_and_a_short_one_does_not() {
-    let draining = CancellationToken::new();
-    let mut worker = FakeWorker::new(&[S(0)], 2, &draining);
+    let mut worker = FakeWorker::new(&[S(0)], 2);
     assert_eq!(drive(&mut worker, options(), &[]).await.stages, Vec::<String>::new());
-    let mut worker = FakeWorker::new(&[S(0)], 1, &CancellationToken::new());
+    let mut worker = FakeWorker::new(&[S(0)], 1);
     worker.takes = S(5);
     let ran = drive(&mut worker, options(), &[]).await;
     assert!(ran.stages.len() > 2 && ran.stages.iter().all(|stage| stage == "repair"), "{:?}", ran.stages);
@@ -385,8 +388,7 @@ async fn a_long_attempt_shows_its_progress_and_a_short_one_does_not() {
 
 #[tokio::test(start_paused = true)]
 async fn the_failure_limit_ends_the_sync() {
-    let draining = CancellationToken::new();
-    let mut worker = FakeWorker::new(&[S(0)], 100, &draining);
+    let mut worker = FakeWorker::new(&[S(0)], 100);
     worker.fails = Box::new(|_| true);
     let failure_limits = FailureLimits { failures: None, init_failures: Some(3) };
     let ran = drive(&mut worker, Options { failure_limits, ..options() }, &[]).await;
@@ -396,8 +398,7 @@ async fn the_failure_limit_ends_the_sync() {
 
 #[tokio::test(start_paused = true)]
 async fn one_time_ends_after_the_first_success() {
-    let draining = CancellationToken::new();
-    let mut worker = FakeWorker::new(&[S(0)], 100, &draining);
+    let mut worker = FakeWorker::new(&[S(0)], 100);
     worker.fails = Box::new(|number| number < 2);
     let ran = drive(&mut worker, Options { one_time: true, ..options() }, &[]).await;
     assert!(matches!(ran.end, End::Done));
@@ -406,15 +407,10 @@ async fn one_time_ends_after_the_first_success() {
 
 #[tokio::test(start_paused = true)]
 async fn a_parked_sync_makes_no_attempts_but_repairs_every_period() {
-    let draining = CancellationToken::new();
-    let mut worker = FakeWorker::new(&[S(0), S(50)], 100, &draining);
+    let mut worker = FakeWorker::new(&[S(0), S(50)], 100);
     worker.fails = Box::new(|number| number < 1);
     worker.next_repair = Some(S(3));
-    let later = draining.clone();
-    tokio::spawn(async move {
-        tokio::time::sleep(S(1_000)).await;
-        later.cancel();
-    });
+    worker.drain_after(S(1_000));
     let ran = drive(&mut worker, Options { park: true, ..options() }, &[(S(60), Trigger::Signal)]).await;
     assert!(matches!(ran.end, End::Drained));
     assert_eq!(seconds(&worker.attempts), [0, 10], "until the first success");
@@ -428,14 +424,9 @@ async fn a_parked_sync_makes_no_attempts_but_repairs_every_period() {
 
 #[tokio::test(start_paused = true)]
 async fn a_parked_root_without_its_commit_is_not_a_success() {
-    let draining = CancellationToken::new();
-    let mut worker = FakeWorker::new(&[S(0)], 100, &draining);
+    let mut worker = FakeWorker::new(&[S(0)], 100);
     worker.repairs_until_loss = 0;
-    let later = draining.clone();
-    tokio::spawn(async move {
-        tokio::time::sleep(S(1_000)).await;
-        later.cancel();
-    });
+    worker.drain_after(S(1_000));
     let ran = drive(&mut worker, Options { park: true, ..options() }, &[]).await;
     assert!(worker.repairs.len() > 10);
     assert_eq!(ran.status.last_success, worker.recorded[0].last_success, "only that of the attempt");
@@ -443,15 +434,10 @@ async fn a_parked_root_without_its_commit_is_not_a_success() {
 
 #[tokio::test(start_paused = true)]
 async fn a_postponed_revision_is_published_before_parking() {
-    let draining = CancellationToken::new();
-    let mut worker = FakeWorker::new(&[S(0)], 100, &draining);
+    let mut worker = FakeWorker::new(&[S(0)], 100);
     worker.current = 7;
     worker.view.current = Some(record(7).name);
-    let later = draining.clone();
-    tokio::spawn(async move {
-        tokio::time::sleep(S(1_000)).await;
-        later.cancel();
-    });
+    worker.drain_after(S(1_000));
     drive_within_min_interval(&mut worker, Options { park: true, ..options() }, &[], Some(S(4))).await;
     assert_eq!(seconds(&worker.attempts), [0, 4]);
     assert_eq!(worker.published.len(), 1);
@@ -459,8 +445,7 @@ async fn a_postponed_revision_is_published_before_parking() {
 
 #[tokio::test(start_paused = true)]
 async fn a_repair_runs_when_a_grace_period_ends_between_attempts() {
-    let draining = CancellationToken::new();
-    let mut worker = FakeWorker::new(&[S(0)], 2, &draining);
+    let mut worker = FakeWorker::new(&[S(0)], 2);
     worker.next_repair = Some(S(3));
     drive(&mut worker, options(), &[]).await;
     assert_eq!(seconds(&worker.repairs), [3]);
@@ -469,93 +454,12 @@ async fn a_repair_runs_when_a_grace_period_ends_between_attempts() {
 
 #[tokio::test(start_paused = true)]
 async fn draining_ends_a_pause_at_once() {
-    let draining = CancellationToken::new();
-    let mut worker = FakeWorker::new(&[S(0)], 100, &draining);
-    let later = draining.clone();
-    tokio::spawn(async move {
-        tokio::time::sleep(S(5)).await;
-        later.cancel();
-    });
+    let mut worker = FakeWorker::new(&[S(0)], 100);
+    worker.drain_after(S(5));
     let began = Instant::now();
     let ran = drive(&mut worker, options(), &[]).await;
     assert!(matches!(ran.end, End::Drained));
     assert_eq!(began.elapsed(), S(5));
-}
-
-#[tokio::test(start_paused = true)]
-async fn the_spare_that_a_failed_attempt_used_up_is_made_again_while_the_next_one_is_waited_for() {
-    for uses_up_spare in [false, true] {
-        let draining = CancellationToken::new();
-        let mut worker = FakeWorker::new(&[S(0)], 5, &draining);
-        worker.fails = Box::new(|number| (1..3).contains(&number));
-        worker.uses_up_spare = uses_up_spare;
-        drive(&mut worker, options(), &[]).await;
-        assert_eq!(seconds(&worker.attempts), [0, 10, 20, 40, 50]);
-        let (spares, housekept) = if uses_up_spare {
-            (vec![10, 13, 20, 23], vec![0, 40]) // a repair looks after it as well
-        } else {
-            (Vec::new(), vec![0])
-        };
-        assert_eq!(seconds(&worker.spares), spares);
-        assert_eq!(seconds(&worker.housekept), housekept, "all of it only after a success");
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn no_spare_is_made_after_the_last_attempt() {
-    let draining = CancellationToken::new();
-    let mut worker = FakeWorker::new(&[S(0)], 100, &draining);
-    worker.fails = Box::new(|_| true);
-    worker.uses_up_spare = true;
-    let failure_limits = FailureLimits { failures: None, init_failures: Some(2) };
-    drive(&mut worker, Options { failure_limits, ..options() }, &[]).await;
-    assert_eq!((seconds(&worker.attempts), seconds(&worker.spares)), (vec![0, 10], vec![0, 3]));
-}
-
-#[tokio::test(start_paused = true)]
-async fn no_spare_takes_the_room_that_an_attempt_lacked_until_one_succeeds() {
-    let errors: [fn() -> store::Error; 2] = [
-        || store::Error::NoRoom { path: "/root".into(), needed: 2, free: 1, unit: store::Unit::Bytes },
-        || store::Error::OverCeiling { ceiling: 3, needed: 2, current: 2 },
-    ];
-    for no_room in errors {
-        let draining = CancellationToken::new();
-        let mut worker = FakeWorker::new(&[S(0)], 6, &draining);
-        worker.fails = Box::new(|number| [1, 2, 4].contains(&number));
-        worker.error = Box::new(move |number| if number == 1 { Error::Store(no_room()) } else { bad_pack() });
-        worker.uses_up_spare = true;
-        drive(&mut worker, options(), &[]).await;
-        assert_eq!(seconds(&worker.attempts), [0, 10, 20, 40, 50, 60]);
-        assert_eq!(seconds(&worker.repairs), [13, 23, 53]);
-        assert_eq!(seconds(&worker.housekept), [0, 40, 60]);
-        assert_eq!(seconds(&worker.spares), [50, 53], "no failure and no repair before led to one");
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn no_spare_is_made_in_a_missing_root_before_it_is_repaired() {
-    let draining = CancellationToken::new();
-    let mut worker = FakeWorker::new(&[S(0)], 5, &draining);
-    worker.fails = Box::new(|number| (1..3).contains(&number));
-    let replaced = || store::Error::Replaced { path: "/root".into(), why: "a test".into() };
-    worker.error = Box::new(move |_| Error::Store(replaced()));
-    worker.uses_up_spare = true;
-    drive(&mut worker, options(), &[]).await;
-    assert_eq!(seconds(&worker.attempts), [0, 10, 20, 40, 50]);
-    assert_eq!(seconds(&worker.spares), [13, 23], "only the repairs found the root");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_spare_that_cannot_be_begun_delays_no_report_and_the_next_attempt_little() {
-    let draining = CancellationToken::new();
-    let mut worker = FakeWorker::new(&[S(0)], 4, &draining);
-    worker.fails = Box::new(|number| number == 1);
-    (worker.uses_up_spare, worker.spare_hangs) = (true, true);
-    drive(&mut worker, options(), &[]).await;
-    assert_eq!(seconds(&worker.spares), [10, 18], "the second three seconds after the end of the first");
-    assert_eq!(seconds(&worker.attempts), [0, 10, 23, 33], "the second took five seconds as well");
-    let told = (true, 2); // the publication and the failure were written
-    assert_eq!(worker.told_before_spares, [told, told]);
 }
 
 #[test]

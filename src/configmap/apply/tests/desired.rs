@@ -1,0 +1,96 @@
+//! What a plan makes desired: its ConfigMaps with their stamps, and what is left out.
+
+use super::*;
+use crate::configmap::{ClusterNamespace, Finding, Plan, Planned, Refused};
+use crate::revision::{ObjectId, Revision};
+
+/// A ConfigMap of a plan.
+fn planned(name: &str, data: DesiredData) -> Planned {
+    Planned {
+        rules: vec![0],
+        name: name.to_owned(),
+        places: vec![ClusterNamespace { cluster: "c".into(), namespace: "n".into() }],
+        data,
+        files: BTreeMap::new(),
+        fed: true,
+        left_out: false,
+        stamp: None,
+    }
+}
+
+/// Asserts that a problem of the stamp is told as such: no policy for files accepts it, so no hint names one.
+#[track_caller]
+fn assert_blames_stamp(finding: Finding, words: &str) {
+    let refused = Refused(vec![finding]);
+    assert!(refused.to_string().contains(words), "{refused}");
+    let hints = refused.hints();
+    crate::human::assert_message_style(&refused, &hints);
+    assert!(hints.iter().any(|hint| hint.contains("--stamp-key")), "{hints:?}");
+    for policy in ["--illegal-keys", "--collisions", "--oversize", "use_full_path_as_key"] {
+        assert!(!hints.iter().any(|hint| hint.contains(policy)), "{policy} does not help: {hints:?}");
+    }
+}
+
+fn desired_of(plan: &Plan, shape: ExtraKeys) -> Result<Desired, Finding> {
+    let made_of = (Revision(ObjectId([1; 20])), Placement::default());
+    Desired::new(plan, made_of, "rules".into(), shape, |_| b"")
+}
+
+#[test]
+fn the_parts_of_what_is_left_out_are_told_by_their_names() {
+    let planned = |name: &str| planned(name, DesiredData::default());
+    let large = Planned { fed: false, left_out: true, ..planned("large") };
+    let all = [large, planned("large-01"), planned("small")];
+    let plan = Plan { configmaps: all.into_iter().map(Arc::new).collect(), ..Plan::default() };
+    let desired = desired_of(&plan, ExtraKeys::default()).unwrap();
+    for (name, is_part) in [("large-1", true), ("large-001", true), ("large-01", false), ("small-1", false)] {
+        assert_eq!(desired.is_part_of_left_out(("c", "n"), name), is_part, "{name}");
+    }
+    assert!(!desired.is_part_of_left_out(("c", "elsewhere"), "large-1"));
+    let reason = DecisionReason::PartOfLeftOut.phrase("large-001");
+    assert_eq!(reason, "it may be a part of large, which is left out");
+}
+
+#[test]
+fn a_stamp_holds_the_digest_and_is_outside_of_it() {
+    let shape = ExtraKeys { version_key: VersionKey::Changed, stamp_key: Some("stamp".into()) };
+    let planned = Planned {
+        files: [("a".to_owned(), b"dir/a"[..].into())].into(),
+        stamp: Some(R2.into()),
+        ..planned("m", data(&[("a", "1")]))
+    };
+    let plan = Plan { configmaps: vec![planned.into()], ..Plan::default() };
+    let desired = desired_of(&plan, shape.clone()).unwrap();
+    let wanted = &desired.of("c", "n").unwrap()["m"];
+    assert_eq!(wanted.digest, data(&[("a", "1")]).digest());
+    let content = wanted.content(&shape, R2);
+    assert_eq!(content.data["stamp"], wanted.digest);
+    assert_eq!((content.data["VERSION"].as_str(), content.data["a"].as_str()), (R2, "1"));
+    assert_eq!(desired.clusters().collect::<Vec<_>>(), ["c"]);
+    let clash = ExtraKeys { stamp_key: Some("a".into()), ..shape.clone() };
+    let claimed = "key a of ConfigMap m is claimed by the stamp (--stamp-key) and by a file: dir/a";
+    assert_blames_stamp(desired_of(&plan, clash).unwrap_err(), claimed);
+    let named = ExtraKeys { stamp_key: Some(".{name}.stamp".into()), ..shape.clone() };
+    assert_eq!(named.check(), Ok(()));
+    let named = desired_of(&plan, named.clone()).unwrap().of("c", "n").unwrap()["m"].content(&named, R2);
+    assert_eq!(named.data[".m.stamp"], content.data["stamp"], "the same data");
+    let long = ExtraKeys { stamp_key: Some(format!("{}{{name}}{{name}}", "x".repeat(252))), ..shape.clone() };
+    let too_long = "(--stamp-key): it is longer than 253 bytes";
+    assert_blames_stamp(desired_of(&plan, long).unwrap_err(), too_long);
+    assert!(ExtraKeys { stamp_key: Some("VERSION".into()), ..shape.clone() }.check().is_err());
+    assert!(ExtraKeys { stamp_key: Some("..x".into()), ..shape }.check().is_err());
+}
+
+#[test]
+fn a_stamp_that_makes_the_data_too_large_is_known_before_it_is_written() {
+    let planned = planned("m", data(&[("a", &"x".repeat((1 << 20) - 63))]));
+    let plan = Plan { configmaps: vec![planned.into()], ..Plan::default() };
+    let desired = |stamp_key| {
+        let shape = ExtraKeys { version_key: VersionKey::Off, stamp_key };
+        desired_of(&plan, shape)
+    };
+    assert!(desired(None).is_ok());
+    let finding = desired(Some("s".into())).unwrap_err();
+    assert!(finding.to_string().ends_with("the largest keys: a 1.0 MiB, s 64 B"), "{finding}");
+    assert_blames_stamp(finding, "1048577 bytes of values with its stamp s, ");
+}

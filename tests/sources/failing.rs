@@ -1,0 +1,271 @@
+//! One source that fails, for whatever reason: what it leaves of the others, and how it comes back.
+
+use super::*;
+
+#[test]
+fn a_source_that_fails_stays_where_it_was_and_the_others_go_on() {
+    let many = Many::new();
+    let (one, two) = (many.remote("one"), many.remote("two"));
+    one.commit(&Files::new().file("f", "1"));
+    two.commit(&Files::new().file("f", "1"));
+    let sources = [source("one", &one, ", to: one"), source("two", &two, ", to: two")];
+    many.list(&sources);
+    let sidecar = many.sidecar(&[]);
+    many.shows(&[("one/f", "1"), ("two/f", "1")]);
+    {
+        let _away = one.away();
+        said(&sidecar.process, "source one is not at the newest commit of its ref");
+        two.commit(&Files::new().file("f", "2"));
+        many.shows(&[("one/f", "1"), ("two/f", "2")]);
+        let rows = rows(&sidecar);
+        assert!(rows[0]["error"].is_string() && rows[0]["failing_since"].is_string(), "{rows:?}");
+        assert_eq!(rows[1].get("error"), None);
+    }
+    one.commit(&Files::new().file("f", "3"));
+    many.shows(&[("one/f", "3"), ("two/f", "2")]);
+    eventually(30, "it is well again", || rows(&sidecar)[0].get("error").is_none().then_some(()));
+    let shown = to_end(&mut many.world.treeswap(&["status".as_ref(), many.world.root.as_os_str()])).stdout;
+    assert!(shown.contains("source        one ") && shown.contains(" in two"), "{shown}");
+    assert_eq!(sidecar.metric("treeswap_source_failing"), Some(0.0));
+    // A revision that is refused is the failure of its source alone.
+    one.commit(&Files::new().file("f", "4").link("out", "../two/f"));
+    two.commit(&Files::new().file("f", "5"));
+    many.shows(&[("one/f", "3"), ("two/f", "5")]);
+    said(&sidecar.process, "which is not inside what its own source has placed");
+    eventually(30, "it is counted", || {
+        sidecar.metric("treeswap_source_failing").filter(|count| *count == 1.0)
+    });
+    let page = sidecar.request_with("GET", "/", "Accept: text/html\r\n").unwrap_or_default();
+    let page = if page.contains("The published generation does not have the newest commit of one.") {
+        page
+    } else {
+        sidecar.request_with("GET", "/status", "Accept: text/html\r\n").unwrap()
+    };
+    assert!(
+        page.contains("The published generation does not have the newest commit of one.")
+            && page.contains("<h2"),
+        "{page}"
+    );
+    two.commit(&Files::new().file("f", "6"));
+    many.shows(&[("one/f", "3"), ("two/f", "6")]);
+    one.commit(&Files::new().file("f", "7"));
+    many.shows(&[("one/f", "7"), ("two/f", "6")]);
+    // Where it is asked for, nothing moves without all.
+    many.list_with("on-failure: hold\n", &sources);
+    let _away = one.away();
+    two.commit(&Files::new().file("f", "8"));
+    eventually(30, "it fails", || {
+        (sidecar.metric("treeswap_sync_consecutive_failures")? > 0.0).then_some(())
+    });
+    sidecar.idle(3);
+    many.shows(&[("one/f", "7"), ("two/f", "6")]);
+}
+
+#[test]
+fn what_a_source_is_called_decides_what_stays_of_it() {
+    let many = Many::new();
+    let (one, two) = (many.remote("one"), many.remote("two"));
+    one.commit(&Files::new().file("f", "1"));
+    two.commit(&Files::new().file("g", "1"));
+    let one_at = source("one", &one, ", to: one");
+    many.list(&[one_at.clone(), source("two", &two, ", to: two")]);
+    many.once().expect_ok("both");
+    // Another way to its repository that does not work, or another repository: its files stay.
+    for repo in ["/nowhere/at/all".to_owned(), format!("file://{}.gone", two.path.display())] {
+        many.list(&[one_at.clone(), format!("name: two, repo: '{repo}', ref: main, to: two")]);
+        assert_eq!(many.once().status.code(), Some(3), "{repo}");
+        many.shows(&[("one/f", "1"), ("two/g", "1")]);
+        one.commit(&Files::new().file("f", "1").file("new", "x"));
+        assert_eq!(many.once().status.code(), Some(3), "{repo}");
+        many.shows(&[("one/f", "1"), ("one/new", "x"), ("two/g", "1")]);
+        one.commit(&Files::new().file("f", "1"));
+        assert_eq!(many.once().status.code(), Some(3), "{repo}");
+    }
+}
+
+#[test]
+fn a_mirror_that_is_lost_is_fetched_again_and_garbage_goes() {
+    let many = Many::new();
+    let (one, two) = (many.remote("one"), many.remote("two"));
+    one.commit(&Files::new().file("f", "1"));
+    two.commit(&Files::new().file("g", "1").file("d/keep", "1"));
+    let of_two = ", to: two, sparse: [\"/*\", \"!/d/drop\"]";
+    many.list(&[source("one", &one, ", to: one"), source("two", &two, of_two)]);
+    let sidecar = many.sidecar(&["--grace=0s", "--git-gc=always"]);
+    many.shows(&[("one/f", "1"), ("two/g", "1"), ("two/d/keep", "1")]);
+    let mirrors = many.world.root.join("..treeswap/mirrors");
+    for n in 2..8 {
+        // A tree that is filtered back to what it was before is ours to keep, whatever becomes of the commit before.
+        two.commit(&Files::new().file("g", n.to_string()).file("d/keep", "1").file("d/drop", n.to_string()));
+        many.shows(&[("one/f", "1"), ("two/g", &n.to_string()), ("two/d/keep", "1")]);
+        sidecar.idle(2);
+    }
+    for entry in std::fs::read_dir(&mirrors).unwrap().flatten() {
+        if entry.file_name() != "composed" {
+            std::fs::remove_dir_all(entry.path()).unwrap();
+        }
+    }
+    one.commit(&Files::new().file("f", "9"));
+    many.shows(&[("one/f", "9"), ("two/g", "7"), ("two/d/keep", "1")]);
+    let loose = || {
+        let objects = std::fs::read_dir(mirrors.join("composed/objects")).unwrap().flatten();
+        let dirs = objects.filter(|entry| entry.file_name().len() == 2);
+        dirs.map(|dir| std::fs::read_dir(dir.path()).unwrap().count()).sum::<usize>()
+    };
+    eventually(30, "what no generation needs goes", || (loose() < 15).then_some(()));
+}
+
+#[test]
+fn what_could_not_be_written_is_no_fault_of_a_commit() {
+    let many = Many::new();
+    let (one, two) = (many.remote("one"), many.remote("two"));
+    one.commit(&Files::new().file("f", "1"));
+    two.commit(&Files::new().file("g", "1").file("drop", "1"));
+    let chosen = ", to: two, sparse: [\"/*\", \"!/drop\"]";
+    many.list(&[source("one", &one, ", to: one"), source("two", &two, chosen)]);
+    let sidecar = many.sidecar(&[]);
+    many.shows(&[("one/f", "1"), ("two/g", "1")]);
+    // No tree can be written: a file is where its directory would be.
+    let objects = many.world.root.join("..treeswap/mirrors/composed/objects");
+    let dirs = (0..256).map(|first| objects.join(format!("{first:02x}")));
+    let planted: Vec<_> = dirs.filter(|dir| !dir.exists()).collect();
+    planted.iter().for_each(|dir| std::fs::write(dir, "").unwrap());
+    two.commit(&Files::new().file("g", "2").file("drop", "2"));
+    said(&sidecar.process, "write a tree");
+    planted.iter().for_each(|dir| std::fs::remove_file(dir).unwrap());
+    many.shows(&[("one/f", "1"), ("two/g", "2")]);
+}
+
+#[test]
+fn a_mirror_that_cannot_be_opened_is_the_failure_of_its_source() {
+    let many = Many::new();
+    let (one, two) = (many.remote("one"), many.remote("two"));
+    one.commit(&Files::new().file("f", "1"));
+    two.commit(&Files::new().file("g", "1"));
+    many.list(&[source("one", &one, ", to: one"), source("two", &two, ", to: two")]);
+    many.once().expect_ok("both");
+    let mirrors = std::fs::read_dir(many.world.root.join("..treeswap/mirrors")).unwrap().flatten();
+    let marks = mirrors.map(|entry| entry.path().join("treeswap")).filter(|mark| mark.exists());
+    let of_two = marks.into_iter().find(|mark| {
+        let refs = std::fs::read_to_string(mark.parent().unwrap().join("refs/treeswap/tip")).unwrap();
+        refs.trim() == two.tip("main").unwrap()
+    });
+    std::fs::write(of_two.unwrap(), "something else").unwrap();
+    one.commit(&Files::new().file("f", "2"));
+    let ran = many.once();
+    assert_eq!(ran.status.code(), Some(3), "{}", ran.stderr);
+    many.shows(&[("one/f", "2"), ("two/g", "1")]);
+}
+
+#[test]
+fn an_optional_source_that_is_refused_holds_no_first_publication_up() {
+    let many = Many::new();
+    let (one, two) = (many.remote("one"), many.remote("two"));
+    one.commit(&Files::new().file("f", "1"));
+    two.commit(&Files::new().link("bad", "/etc/passwd").file("g", "1"));
+    let one_at = source("one", &one, ", to: one");
+    for two_at in [", to: two, optional: true", ", path: nowhere, to: two, optional: true"] {
+        let _ = std::fs::remove_dir_all(&many.world.root);
+        many.list(&[one_at.clone(), source("two", &two, two_at)]);
+        assert_eq!(many.once().status.code(), Some(3), "{two_at}");
+        many.shows(&[("one/f", "1")]);
+    }
+    let _ = std::fs::remove_dir_all(&many.world.root);
+    many.list(&[one_at, source("two", &two, ", to: two")]);
+    let ran = many.once().expect_failure("it is not optional");
+    assert!(ran.stderr.contains("source two: ") && ran.stderr.contains("two/bad"), "{}", ran.stderr);
+}
+
+#[test]
+fn two_that_collide_are_both_named_until_one_is_mended() {
+    let many = Many::new();
+    let (one, two) = (many.remote("one"), many.remote("two"));
+    one.commit(&Files::new().file("f", "1"));
+    two.commit(&Files::new().file("g", "1"));
+    many.list(&[source("one", &one, ", to: z"), source("two", &two, ", to: z")]);
+    let sidecar = many.sidecar(&[]);
+    many.shows(&[("z/f", "1"), ("z/g", "1")]);
+    two.commit(&Files::new().file("f", "2"));
+    let words = "sources one and two both have `z/f`";
+    said(&sidecar.process, words);
+    eventually(30, "both are named", || {
+        let rows = rows(&sidecar);
+        rows.iter().all(|row| row["error"].as_str().is_some_and(|error| error.contains(words))).then_some(())
+    });
+    many.shows(&[("z/f", "1"), ("z/g", "1")]);
+    two.commit(&Files::new().file("g", "3"));
+    many.shows(&[("z/f", "1"), ("z/g", "3")]);
+    eventually(30, "all is well", || {
+        rows(&sidecar).iter().all(|row| row.get("error").is_none()).then_some(())
+    });
+}
+
+#[test]
+fn a_remote_that_hangs_holds_no_other_up() {
+    let many = Many::new();
+    let one = many.remote("one");
+    one.commit(&Files::new().file("f", "1"));
+    let (address, _held) = common::swallowing();
+    let list = |one: &Remote| {
+        let hangs = format!("name: hangs, repo: http://{address}/x.git, to: hangs, optional: true");
+        [source("one", one, ", to: one"), hangs]
+    };
+    many.list(&[source("one", &one, ", to: one")]);
+    let sidecar = many.sidecar(&["--connect-timeout=20s", "--idle-timeout=20s"]);
+    many.shows(&[("one/f", "1")]);
+    many.list(&list(&one));
+    eventually(30, "it is asked", || (rows(&sidecar).len() == 2).then_some(()));
+    eventually(30, "it is late", || rows(&sidecar)[1]["late"].as_bool().filter(|late| *late));
+    let began = Instant::now();
+    for n in 2..7 {
+        one.commit(&Files::new().file("f", n.to_string()));
+        many.shows(&[("one/f", &n.to_string())]);
+    }
+    let took = began.elapsed();
+    assert!(took < common::allowed(Duration::from_secs(10)), "five commits took {took:?}");
+}
+
+#[test]
+fn the_first_set_waits_for_all_but_what_is_optional() {
+    let many = Many::new();
+    let (one, two) = (many.remote("one"), many.remote("two"));
+    one.commit(&Files::new().file("f", "1"));
+    many.list(&[source("one", &one, ", to: one"), source("two", &two, ", to: two")]);
+    let ran = many.once().expect_failure("a ref that is not there");
+    assert!(ran.stderr.contains("source two: ") && ran.stderr.contains("main"), "{}", ran.stderr);
+    assert!(!many.world.root.join("..data").exists());
+    many.list(&[source("one", &one, ", to: one"), source("two", &two, ", to: two, optional: true")]);
+    assert_eq!(many.once().status.code(), Some(3), "it is optional, and said to be absent");
+    many.shows(&[("one/f", "1")]);
+    two.commit(&Files::new().file("g", "2"));
+    many.once().expect_ok("it is there");
+    many.shows(&[("one/f", "1"), ("two/g", "2")]);
+}
+
+#[test]
+fn a_tree_that_is_too_large_stops_its_own_source_whichever_moves_first() {
+    let many = Many::new();
+    let (one, two, three) = (many.remote("one"), many.remote("two"), many.remote("three"));
+    for remote in [&one, &two, &three] {
+        remote.commit(&Files::new().file("f", "1"));
+    }
+    let source = |name, remote| source(name, remote, &format!(", to: {name}"));
+    many.list(&[source("one", &one), source("two", &two), source("three", &three)]);
+    many.once().expect_ok("the first set");
+    let bomb = (0..50).fold(Files::new(), |files, at| files.file(format!("f{at}"), "x"));
+    one.commit(&Files::new().file("f", "2"));
+    two.commit(&bomb);
+    three.commit(&Files::new().file("f", "2"));
+    let sidecar = many.sidecar(&["--max-tree-entries=40"]);
+    many.shows(&[("one/f", "2"), ("two/f", "1"), ("three/f", "2")]);
+    let told = eventually(30, "the refusal", || {
+        let rows = rows(&sidecar);
+        let told =
+            |row: &serde_json::Value| row["error"].as_str().is_some_and(|why| why.contains("40 files"));
+        let well = |row: &serde_json::Value| row["error"].is_null();
+        (rows.len() == 3 && well(&rows[0]) && told(&rows[1]) && well(&rows[2])).then_some(rows)
+    });
+    assert_eq!(told[1]["name"], "two");
+    two.commit(&Files::new().file("f", "3"));
+    many.shows(&[("one/f", "2"), ("two/f", "3"), ("three/f", "2")]);
+}
