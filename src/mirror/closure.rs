@@ -8,18 +8,15 @@
 //! [`path_to`] finds the path of an object that such a check found missing, for the error message.
 
 use std::collections::{HashSet, VecDeque};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use tokio_util::sync::CancellationToken;
 
 use super::Depth;
 use super::object_error::ObjectError;
-use super::odb::{Object, ObjectReader, Store};
+use super::odb::{Object, ObjectReader};
 use super::tree::{self, Sorted};
 use crate::payload::escaped;
 use crate::revision::ObjectId;
-use crate::threads::{on_threads, processors};
 
 /// The most blobs that a check remembers, some 5 MiB of ids.
 const SEEN_BLOBS_MAX: usize = 1 << 17;
@@ -45,106 +42,24 @@ pub(super) fn closure_beside(
     partial: bool,
     is_blob: impl Fn(&ObjectId) -> bool,
 ) -> Result<(), ObjectError> {
+    // Checked before reading, because libgit2 lists all packs again after a read that finds nothing.
+    let may_lack = |id: &ObjectId| partial && !reader.has(id);
     if base == Some(tree) {
         return Ok(());
     }
-    let mut check = TreeCheck { reader, partial, is_blob, seen_blobs: HashSet::new() };
-    check.all(vec![(tree, base)], &mut HashSet::from([tree]))
-}
-
-/// So many trees are found before they are shared among threads: enough that all threads end at about the same time.
-const SHARED_TREES: usize = 1024;
-
-/// Like [`closure_beside`] without a base. Once [`SHARED_TREES`] trees of one level are found, several threads check
-/// them and what is below them, each with a store from `open`. A tree that several of them lead to may be checked by
-/// each thread, but by none of them twice. Fails with the first error that any thread meets.
-pub(super) fn closure_on_threads(
-    reader: &ObjectReader<'_>,
-    open: impl Fn() -> Result<Store, String> + Sync,
-    tree: ObjectId,
-    partial: bool,
-    is_blob: impl Fn(&ObjectId) -> bool + Sync,
-) -> Result<(), String> {
-    let is_blob = &is_blob;
-    let mut check = TreeCheck { reader, partial, is_blob, seen_blobs: HashSet::new() };
+    // An explicit stack, because trees may nest deeper than a thread's stack allows. Every tree is pushed once, however
+    // many paths lead to it, so a bomb of nested trees costs no more than the trees that were really sent. It does not
+    // matter with which path's base a tree is compared: each base is complete.
+    // Blobs are remembered as well, up to a limit: trees may name the same ones any number of times.
     let mut seen = HashSet::from([tree]);
-    let mut level = vec![tree];
-    while !level.is_empty() && level.len() < SHARED_TREES {
-        let mut below = Vec::new();
-        for tree in level {
-            let found = |id, _| below.extend(seen.insert(id).then_some(id));
-            check.tree(tree, None, found).map_err(|error| error.to_string())?;
+    let mut seen_blobs = HashSet::new();
+    let mut stack = vec![(tree, base)];
+    while let Some((at, base)) = stack.pop() {
+        if may_lack(&at) {
+            continue;
         }
-        level = below;
-    }
-    if level.is_empty() {
-        return Ok(());
-    }
-    let next = AtomicUsize::new(0);
-    let share = || -> Result<(), String> {
-        let store = open()?;
-        let reader = store.reader().map_err(|error| error.message().to_owned())?;
-        let mut check = TreeCheck { reader: &reader, partial, is_blob, seen_blobs: HashSet::new() };
-        let mut seen = seen.clone();
-        while let Some(tree) = level.get(next.fetch_add(1, Ordering::Relaxed)) {
-            check.all(vec![(*tree, None)], &mut seen).map_err(|error| error.to_string())?;
-        }
-        Ok(())
-    };
-    let failed = Mutex::new(Ok(()));
-    on_threads(processors().clamp(1, 8), || {
-        if let Err(error) = share() {
-            next.store(level.len(), Ordering::Relaxed); // the others stop
-            let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
-            *failed = std::mem::replace(&mut *failed, Ok(())).and(Err(error));
-        }
-    });
-    failed.into_inner().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Checks trees, each with the blobs that it names.
-struct TreeCheck<'c, 'r, F> {
-    reader: &'c ObjectReader<'r>,
-    partial: bool,
-    is_blob: F,
-    /// Blobs that were checked, up to [`SEEN_BLOBS_MAX`]: trees may name the same ones any number of times.
-    seen_blobs: HashSet<ObjectId>,
-}
-
-impl<F: Fn(&ObjectId) -> bool> TreeCheck<'_, '_, F> {
-    /// Checks trees, each with the tree that is its base, and all that is below them. Skips trees that are in `seen`,
-    /// and adds those that it comes to.
-    fn all(
-        &mut self,
-        mut stack: Vec<(ObjectId, Option<ObjectId>)>,
-        seen: &mut HashSet<ObjectId>,
-    ) -> Result<(), ObjectError> {
-        // An explicit stack, because trees may nest deeper than a thread's stack allows. Every tree is pushed once,
-        // however many paths lead to it, so a bomb of nested trees costs no more than the trees that were really sent.
-        // It does not matter with which path's base a tree is compared: each base is complete.
-        while let Some((at, base)) = stack.pop() {
-            self.tree(at, base, |below, base| {
-                if seen.insert(below) {
-                    stack.push((below, base));
-                }
-            })?;
-        }
-        Ok(())
-    }
-
-    /// Checks the tree `at` but for the entries that are the same in the tree `base`. Calls `below` with each sub-tree,
-    /// and with the sub-tree of its name in `base`.
-    fn tree(
-        &mut self,
-        at: ObjectId,
-        base: Option<ObjectId>,
-        mut below: impl FnMut(ObjectId, Option<ObjectId>),
-    ) -> Result<(), ObjectError> {
-        if self.may_lack(&at) {
-            return Ok(());
-        }
-        let object = self.reader.tree(&at)?;
-        let base = base.and_then(|base| Some((base, tree_if_here(self.reader, &base)?)));
+        let object = reader.tree(&at)?;
+        let base = base.and_then(|base| Some((base, tree_if_here(reader, &base)?)));
         let known =
             base.as_ref().and_then(|(id, base)| tree::lines(id, base.data()).ok()).unwrap_or_default();
         let lines = Sorted::by_name(tree::lines(&at, object.data())?);
@@ -157,30 +72,21 @@ impl<F: Fn(&ObjectId) -> bool> TreeCheck<'_, '_, F> {
                 continue;
             }
             match entry.mode & tree::FORMAT {
-                tree::DIRECTORY => below(entry.id, before),
-                tree::REGULAR | tree::LINK => self.blob(entry.id)?,
+                tree::DIRECTORY if seen.insert(entry.id) => stack.push((entry.id, before)),
+                tree::REGULAR | tree::LINK
+                    if !is_blob(&entry.id) && !seen_blobs.contains(&entry.id) && !may_lack(&entry.id) =>
+                {
+                    reader.check_blob(&entry.id)?;
+                    if seen_blobs.len() < SEEN_BLOBS_MAX {
+                        seen_blobs.insert(entry.id);
+                    }
+                }
                 // Commits of submodules are in other mirrors. Unknown modes are refused when the payload is built.
                 _ => {}
             }
         }
-        Ok(())
     }
-
-    fn blob(&mut self, id: ObjectId) -> Result<(), ObjectError> {
-        if (self.is_blob)(&id) || self.seen_blobs.contains(&id) || self.may_lack(&id) {
-            return Ok(());
-        }
-        self.reader.check_blob(&id)?;
-        if self.seen_blobs.len() < SEEN_BLOBS_MAX {
-            self.seen_blobs.insert(id);
-        }
-        Ok(())
-    }
-
-    /// Asked before an object is read, because libgit2 lists all packs again after a read that finds nothing.
-    fn may_lack(&self, id: &ObjectId) -> bool {
-        self.partial && !self.reader.has(id)
-    }
+    Ok(())
 }
 
 /// Reads a tree if it is present, so that a missing one does not make libgit2 list all packs again.

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
 use super::blocking::blocking;
-use super::closure::closure_on_threads;
+use super::closure::closure_beside;
 use super::error::Error;
 use super::indexer::Task;
 use super::layout::Layout;
@@ -68,11 +68,11 @@ pub(super) fn repair(layout: &Layout, shared: &Shared, adopted: Option<ObjectId>
     }
     let blobs = PackedBlobs::of(&shared.pack_indexes());
     let check = |tip: &ObjectId| -> Result<(), String> {
-        let open = || shared.store().map_err(|error| error.to_string());
-        let store = open()?;
+        let store = shared.store().map_err(|error| error.to_string())?;
         let reader = store.reader().map_err(|error| error.message().to_owned())?;
         let commit = reader.commit(tip).map_err(|error| error.to_string())?;
-        closure_on_threads(&reader, open, commit.tree, shared.partial, |id| blobs.has(id))
+        let closure = closure_beside(&reader, commit.tree, None, shared.partial, |id| blobs.has(id));
+        closure.map_err(|error| error.to_string())
     };
     let mut broken = None;
     for tip in tips {

@@ -7,9 +7,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::{blob_id, model};
 use crate::mirror::Depth::{Commits, Full};
-use crate::mirror::closure::{HistoryWalk, LocalHistory, closure_beside, closure_on_threads, tree_closure};
+use crate::mirror::closure::{HistoryWalk, LocalHistory, closure_beside, tree_closure};
 use crate::mirror::fixture::Fixture;
-use crate::mirror::odb::{ObjectReader, Store, oid};
+use crate::mirror::odb::{ObjectReader, oid};
 use crate::revision::{ObjectId, Revision};
 
 #[test]
@@ -92,35 +92,6 @@ fn a_closure_is_checked_down_to_the_last_blob() {
     fixture.lose(blob_id(b"1"));
     assert_eq!(check(Some(old)), Ok(()), "what the base has is not asked for again");
     assert!(check(None).is_err());
-}
-
-#[test]
-fn several_threads_check_a_closure_down_to_the_last_blob() {
-    let fixture = Fixture::new();
-    let names: Vec<String> = (0..1100).map(|n| format!("{n:04}")).collect();
-    let leaves: Vec<ObjectId> = names
-        .iter()
-        .map(|name| fixture.tree(&[("100644", b"file", fixture.blob(name.as_bytes()))]))
-        .collect();
-    let entries: Vec<_> =
-        names.iter().zip(&leaves).map(|(name, id)| ("40000", name.as_bytes(), *id)).collect();
-    let wide = fixture.tree(&entries);
-    let top = fixture.tree(&[("40000", b"again", wide), ("40000", b"wide", wide)]);
-    let check = |open: &(dyn Fn() -> Result<Store, String> + Sync)| {
-        let store = fixture.shared.store().unwrap();
-        closure_on_threads(&store.reader().unwrap(), open, top, false, |_| false)
-    };
-    let open = || fixture.shared.store().map_err(|error| error.to_string());
-    assert_eq!(check(&open), Ok(()));
-    assert_eq!(check(&|| Err("no descriptor".into())), Err("no descriptor".into()));
-    for content in [b"0000", b"0500", b"0999"] {
-        fixture.lose(blob_id(content));
-        assert!(check(&open).unwrap_err().contains(&blob_id(content).to_string()));
-        fixture.blob(content);
-    }
-    assert_eq!(check(&open), Ok(()));
-    fixture.lose(leaves[998]);
-    assert!(check(&open).unwrap_err().contains(&leaves[998].to_string()));
 }
 
 #[test]
