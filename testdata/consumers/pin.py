@@ -1,4 +1,7 @@
-"""Reads one complete generation, however slowly: pin.py ROOT"""
+"""Reads one complete generation, however slowly: pin.py ROOT
+
+ROOT is required, and has the files a, b and sub/c. They are read after a line has arrived on standard input.
+"""
 
 import contextlib
 import fcntl

@@ -1,4 +1,6 @@
 //! Reads one complete generation, however slowly: pin ROOT
+//!
+//! ROOT is required, and has the files a, b and sub/c. They are read after a line has arrived on standard input.
 
 use std::error::Error;
 use std::time::Duration;

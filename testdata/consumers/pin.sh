@@ -1,5 +1,6 @@
 #!/bin/sh
 # Reads one complete generation, however slowly: pin.sh ROOT
+# ROOT is required, and has the files a, b and sub/c. They are read after a line has arrived on standard input.
 # Needs flock(1) of util-linux; runs in dash, bash and busybox.
 set -eu
 root=$1

@@ -270,9 +270,7 @@ pub struct PaceArgs {
     #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = duration, hide_short_help = true)]
     pub trigger_spread: Duration,
 
-    /// Longest backoff after failures; 0 for ten periods, at most 5m, or 30s until the first success
-    ///
-    /// In the git-sync command, 0 means one period.
+    /// Longest backoff after failures; 0 for ten periods (as git-sync one), at most 5m, or 30s until the first success
     #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = duration, hide_short_help = true)]
     pub max_backoff: Duration,
 }
