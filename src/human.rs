@@ -138,6 +138,24 @@ pub fn yaml_problem(message: &str) -> &str {
     }
 }
 
+/// Deepest nesting of brackets in a YAML text. The parser's time grows with the square of the depth.
+const YAML_DEPTH_MAX: usize = 250;
+
+/// What is wrong with a YAML text whose brackets nest deeper than 250; `None` if they do not. To be asked before the
+/// text is parsed. Counts brackets in quoted text, too.
+pub fn yaml_depth_problem(text: &str) -> Option<String> {
+    let mut depth = 0_usize;
+    let is_deep = text.bytes().any(|byte| {
+        match byte {
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        depth > YAML_DEPTH_MAX
+    });
+    is_deep.then(|| format!("brackets are more than {YAML_DEPTH_MAX} deep in each other"))
+}
+
 /// The known name with the smallest edit distance to `name`; `None` if none is close enough to be a likely typo.
 pub fn nearest<'n>(name: &str, known: impl Iterator<Item = &'n str>) -> Option<&'n str> {
     let near = known.map(|other| (edits(name, other), other)).min();

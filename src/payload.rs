@@ -25,7 +25,7 @@ pub use builder::{Builder, DirIndex};
 pub use delta::DeltaBuilder;
 pub use parts::Parts;
 pub(crate) use rules::LINK_MAX;
-pub use rules::{Node, Refusal, Rule, Rules, escaped};
+pub use rules::{DEPTH_MAX, Node, Refusal, Rule, Rules, escaped};
 
 /// What an entry becomes on disk. There are no other kinds: modes are normalised, and git has no devices.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

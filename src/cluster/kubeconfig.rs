@@ -138,7 +138,9 @@ fn files_of(dir: &Path) -> io::Result<Vec<PathBuf>> {
     for entry in std::fs::read_dir(dir)? {
         let entry = entry?;
         let path = entry.path();
-        if !entry.file_name().as_encoded_bytes().starts_with(b"..") && path.is_file() {
+        // A link to nothing is a file that cannot be read.
+        let may_be_file = std::fs::metadata(&path).map_or(true, |metadata| metadata.is_file());
+        if !entry.file_name().as_encoded_bytes().starts_with(b"..") && may_be_file {
             files.push(path);
         }
     }

@@ -57,8 +57,7 @@ impl RuleSet {
             return Err(RulesError::TooLarge { file: file(), bytes: source.len(), limit: TEXT_MAX });
         }
         let source = source.strip_prefix('\u{feff}').unwrap_or(source); // the parser would take it for a document
-        if is_deep(source) {
-            let why = format!("brackets are more than {NESTED_MAX} deep in each other");
+        if let Some(why) = human::yaml_depth_problem(source) {
             return Err(RulesError::Syntax { file: file(), why });
         }
         let top = Top::read(source).map_err(|error| {
@@ -89,29 +88,12 @@ impl RuleSet {
 /// times the memory of its text. Kubernetes' own plugins.yaml has 0.2 MB.
 const TEXT_MAX: usize = 1 << 20;
 
-/// Deepest nesting of brackets. The parser's time grows with the square of the depth; real rules nest at most five
-/// deep.
-const NESTED_MAX: usize = 250;
-
 /// Most ConfigMaps that rules name, counted in each cluster and namespace. Groups multiply: a text of some kilobytes
 /// could name millions.
 const TARGETS_MAX: usize = 100_000;
 
 /// The longest name that a problem's field shows as it is, in bytes.
 const NAME_MAX: usize = 1_000;
-
-/// Returns true if brackets nest deeper than [`NESTED_MAX`]. Counts brackets in quoted text, too.
-fn is_deep(source: &str) -> bool {
-    let mut depth = 0_usize;
-    source.bytes().any(|byte| {
-        match byte {
-            b'{' | b'[' => depth += 1,
-            b'}' | b']' => depth = depth.saturating_sub(1),
-            _ => {}
-        }
-        depth > NESTED_MAX
-    })
-}
 
 struct RulesParser<'s> {
     source: &'s str,

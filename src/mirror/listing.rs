@@ -11,7 +11,7 @@ use super::odb::{ObjectReader, Peeled};
 use super::tree::{Budget, FORMAT, LINK, Line, Lines, REGULAR, Sorted, Step, TreeWalk, lines};
 use super::tree_to_payload::target;
 use super::{Error, Objects};
-use crate::payload::{Limits, Rule, join};
+use crate::payload::{DEPTH_MAX, Limits, Rule, join};
 use crate::revision::{ObjectId, Revision};
 
 /// The kind and content of a path that is not a directory.
@@ -60,10 +60,6 @@ impl Objects {
         })
     }
 }
-
-/// The most components of the path of a directory that is listed: the greatest `--max-path-depth`, because what is
-/// published must be listed whatever that is.
-const DEPTH_MAX: u32 = 1_000;
 
 /// The most bytes that the listed paths take together: a small repository can have gigabytes of them by reusing trees.
 const LISTED_BYTES_MAX: usize = 128 << 20;

@@ -11,6 +11,10 @@ use crate::revision::Revision;
 /// Longest symbolic link target that Linux accepts: PATH_MAX less the NUL. Git stores targets of any length.
 pub(crate) const LINK_MAX: u64 = 4_095;
 
+/// The greatest [`Limits::depth`], and the default when called as git-sync. A commit's author chooses how deep its trees
+/// are, and walks must end also where nothing is selected. What is published must be listed for rules whatever the limit.
+pub const DEPTH_MAX: u32 = 1_000;
+
 /// The settings that the rules depend on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
@@ -227,7 +231,7 @@ impl Rule {
     /// The flag that changes the rule; `None` if there is none.
     pub fn flag(&self) -> Option<&'static str> {
         match self {
-            Self::Depth { .. } => Some("--max-path-depth"),
+            Self::Depth { limit } if *limit < DEPTH_MAX => Some("--max-path-depth"),
             Self::FileBytes { .. } => Some("--max-file-bytes"),
             Self::Bytes { .. } => Some("--max-tree-bytes"),
             Self::Entries { .. } | Self::Names { .. } => Some("--max-tree-entries"),

@@ -270,6 +270,7 @@ fn every_limit_holds_at_its_value_and_names_its_flag_beyond_it() {
         let by_delta = delta(&Tree::new(), &all, with(Limits { name: 255, ..less }));
         assert_eq!(by_delta.is_err(), less.name != 0, "{less:?}");
     }
+    assert_eq!(Rule::Depth { limit: DEPTH_MAX }.flag(), None, "it cannot be raised");
 }
 
 #[test]

@@ -59,7 +59,7 @@ fn a_directory_is_read_as_a_mounted_secret_is_and_one_bad_file_takes_nothing_els
     std::fs::create_dir(dir.path().join("sub")).unwrap();
     kubeconfig(&data.join("a"), &[("a", access())]);
     std::fs::write(data.join("b"), "users:\n- name: x\n  user: {token: s3cret\n- oops: [").unwrap();
-    for name in ["a", "b"] {
+    for name in ["a", "b", "gone"] {
         std::os::unix::fs::symlink(format!("..2026/{name}"), dir.path().join(name)).unwrap();
     }
     let options = Options { kubeconfig_dir: Some(dir.path().to_owned()), ..Options::default() };
@@ -67,7 +67,8 @@ fn a_directory_is_read_as_a_mounted_secret_is_and_one_bad_file_takes_nothing_els
     assert_eq!(clusters.names().collect::<Vec<_>>(), ["a", DEFAULT]);
     let said: Vec<String> =
         clusters.problems.iter().map(|problem| format!("{problem} {problem:?}")).collect();
-    assert!(said.len() == 1 && said[0].contains("/b is not a kubeconfig (line "), "{said:?}");
+    assert!(said.len() == 2 && said[0].contains("/b is not a kubeconfig (line "), "{said:?}");
+    assert!(said[1].contains("/gone"), "a link to nothing: {said:?}");
     assert!(!said[0].contains("s3cret"), "{said:?}");
     // A file that was named is another matter.
     assert!(matches!(load(&[&data.join("b")]).unwrap_err(), ConfigError::Malformed { line: Some(_), .. }));

@@ -195,7 +195,7 @@ fn what_is_asked_for_while_the_remote_answers_is_asked_again() {
     let sidecar = two.sidecar("--period=1h");
     slow.store(3_000, Ordering::Relaxed);
     asks(&sidecar, "?source=one");
-    eventually(30, "it is late", || rows(&sidecar)[0]["late"].as_bool().filter(|late| *late));
+    eventually(30, "it is late", || rows(&sidecar).first()?["late"].as_bool().filter(|late| *late));
     asks(&sidecar, "?source=one");
     eventually(30, "it is asked twice", || (two.hits("one") >= 2).then_some(()));
 }
@@ -227,7 +227,7 @@ fn a_refused_commit_does_not_make_its_repository_be_asked_less_often() {
     let sidecar = Sidecar::of(&two.many.world, command.arg("--http-bind=127.0.0.1:0"));
     two.many.shows(&FIRST);
     tag(&two.one.tip("main:f").unwrap());
-    let error = || rows(&sidecar)[0]["error"].as_str().map(str::to_owned);
+    let error = || rows(&sidecar).first()?["error"].as_str().map(str::to_owned);
     let refused = eventually(30, "it is refused", error);
     assert!(refused.contains("blob"), "{refused}");
     two.server.forget();

@@ -13,16 +13,11 @@ use crate::config::origin::{Hidden, Origin, PASSWORDS};
 use crate::config::personality::Personality;
 use crate::config::values::path;
 use crate::mirror::{self, wire};
-use crate::payload::Limits;
+use crate::payload::{self, Limits};
 use crate::revision::Ref;
 
 /// The largest number of commits to fetch: a git server refuses more than an `int` can hold.
 const DEPTH_MAX: u32 = i32::MAX.unsigned_abs();
-
-/// The largest `--max-path-depth`, and the default when called as git-sync. A commit's author chooses how deep its
-/// trees are, and walks must end also where nothing is selected. No path of more than 3800 bytes is published
-/// ([`Limits::path`]).
-const PATH_DEPTH_MAX: u32 = 1000;
 
 /// Returns true if the text has one of the forms of git-rev-list(1)'s `--filter`.
 fn is_filter(text: &str) -> bool {
@@ -79,7 +74,7 @@ impl Check<'_> {
             entries: self.count("max-tree-entries", limits.max_tree_entries, 1)?.into(),
             bytes: self.ceiling("max-tree-bytes", limits.max_tree_bytes)?,
             file_bytes: self.ceiling("max-file-bytes", limits.max_file_bytes)?,
-            depth: self.within("max-path-depth", limits.max_path_depth, 1..=PATH_DEPTH_MAX)?,
+            depth: self.within("max-path-depth", limits.max_path_depth, 1..=payload::DEPTH_MAX)?,
             ..Limits::default()
         })
     }

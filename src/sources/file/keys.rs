@@ -3,7 +3,7 @@
 
 use serde_yaml::{Mapping, Value};
 
-use crate::human::{nearest, yaml_problem};
+use crate::human::{nearest, yaml_depth_problem, yaml_problem};
 
 /// Names that other tools use for some keys, and ours.
 const SYNONYMS: [(&str, &str); 9] = [
@@ -21,6 +21,9 @@ const SYNONYMS: [(&str, &str); 9] = [
 /// Parses the text as YAML. It may begin with a byte order mark, which the parser would take for a document.
 pub(super) fn read(text: &str) -> Result<Value, String> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    if let Some(why) = yaml_depth_problem(text) {
+        return Err(why);
+    }
     serde_yaml::from_str(text).map_err(|error| {
         let line = error.location().map_or(0, |location| location.line());
         let tab = (line.saturating_sub(1)..=line)

@@ -97,6 +97,7 @@ fn what_is_wrong_is_said_with_the_sources_name() {
         (one("name: a, repo: x, credentials: y"), "source \"a\": credentials: write `key: value`"),
         (one("name: a, repo: x}\n\t- {name: b, repo: y"), "line 4 is indented with a tab; YAML indents with"),
         (one("name: a, repo: x}\n  - just words #{"), "source 2 of the list: write `key: value`"),
+        (with(&format!("x: {}", "[".repeat(300_000))), "brackets are more than 250 deep in each other"),
         (with("on-failure: stop"), "on-failure: write keep or hold"),
         (with("onfailure: hold"), "there is no key \"onfailure\"; did you mean `on-failure`?"),
         ("sources: []\nend: true\n".to_owned(), "add `version: 1` at its top"),
