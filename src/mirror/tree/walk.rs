@@ -60,10 +60,12 @@ impl<'r, N: Copy> TreeWalk<'r, N> {
         }
         let Some(level) = self.open.last_mut() else { return Ok(None) };
         self.path.truncate(level.path_len);
-        let Some(line) = level.tree.next_line() else {
-            debug_assert!(false, "`Budget::open` checked the entries, and there is one");
-            return Ok(None);
-        };
+        #[expect(
+            clippy::expect_used,
+            reason = "a walk that ended here would publish a tree without the rest"
+        )]
+        let line =
+            level.tree.next_line().expect("it is not at its end, and `Budget::open` checked its entries");
         push_name(&mut self.path, line.name);
         Ok(Some(Step { path: &self.path, line, note: level.note }))
     }
