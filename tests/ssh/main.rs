@@ -408,7 +408,8 @@ async fn something_that_is_no_ssh_server_is_said_to_be_none() {
     assert!(matches!(error, Error::Broken { step: "the key exchange", .. }), "{error:?}");
     assert!(std::error::Error::source(&error).is_some());
 
-    drop(listener);
+    let (refusing, _port) = common::refusing();
+    let target = Target { port: refusing.port(), ..target };
     let error = Session::connect(&target, &options, timeouts()).await.unwrap_err();
     assert!(matches!(error, Error::Connect { .. }) && error.is_transient(), "{error:?}");
 }
