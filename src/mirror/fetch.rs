@@ -8,6 +8,7 @@
 mod local_state;
 mod receive;
 
+use std::cell::LazyCell;
 use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -54,7 +55,7 @@ pub(super) struct RenewalPack {
     pub(super) tip: ObjectId,
 }
 
-/// Checks at opening that the last tip is complete. If it is not, the mirror is set aside and the next fetch fills a
+/// Checks at opening that the last tip is complete, unless that is known ([`super::complete`]). If it is not, the mirror is set aside and the next fetch fills a
 /// new one. A repository made by git-sync has no tip in our refs: the revision that it published last becomes the tip
 /// if it is complete. So does `adopted`, the tip of a mirror whose packs were linked.
 pub(super) fn repair(layout: &Layout, shared: &Shared, adopted: Option<ObjectId>) -> Result<(), Error> {
@@ -63,22 +64,27 @@ pub(super) fn repair(layout: &Layout, shared: &Shared, adopted: Option<ObjectId>
         None if layout.kind() == RepoKind::Worktrees => repo_kind::published(layout.dir())?,
         None => adopted.into_iter().collect(),
     };
-    if tips.is_empty() {
-        return Ok(());
-    }
-    let blobs = PackedBlobs::of(&shared.pack_indexes());
+    let blobs = LazyCell::new(|| PackedBlobs::of(&shared.pack_indexes()));
     let check = |tip: &ObjectId| -> Result<(), String> {
         let store = shared.store().map_err(|error| error.to_string())?;
         let reader = store.reader().map_err(|error| error.message().to_owned())?;
         let commit = reader.commit(tip).map_err(|error| error.to_string())?;
+        if shared.is_known_complete(*tip) {
+            return Ok(());
+        }
         let closure = closure_beside(&reader, commit.tree, None, shared.partial, |id| blobs.has(id));
         closure.map_err(|error| error.to_string())
     };
     let mut broken = None;
     for tip in tips {
         match check(&tip) {
-            Ok(()) if layout.tip().is_some() => return Ok(()),
-            Ok(()) => return layout.commit_tip(&layout.shallow(), tip),
+            Ok(()) => {
+                if layout.tip().is_none() {
+                    layout.commit_tip(&layout.shallow(), tip)?;
+                }
+                shared.note_complete(tip);
+                return Ok(());
+            }
             Err(why) => broken = broken.or(Some(why)),
         }
     }
@@ -367,8 +373,14 @@ impl Mirror {
 
     async fn commit_tip(&mut self, found: CompleteTip) -> Result<Revision, Error> {
         let layout = Arc::clone(&self.layout);
+        let shared = Arc::clone(&self.shared);
         let commit = found.commit;
-        blocking(move || layout.commit_tip(&found.boundary, commit)).await?;
+        let record = move || {
+            layout.commit_tip(&found.boundary, commit)?;
+            shared.note_complete(commit);
+            Ok(())
+        };
+        blocking(record).await?;
         self.settled = Some(commit);
         Ok(Revision(commit))
     }

@@ -15,6 +15,8 @@ pub(super) const MARK: &str = "treeswap";
 pub(super) const TIP: &str = "refs/treeswap/tip";
 /// The cache of values that ConfigMap plans computed from blobs.
 pub(super) const VALUES: &str = "treeswap-values";
+/// The record that the tip was found complete.
+pub(super) const COMPLETE: &str = "treeswap-complete";
 /// The prefix of directories with repositories that were set aside; a number follows.
 pub(super) const BROKEN: &str = "broken-";
 /// The prefix of directories that are being removed.
@@ -185,7 +187,7 @@ mod tests {
         use crate::mirror::layout::Layout;
         use crate::mirror::repo_kind::RepoKind;
         let dir = tempfile::tempdir().unwrap();
-        let open = |path: &Path| drop(Layout::open(path, RepoKind::Bare, false).unwrap());
+        let open = |path: &Path| drop(Layout::open(path, RepoKind::Bare, false, None).unwrap());
         let [outer, inner] = ["outer", "outer/modules/inner"].map(|name| dir.path().join(name));
         open(&outer);
         open(&inner);

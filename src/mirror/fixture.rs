@@ -25,7 +25,7 @@ impl Fixture {
     pub(crate) fn new() -> Self {
         Settings { verify: false, durable: false, max_objects: None }.apply().unwrap();
         let dir = tempfile::tempdir().unwrap();
-        let layout = Layout::open(&dir.path().join("mirror"), RepoKind::Bare, false).unwrap();
+        let layout = Layout::open(&dir.path().join("mirror"), RepoKind::Bare, false, None).unwrap();
         let shared = Arc::new(Shared::new(layout.dir().to_owned(), super::Submodules::Off, false, false));
         let repository = git2::Repository::open_bare(layout.dir()).unwrap();
         Self { _dir: dir, layout, shared, repository }

@@ -9,12 +9,12 @@ use std::path::Path;
 use fs_err as fs;
 
 use super::error::Error;
-use super::files::{HISTORY, MARK, TIP, VALUES, local};
+use super::files::{COMPLETE, HISTORY, MARK, TIP, VALUES, local};
 use super::modules;
 use super::repo_kind::RepoKind;
 
 /// Paths that must be regular files.
-const FILES: [&str; 7] = [MARK, "HEAD", "config", "shallow", "packed-refs", TIP, VALUES];
+const FILES: [&str; 8] = [MARK, "HEAD", "config", "shallow", "packed-refs", TIP, VALUES, COMPLETE];
 
 /// Paths that must be directories, each after the one that contains it.
 const DIRECTORIES: [&str; 7] =

@@ -172,7 +172,7 @@ impl Mirror {
         let place = self.layout.dir().join(HISTORY);
         let make = move || {
             remove_scratch(&place)?;
-            Layout::open(&place, RepoKind::Bare, false)
+            Layout::open(&place, RepoKind::Bare, false, None)
         };
         let scratch = blocking(make).await?;
         let request = Request {

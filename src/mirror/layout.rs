@@ -4,6 +4,7 @@
 //! ```text
 //! DIR/treeswap          marks the directory as ours; the writer's lock; the mirror's size without garbage
 //! DIR/treeswap-values   values that ConfigMap plans computed from blobs; a cache that `desired` reads and writes
+//! DIR/treeswap-complete records that the tip was found complete; a hint, within one boot ([`super::complete`])
 //! DIR/config            git's configuration with the remote's URL, by which a new mirror finds one to adopt from
 //! DIR/objects/pack/     everything that was fetched
 //! DIR/shallow           the shallow boundary: commits whose parents are not kept
@@ -55,6 +56,8 @@ pub(super) struct Layout {
     dir: PathBuf,
     kind: RepoKind,
     durable: bool,
+    /// The remote's URL without secrets, if the repository is to name it.
+    origin: Option<String>,
     /// The open and locked mark file.
     lock: File,
 }
@@ -68,8 +71,14 @@ impl Drop for Layout {
 }
 
 impl Layout {
-    /// Locks the mirror at `dir`, creates it if it does not exist, and removes what an interrupted run left.
-    pub(super) fn open(dir: &Path, kind: RepoKind, durable: bool) -> Result<Self, Error> {
+    /// Locks the mirror at `dir`, creates it if it does not exist, and removes what an interrupted run left. A new
+    /// repository of its own names `origin` as its remote; see [`Self::name_origin`] for others.
+    pub(super) fn open(
+        dir: &Path,
+        kind: RepoKind,
+        durable: bool,
+        origin: Option<&str>,
+    ) -> Result<Self, Error> {
         let dir = std::path::absolute(dir).map_err(local("find", dir))?;
         if dir.is_file() {
             return Err(Error::Foreign { path: dir }); // a submodule's or a linked worktree's `.git`
@@ -88,12 +97,17 @@ impl Layout {
             fs::create_dir(&dir).map_err(local("make the mirror", &dir))?;
         }
         foreign_files::remove(&dir, kind)?;
-        Self::lock_and_init(dir, kind, durable)
+        Self::lock_and_init(dir, kind, durable, origin.map(str::to_owned))
     }
 
-    fn lock_and_init(dir: PathBuf, kind: RepoKind, durable: bool) -> Result<Self, Error> {
+    fn lock_and_init(
+        dir: PathBuf,
+        kind: RepoKind,
+        durable: bool,
+        origin: Option<String>,
+    ) -> Result<Self, Error> {
         let lock = lock(&dir, &dir.join(MARK))?;
-        let layout = Self { dir, kind, durable, lock };
+        let layout = Self { dir, kind, durable, origin, lock };
         // Before `init`, which a lock file of an interrupted run would make fail.
         layout.sweep()?;
         layout.init()?;
@@ -111,7 +125,14 @@ impl Layout {
             return self.init().map(|()| None);
         }
         fs::create_dir_all(&self.dir).map_err(local("make the mirror", &self.dir))?;
-        Self::lock_and_init(self.dir.clone(), self.kind, self.durable).map(Some)
+        Self::lock_and_init(self.dir.clone(), self.kind, self.durable, self.origin.clone()).map(Some)
+    }
+
+    /// Records the remote's URL as `origin`, for people, for a mirror that adopts this one, and for git to resolve
+    /// relative URLs of submodules.
+    pub(super) fn name_origin(&self) -> Result<(), Error> {
+        let named = self.origin.as_ref().map(|url| repo_kind::configure(&self.dir, "remote.origin.url", url));
+        named.unwrap_or(Ok(()))
     }
 
     /// The kind of the git repository.
@@ -152,6 +173,9 @@ impl Layout {
         let mut options = git2::RepositoryInitOptions::new();
         // No template, so that no hooks and no exclude file are copied from the host.
         options.bare(true).external_template(false).initial_head("main");
+        if let Some(url) = &self.origin {
+            options.origin_url(url); // written before the file is synced below, so that it is synced once
+        }
         git2::Repository::init_opts(&self.dir, &options)
             .map_err(|source| Error::unwritten("make the mirror", &self.dir, source))?;
         if self.durable {
@@ -409,7 +433,7 @@ mod tests {
             ("c", b"c"),
         ];
         files.iter().for_each(|(name, content)| std::fs::write(dir.path().join(name), content).unwrap());
-        let refused = Layout::open(dir.path(), RepoKind::Bare, false);
+        let refused = Layout::open(dir.path(), RepoKind::Bare, false, None);
         assert!(matches!(refused, Err(Error::Foreign { .. })), "{refused:?}");
         for (name, content) in files {
             assert_eq!(std::fs::read(dir.path().join(name)).ok().as_deref(), Some(content), "{name}");
@@ -421,9 +445,9 @@ mod tests {
         let mark = format!("4096\n{}\n", "0123456789".repeat(4));
         for content in [&b""[..], mark.as_bytes(), &mark.as_bytes()[..20], &[0; 46]] {
             let dir = tempfile::tempdir().unwrap();
-            drop(Layout::open(dir.path(), RepoKind::Bare, false).unwrap());
+            drop(Layout::open(dir.path(), RepoKind::Bare, false, None).unwrap());
             std::fs::write(dir.path().join(MARK), content).unwrap();
-            Layout::open(dir.path(), RepoKind::Bare, false).unwrap();
+            Layout::open(dir.path(), RepoKind::Bare, false, None).unwrap();
         }
     }
 }

@@ -34,6 +34,7 @@ pub mod author;
 mod blobs;
 mod blocking;
 mod closure;
+mod complete;
 mod commit_info;
 mod composed;
 mod delta;
@@ -298,7 +299,7 @@ impl Mirror {
             program.mirror = std::path::absolute(&options.dir).unwrap_or_else(|_| options.dir.clone());
         }
         let client = wire::Client::new(options.wire.clone())?;
-        let layout = Arc::new(Layout::open(&options.dir, kind, options.durable)?);
+        let layout = Arc::new(Layout::open(&options.dir, kind, options.durable, Some(client.remote()))?);
         let shared = Arc::new(share(layout.dir().to_owned(), &options));
         if is_submodule {
             adopt::forget_other_remote(&layout, client.remote())?;
@@ -306,7 +307,7 @@ impl Mirror {
         let may_adopt = kind == RepoKind::Bare && !is_submodule;
         let adopted = may_adopt.then(|| adopt::adopt(&layout, &options.others, client.remote())).flatten();
         fetch::repair(&layout, &shared, adopted)?;
-        repo_kind::name_origin(layout.dir(), client.remote())?;
+        layout.name_origin()?;
         if let Some(filter) = options.filter.as_ref().filter(|_| options.worktrees) {
             partial::name_promisor(layout.dir(), filter)?;
         }

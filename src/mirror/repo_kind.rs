@@ -134,12 +134,6 @@ pub(super) fn published(dir: &Path) -> Result<Vec<ObjectId>, Error> {
     Ok(found)
 }
 
-/// Records the remote's URL as `origin`, for people, and for git to resolve relative URLs of submodules. `url` must not
-/// contain secrets.
-pub(super) fn name_origin(dir: &Path, url: &str) -> Result<(), Error> {
-    configure(dir, "remote.origin.url", url)
-}
-
 /// A configuration file has fewer bytes than this. One with more is set aside, or made anew in a mirror of our own.
 const CONFIG_MAX: u64 = 1 << 20;
 

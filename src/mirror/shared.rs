@@ -5,10 +5,12 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::complete;
 use super::error::{Error, Libgit2};
 use super::indexer::ObjectTable;
 use super::modules::{self, Submodules};
 use super::odb::Store;
+use crate::revision::ObjectId;
 
 /// Shared by one [`super::Mirror`] and all handles made from it.
 #[derive(Debug)]
@@ -128,15 +130,35 @@ impl Shared {
 
     /// The index files of the packs that [`Self::all`] reads. Directories that cannot be listed are skipped.
     pub(super) fn pack_indexes(&self) -> Vec<PathBuf> {
+        let dirs = self.object_dirs();
+        let listed =
+            dirs.iter().filter_map(|dir| fs_err::read_dir(dir.join("pack")).ok()).flatten().flatten();
+        let paths = listed.map(|entry| entry.path());
+        paths.filter(|path| path.extension().is_some_and(|suffix| suffix == "idx")).collect()
+    }
+
+    /// The object directories that [`Self::all`] reads.
+    fn object_dirs(&self) -> Vec<PathBuf> {
         let mut dirs = vec![self.dir.join("objects")];
         dirs.extend_from_slice(&self.parts());
         if self.submodules != Submodules::Off {
             dirs.extend(modules::object_dirs(&self.dir).unwrap_or_default());
         }
-        let listed =
-            dirs.iter().filter_map(|dir| fs_err::read_dir(dir.join("pack")).ok()).flatten().flatten();
-        let paths = listed.map(|entry| entry.path());
-        paths.filter(|path| path.extension().is_some_and(|suffix| suffix == "idx")).collect()
+        dirs
+    }
+
+    /// Records that the tip of this mirror is complete, for the next opening.
+    pub(super) fn note_complete(&self, tip: ObjectId) {
+        // Others change git-sync's repository, too.
+        if !self.linked {
+            complete::record(&self.dir, tip, self.partial);
+        }
+    }
+
+    /// Returns true if the tip was found complete and nothing that matters has changed. False if every opening is to
+    /// hash all trees.
+    pub(super) fn is_known_complete(&self, tip: ObjectId) -> bool {
+        !self.linked && !self.verify && complete::is_recorded(&self.dir, tip, self.partial)
     }
 
     /// Registers a reader. Waits while packs are being removed.
@@ -161,9 +183,11 @@ impl Shared {
         self.read_lock.lock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records that an object that should be present could not be read.
+    /// Records that an object that should be present could not be read. If this process does not fetch again, the next
+    /// one finds out at the opening which mirror it is.
     pub(super) fn note_damage(&self) {
         self.damaged.store(true, Ordering::Release);
+        self.object_dirs().iter().filter_map(|objects| objects.parent()).for_each(complete::forget);
     }
 
     /// Returns true if damage was recorded since the last call.

@@ -54,8 +54,11 @@ fn an_object_that_cannot_be_read_makes_the_next_fetch_start_anew() {
     std::fs::write(pack, bytes).unwrap();
     let error = mirror.objects().payload(old, &Selection::default()).unwrap_err();
     assert!(matches!(error, Error::Damaged { .. }), "{error:?}");
+    let record = bench.dir().join("treeswap-complete");
+    assert!(!record.exists(), "a process that only reads tells the next one");
     assert_eq!(update(&mut mirror, &[old]), old);
     bench.assert_whole(&mirror, old);
+    assert!(record.exists());
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use super::model;
 use crate::mirror::Error;
+use crate::mirror::files::COMPLETE;
 use crate::mirror::fixture::{Fixture, everything};
 use crate::revision::{ObjectId, Revision};
 
@@ -20,11 +21,14 @@ fn a_missing_object_is_damage_and_names_itself() {
     let revision = fixture.commit_of(&model(&[("a/b", "gone"), ("c", "there")]));
     let id = fixture.blob(b"gone");
     fixture.lose(id);
+    let record = fixture.shared.dir.join(COMPLETE);
+    std::fs::write(&record, "that all is there").unwrap();
     let error = fixture.objects().payload(revision, &everything()).unwrap_err();
     let source = std::error::Error::source(&error).unwrap().to_string();
     assert!(matches!(error, Error::Damaged { .. }) && source.contains(&id.to_string()), "{error}: {source}");
     assert!(error.is_transient(), "the next fetch mends it");
     assert!(fixture.shared.take_damage(), "the next fetch knows");
+    assert!(!record.exists(), "and so does the next opening");
 }
 
 #[test]
