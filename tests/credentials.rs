@@ -316,6 +316,15 @@ fn flags_that_exclude_or_need_each_other_are_named() {
     for (flags, words) in cases {
         complains(&world.sync_once(flags), 2, words);
     }
+    for url in ["s3cret.example.com/x", "localhost:3000", "https://", "file:///x", "/x"] {
+        let json = format!(r#"{{"url":"{url}","username":"bob","password-file":"/p"}}"#);
+        let why = "the url of each credential needs a scheme and a host";
+        let flag = format!("--credential={json}");
+        complains(&world.sync_once(&[&flag]), 2, &["invalid value for --credential: ", why]);
+        let mut by_variable = world.sync(&["--one-time"]);
+        let ran = common::run::to_end(by_variable.env("TREESWAP_CREDENTIAL", json));
+        complains(&ran, 2, &["invalid value for $TREESWAP_CREDENTIAL: ", why]);
+    }
     let mut both = world.sync(&[id, installation, key]);
     let ran = common::run::to_end(both.env(&variable[1..], "canary"));
     complains(&ran, 2, &[variable, "and --github-app-private-key-file exclude each other"]);

@@ -90,7 +90,7 @@ pub(super) struct RuleArgs {
     rules: Option<PathBuf>,
 
     /// Path of the rules in the tree: each revision has its own
-    #[arg(long, value_name = "PATH", conflicts_with = "rules")]
+    #[arg(long, value_name = "PATH", conflicts_with = "rules", value_parser = path_in_tree)]
     rules_in_tree: Option<String>,
 
     /// Namespace for rules without one, as Prow's prowjob_namespace
@@ -135,6 +135,16 @@ struct Policy {
     /// Fields of the rules that Prow does not have: refuse, or ignore them
     #[arg(long, value_name = "POLICY", default_value = "refuse", value_parser = PossibleValuesParser::new(["refuse", "ignore"]))]
     unknown_fields: String,
+}
+
+/// Parses the path of `--rules-in-tree`. One that is not written from the top of the tree, or that leaves it, is a
+/// mistake in the command line, whatever a revision contains.
+fn path_in_tree(text: &str) -> Result<String, String> {
+    if text.split('/').any(|part| matches!(part, "" | "." | "..")) {
+        return Err("write a path below the top of the tree, as in `ci/plugins.yaml`: no `/` in front, no `.` or `..`"
+            .to_owned());
+    }
+    Ok(text.to_owned())
 }
 
 /// The parser of a policy's value.

@@ -34,84 +34,32 @@ fn unreadable_variable() -> Option<String> {
 
 /// The message and the hints for an error of clap.
 pub(super) fn explain(error: &Error, arguments: &[OsString]) -> (String, Vec<String>) {
-    let text = |kind| error.get(kind).map(plain);
-    let name = text(ContextKind::InvalidArg).unwrap_or_default();
-    let value = text(ContextKind::InvalidValue);
+    let name = text_of(error, ContextKind::InvalidArg).unwrap_or_default();
     let mut hints = suggestions(error);
     let line = match error.kind() {
-        ErrorKind::UnknownArgument => {
-            let flag = name.trim_start_matches('-').split('=').next().unwrap_or_default();
-            match instead_of_flag(flag).filter(|_| name.starts_with('-')) {
-                Some(instead) => {
-                    hints = vec![instead];
-                    format!("--{flag} is a flag of git-sync that `treeswap sync` does not have")
-                }
-                None => {
-                    hints.extend(separator_hint(arguments).filter(|_| !name.starts_with('-')));
-                    hints.extend(switch_hint(&name, arguments));
-                    if hints.is_empty() {
-                        hints.extend(help_hint(arguments));
-                    }
-                    let shown = if name.is_empty() { "\"\"" } else { name.as_str() };
-                    format!("unknown argument {shown}")
-                }
-            }
-        }
-        ErrorKind::MissingRequiredArgument => {
-            let names: Vec<String> = match error.get(ContextKind::InvalidArg) {
-                Some(ContextValue::Strings(names)) => names.iter().map(|name| flag_of(name)).collect(),
-                _ => vec![flag_of(&name)],
-            };
-            let command = arguments.get(1).and_then(|argument| argument.to_str());
-            if !matches!(command, Some("apply" | "render")) {
-                hints.extend(names.iter().filter_map(|name| variable_hint(name)));
-            }
-            hints.extend(separator_hint(arguments));
-            hints.extend(names.iter().filter_map(|name| meaning(name)).map(str::to_owned));
-            if hints.is_empty() {
-                hints.extend(help_hint(arguments));
-            }
-            format!("{} {} required", names.join(" and "), if names.len() == 1 { "is" } else { "are" })
-        }
+        ErrorKind::UnknownArgument => return unknown_argument(&name, hints, arguments),
+        ErrorKind::MissingRequiredArgument => return missing_argument(error, &name, hints, arguments),
         ErrorKind::InvalidValue | ErrorKind::ValueValidation => {
-            let flag = flag_of(&name);
-            let value = value.unwrap_or_default();
-            let source = given_as(&flag, arguments);
-            let why = std::error::Error::source(error).map(|why| format!(": {why}")).unwrap_or_default();
-            if let Some(ContextValue::Strings(valid)) = error.get(ContextKind::ValidValue)
-                && !valid.is_empty()
-            {
-                hints.insert(0, format!("must be one of {}", valid.join(", ")));
-            }
-            match value.as_str() {
-                "" if source.starts_with('-') => format!("{source} needs a value{why}"),
-                "" if !source.starts_with('$') => {
-                    if hints.is_empty() {
-                        hints.extend(meaning(&source).map(str::to_owned));
-                    }
-                    format!("{source} is empty{why}")
-                }
-                value => format!("invalid value {value:?} for {source}{why}"),
-            }
+            return invalid_value(error, &name, hints, arguments);
         }
         ErrorKind::InvalidUtf8 => match unreadable_variable() {
             Some(name) => format!("invalid value for ${name}: it is not UTF-8"),
             None => "an argument is not UTF-8".to_owned(),
         },
         ErrorKind::InvalidSubcommand => {
-            let command = text(ContextKind::InvalidSubcommand).unwrap_or_default();
+            let command = text_of(error, ContextKind::InvalidSubcommand).unwrap_or_default();
             hints.push("`treeswap --help` lists the commands".to_owned());
             format!("unknown command {command:?}")
         }
         ErrorKind::ArgumentConflict => {
-            let prior = text(ContextKind::PriorArg).map(|prior| flag_of(&prior));
-            match prior.filter(|prior| *prior != flag_of(&name)) {
+            let one = flag_of(&name);
+            let prior = text_of(error, ContextKind::PriorArg).map(|prior| flag_of(&prior));
+            match prior.filter(|prior| *prior != one) {
                 Some(prior) => {
-                    let one = flag_of(&name);
                     hints.push(format!("leave out {one} or {prior}"));
                     format!("{one} and {prior} exclude each other")
                 }
-                None => format!("{} is given twice", flag_of(&name)),
+                None => format!("{one} is given twice"),
             }
         }
         ErrorKind::TooManyValues
@@ -121,6 +69,78 @@ pub(super) fn explain(error: &Error, arguments: &[OsString]) -> (String, Vec<Str
             format!("{} does not take its value like this", flag_of(&name))
         }
         _ => first_line(&error.to_string()),
+    };
+    (line, hints)
+}
+
+/// What an error says about one thing.
+fn text_of(error: &Error, kind: ContextKind) -> Option<String> {
+    error.get(kind).map(plain)
+}
+
+/// The message and the hints for an argument that no command takes here.
+fn unknown_argument(name: &str, mut hints: Vec<String>, arguments: &[OsString]) -> (String, Vec<String>) {
+    let flag = name.trim_start_matches('-').split('=').next().unwrap_or_default();
+    if let Some(instead) = instead_of_flag(flag).filter(|_| name.starts_with('-')) {
+        let line = format!("--{flag} is a flag of git-sync that `treeswap sync` does not have");
+        return (line, vec![instead]);
+    }
+    hints.extend(separator_hint(arguments).filter(|_| !name.starts_with('-')));
+    hints.extend(switch_hint(name, arguments));
+    if hints.is_empty() {
+        hints.extend(help_hint(arguments));
+    }
+    (format!("unknown argument {}", if name.is_empty() { "\"\"" } else { name }), hints)
+}
+
+/// The message and the hints for arguments that are required and not given.
+fn missing_argument(
+    error: &Error,
+    name: &str,
+    mut hints: Vec<String>,
+    arguments: &[OsString],
+) -> (String, Vec<String>) {
+    let names: Vec<String> = match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::Strings(names)) => names.iter().map(|name| flag_of(name)).collect(),
+        _ => vec![flag_of(name)],
+    };
+    let command = arguments.get(1).and_then(|argument| argument.to_str());
+    if !matches!(command, Some("apply" | "render")) {
+        hints.extend(names.iter().filter_map(|name| variable_hint(name)));
+    }
+    hints.extend(separator_hint(arguments));
+    hints.extend(names.iter().filter_map(|name| meaning(name)).map(str::to_owned));
+    if hints.is_empty() {
+        hints.extend(help_hint(arguments));
+    }
+    let line = format!("{} {} required", names.join(" and "), if names.len() == 1 { "is" } else { "are" });
+    (line, hints)
+}
+
+/// The message and the hints for a value that is missing or not valid.
+fn invalid_value(
+    error: &Error,
+    name: &str,
+    mut hints: Vec<String>,
+    arguments: &[OsString],
+) -> (String, Vec<String>) {
+    let value = text_of(error, ContextKind::InvalidValue).unwrap_or_default();
+    let source = given_as(&flag_of(name), arguments);
+    let why = std::error::Error::source(error).map(|why| format!(": {why}")).unwrap_or_default();
+    if let Some(ContextValue::Strings(valid)) = error.get(ContextKind::ValidValue)
+        && !valid.is_empty()
+    {
+        hints.insert(0, format!("must be one of {}", valid.join(", ")));
+    }
+    let line = match value.as_str() {
+        "" if source.starts_with('-') => format!("{source} needs a value{why}"),
+        "" if !source.starts_with('$') => {
+            if hints.is_empty() {
+                hints.extend(meaning(&source).map(str::to_owned));
+            }
+            format!("{source} is empty{why}")
+        }
+        value => format!("invalid value {value:?} for {source}{why}"),
     };
     (line, hints)
 }

@@ -78,86 +78,138 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     runtime.context("cannot start the runtime")?.block_on(watch(&args))
 }
 
-/// The loop: pins the newest generation, runs the command for it if it is due, and waits for the next swap.
+/// The loop: serves the newest generation if that is due, and waits for the next swap.
 async fn watch(args: &Args) -> anyhow::Result<ExitCode> {
-    let mut link = pin::link_of(&args.path, args.link);
+    let link = pin::link_of(&args.path, args.link);
     let mut stop = EndSignals::listen().context("cannot listen for signals")?;
-    let mut swaps = swaps_of(&link, args.poll)?;
-    let mut served: Option<Pin> = None; // the generation that the command ran for last
-    let mut was_pinned = false; // PATH is right, so an error may pass
-    let mut skip = args.skip_first;
-    let mut reported_gaps = Vec::new();
-    let mut pin_failures = Repeats::default();
+    let mut watch = Watch {
+        args,
+        swaps: swaps_of(&link, args.poll)?,
+        link,
+        served: None,
+        was_pinned: false,
+        skip: args.skip_first,
+        reported_gaps: Vec::new(),
+        pin_failures: Repeats::default(),
+    };
     loop {
-        let mut retry = false;
-        let newest = Pin::take_link(&link, &Options::default());
-        if newest.is_ok() {
-            was_pinned = true;
-            pin_failures.forget();
+        let retry = match watch.look(&mut stop).await? {
+            Step::Look => continue,
+            Step::Wait { retry } => retry,
+            Step::Exit(code) => return Ok(code),
+        };
+        tokio::select! {
+            changed = watch.swaps.changed() => changed.context("the watching thread ended")?,
+            () = tokio::time::sleep(RETRY_PAUSE), if retry => {}
+            _ = stop.next() => return Ok(ExitCode::SUCCESS),
         }
-        let gaps = newest.as_ref().ok().and_then(|newest| set_gaps(args, &link, newest));
-        match (newest, gaps) {
-            // The command ran for it already.
-            (Ok(newest), _) if served.as_ref().is_some_and(|served| served.same_generation(&newest)) => {}
-            (Ok(newest), Some(gaps)) => {
-                if !gaps.is_empty() && gaps != reported_gaps {
-                    say!("treeswap: no complete set is in {}; waiting for one", newest.location().display());
-                    gaps.iter().for_each(|line| say!("treeswap: {line}"));
-                    reported_gaps = gaps;
-                }
-                skip = false; // the first complete set will not be the one that is current at the start
-                retry = true;
-            }
-            (Ok(newest), None) if skip => {
-                served = Some(newest);
-                skip = false;
-            }
-            (Ok(newest), None) => {
-                reported_gaps.clear();
-                if let Some(warning) = pin::warning(&newest) {
-                    say!("treeswap: {warning}");
-                }
-                match run_for(args, &newest, &mut stop).await? {
-                    Next::Watch if args.set.is_some() && !set::link_points_to(&link, newest.dir()) => {
-                        let gone = newest.location().display();
-                        say!(
-                            "treeswap: {gone} was replaced while the command ran, so it may not have read all files"
-                        );
-                        served = Some(newest);
-                    }
-                    Next::Watch => served = Some(newest), // drops the previous pin
-                    Next::Exit(code) => return Ok(code),
-                }
-                continue; // there may have been a swap during the run
-            }
-            (Err(error @ Error::NoGeneration { .. }), _) => {
-                let absent = absent_dir(&link).map(|dir| {
+    }
+}
+
+/// What the loop does next.
+enum Step {
+    /// Look for the newest generation at once.
+    Look,
+    /// Wait for the next swap, or with `retry` only for a moment.
+    Wait { retry: bool },
+    /// End the process.
+    Exit(ExitCode),
+}
+
+/// What the loop knows.
+struct Watch<'a> {
+    args: &'a Args,
+    link: PathBuf,
+    swaps: Receiver<Option<Change>>,
+    /// The generation that the command ran for last.
+    served: Option<Pin>,
+    /// PATH is right, so an error may pass.
+    was_pinned: bool,
+    /// The command does not run for the generation that is found next.
+    skip: bool,
+    reported_gaps: Vec<String>,
+    pin_failures: Repeats,
+}
+
+impl Watch<'_> {
+    /// Pins the newest generation, and runs the command for it if it is due.
+    async fn look(&mut self, stop: &mut EndSignals) -> anyhow::Result<Step> {
+        let newest = match Pin::take_link(&self.link, &Options::default()) {
+            Ok(newest) => newest,
+            Err(error) => return self.without_pin(error),
+        };
+        self.was_pinned = true;
+        self.pin_failures.forget();
+        if self.served.as_ref().is_some_and(|served| served.same_generation(&newest)) {
+            return Ok(Step::Wait { retry: false }); // the command ran for it already
+        }
+        if let Some(gaps) = set_gaps(self.args, &self.link, &newest) {
+            self.report_gaps(gaps, &newest);
+            self.skip = false; // the first complete set will not be the one that is current at the start
+            return Ok(Step::Wait { retry: true });
+        }
+        if self.skip {
+            self.served = Some(newest);
+            self.skip = false;
+            return Ok(Step::Wait { retry: false });
+        }
+        self.serve(newest, stop).await
+    }
+
+    /// What to do without a pin: an error that may pass is reported, and it is tried again.
+    fn without_pin(&mut self, error: Error) -> anyhow::Result<Step> {
+        match error {
+            error @ Error::NoGeneration { .. } => {
+                let absent = absent_dir(&self.link).map(|dir| {
                     format!(
                         ": there is no directory {} yet; PATH is the --root of `treeswap sync`, or the link it keeps",
                         dir.display()
                     )
                 });
-                report(&mut pin_failures, &format!("{error}{}; waiting for it", absent.unwrap_or_default()));
-                skip = false; // the first generation will not be one that is current at the start
-                retry = true;
-                let now = pin::link_of(&args.path, args.link);
-                if now != link {
-                    swaps = swaps_of(&now, args.poll)?; // PATH exists now, and is itself the link
-                    link = now;
-                    continue;
+                let why = format!("{error}{}; waiting for it", absent.unwrap_or_default());
+                report(&mut self.pin_failures, &why);
+                self.skip = false; // the first generation will not be one that is current at the start
+                let now = pin::link_of(&self.args.path, self.args.link);
+                if now == self.link {
+                    return Ok(Step::Wait { retry: true });
                 }
+                self.swaps = swaps_of(&now, self.args.poll)?; // PATH exists now, and is itself the link
+                self.link = now;
+                Ok(Step::Look)
             }
-            (Err(error), _) if error.is_transient() || was_pinned => {
-                report(&mut pin_failures, &format!("{:#}; trying again", anyhow::Error::new(error)));
-                retry = true;
+            error if error.is_transient() || self.was_pinned => {
+                let why = format!("{:#}; trying again", anyhow::Error::new(error));
+                report(&mut self.pin_failures, &why);
+                Ok(Step::Wait { retry: true })
             }
-            (Err(error), _) => return Err(error.into()),
+            error => Err(error.into()),
         }
-        tokio::select! {
-            changed = swaps.changed() => changed.context("the watching thread ended")?,
-            () = tokio::time::sleep(RETRY_PAUSE), if retry => {}
-            _ = stop.next() => return Ok(ExitCode::SUCCESS),
+    }
+
+    /// Prints why there is no complete set, unless that was said already.
+    fn report_gaps(&mut self, gaps: Vec<String>, newest: &Pin) {
+        if !gaps.is_empty() && gaps != self.reported_gaps {
+            say!("treeswap: no complete set is in {}; waiting for one", newest.location().display());
+            gaps.iter().for_each(|line| say!("treeswap: {line}"));
+            self.reported_gaps = gaps;
         }
+    }
+
+    /// Runs the command for a generation.
+    async fn serve(&mut self, newest: Pin, stop: &mut EndSignals) -> anyhow::Result<Step> {
+        self.reported_gaps.clear();
+        if let Some(warning) = pin::warning(&newest) {
+            say!("treeswap: {warning}");
+        }
+        if let Some(code) = run_for(self.args, &newest, stop).await? {
+            return Ok(Step::Exit(code));
+        }
+        if self.args.set.is_some() && !set::link_points_to(&self.link, newest.dir()) {
+            let gone = newest.location().display();
+            say!("treeswap: {gone} was replaced while the command ran, so it may not have read all files");
+        }
+        self.served = Some(newest); // drops the previous pin
+        Ok(Step::Look) // there may have been a swap during the run
     }
 }
 
@@ -192,23 +244,16 @@ fn set_gaps(args: &Args, link: &Path, newest: &Pin) -> Option<Vec<String>> {
     }
 }
 
-/// What to do after a run of the command.
-enum Next {
-    /// Wait for the next swap.
-    Watch,
-    /// End the process.
-    Exit(ExitCode),
-}
-
-/// Runs the command for one generation. A first signal is forwarded to it as SIGTERM, a second one kills it.
-async fn run_for(args: &Args, generation: &Pin, stop: &mut EndSignals) -> anyhow::Result<Next> {
+/// Runs the command for one generation. A first signal is forwarded to it as SIGTERM, a second one kills it. Returns
+/// the exit code if the process is to end.
+async fn run_for(args: &Args, generation: &Pin, stop: &mut EndSignals) -> anyhow::Result<Option<ExitCode>> {
     let inherited = generation.inheritable().context("cannot hand the pin to the command")?;
     let mut command = tokio::process::Command::from(pin::command(&args.command, generation));
     let spawned = command.spawn();
     drop(inherited);
     let mut child = match spawned {
         Ok(child) => child,
-        Err(error) => return Ok(Next::Exit(pin::cannot_run(&args.command[0], &error))),
+        Err(error) => return Ok(Some(pin::cannot_run(&args.command[0], &error))),
     };
     let mut signals = 0;
     let status = loop {
@@ -224,7 +269,7 @@ async fn run_for(args: &Args, generation: &Pin, stop: &mut EndSignals) -> anyhow
         }
     };
     if signals > 0 {
-        return Ok(Next::Exit(ExitCode::SUCCESS));
+        return Ok(Some(ExitCode::SUCCESS));
     }
     if !status.success() {
         say!(
@@ -233,10 +278,10 @@ async fn run_for(args: &Args, generation: &Pin, stop: &mut EndSignals) -> anyhow
             generation.generation().display()
         );
         if args.exit_on_failure {
-            return Ok(Next::Exit(code_of(status)));
+            return Ok(Some(code_of(status)));
         }
     }
-    Ok(Next::Watch)
+    Ok(None)
 }
 
 /// A shell's exit code for an exit status: the command's own, or 128 plus the number of the signal.

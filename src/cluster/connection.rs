@@ -3,7 +3,7 @@
 //! The client is created when it is first needed, and created anew (kubeconfig, plugin and certificates are all read
 //! again) when its credentials expire, when the server does not accept them, or when a connection fails.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -18,7 +18,6 @@ use secrecy::ExposeSecret;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
-use tokio::runtime::Handle;
 use tokio::sync::{Mutex, Semaphore};
 use tokio::time::{Instant, timeout_at};
 
@@ -176,8 +175,17 @@ pub(super) struct Connection {
     lease_slots: Semaphore,
     /// The client in use. The lock is never held across an await.
     live: std::sync::Mutex<Option<Live>>,
-    /// How many clients were created. Locked while one is created, as that may run a credential plugin.
-    creating: Mutex<u64>,
+    /// Locked while a client is created, as that may run a credential plugin.
+    creating: Mutex<Creations>,
+}
+
+/// What is known of the clients that were created.
+#[derive(Default)]
+struct Creations {
+    /// How many there were.
+    count: u64,
+    /// When none could be created because a file or a plugin gave no answer, the last time, and the error.
+    silence: Option<(Instant, ConfigError)>,
 }
 
 impl std::fmt::Debug for Connection {
@@ -282,8 +290,9 @@ impl Connection {
         if let Some(live) = self.current(MARGIN) {
             return Ok(live);
         }
-        let mut created = match self.creating.try_lock() {
-            Ok(created) => created,
+        let began = Instant::now();
+        let mut creations = match self.creating.try_lock() {
+            Ok(creations) => creations,
             Err(_) => match self.current(SignedDuration::ZERO) {
                 Some(live) => return Ok(live),
                 None => self.creating.lock().await,
@@ -292,8 +301,18 @@ impl Connection {
         if let Some(live) = self.current(MARGIN) {
             return Ok(live); // another request created it meanwhile
         }
-        let mut config = self.config().await?;
-        let mut until = plugin::resolve(&mut config.auth_info, self.limit / 2).await?;
+        // If each request waited for it in turn, the last ones would run out of time, and blame the server.
+        if let Some((at, error)) = &creations.silence
+            && *at > began
+            && let Some(error) = error.silence()
+        {
+            return Err(error.into());
+        }
+        let read = self.credentials().await;
+        if let Err(error) = &read {
+            creations.silence = error.silence().map(|error| (Instant::now(), error));
+        }
+        let (mut config, mut until) = read?;
         if config.auth_info.token_file.is_some() {
             until = until.or(Some(Timestamp::now() + REREAD + MARGIN));
         }
@@ -306,8 +325,8 @@ impl Connection {
         let server = address(&config.cluster_url);
         let secrets = secrets(&config);
         let client = Client::try_from(config).map_err(|error| self.unusable(&error))?;
-        *created += 1;
-        let live = Live { client, server, until, number: *created, _secrets: secrets.into() };
+        creations.count += 1;
+        let live = Live { client, server, until, number: creations.count, _secrets: secrets.into() };
         *self.lock_live() = Some(live.clone());
         Ok(live)
     }
@@ -323,16 +342,14 @@ impl Connection {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads the configuration on a thread of its own, as its file system may hang.
-    async fn config(&self) -> Result<Config, Failure> {
-        let origin = self.origin.clone();
-        let runtime = Handle::current();
-        let path = match &self.origin {
-            Origin::InCluster => Path::new("/var/run/secrets/kubernetes.io"),
-            Origin::Context { path, .. } => path,
-        };
-        let config = detached_io::run(path, move || runtime.block_on(origin.config())).await;
-        Ok(config.ok_or(Failure::Timeout { after: self.limit })??)
+    /// Reads the address and the credentials, and returns when the credentials expire, if that is known.
+    async fn credentials(&self) -> Result<(Config, Option<Timestamp>), ConfigError> {
+        // So little that of two files that hang (a token's, for which another token stands in, and another one) the
+        // second is named before the time of the request is over.
+        let limit = detached_io::DEFAULT_TIMEOUT.min(self.limit / 4);
+        let mut config = self.origin.config_within(limit).await?;
+        let until = plugin::resolve(&mut config.auth_info, self.limit / 2).await?;
+        Ok((config, until))
     }
 
     fn unusable(&self, error: &kube::Error) -> ConfigError {
@@ -372,6 +389,10 @@ fn address(url: &http::Uri) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
+    use serde_json::Value;
+
     use super::*;
 
     #[test]
@@ -411,24 +432,53 @@ mod tests {
         (url, timeouts)
     }
 
+    /// A connection to a server with a user's credentials.
+    fn connection(dir: &Path, server: &str, user: &Value, limit: Duration) -> Connection {
+        let path = dir.join("config");
+        let config = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "x",
+            "clusters": [{ "name": "x", "cluster": { "server": server } }],
+            "users": [{ "name": "x", "user": user }],
+            "contexts": [{ "name": "x", "context": { "cluster": "x", "user": "x" } }],
+        });
+        std::fs::write(&path, config.to_string()).unwrap();
+        let options = Options { timeout: limit, ..Options::default() };
+        Connection::new("x", Origin::Context { path, name: "x".into() }, &options)
+    }
+
+    fn request() -> Request {
+        let (verb, kind) = (Verb::Get, Kind::ConfigMap);
+        Request::new(Operation { verb, kind, namespace: "default".to_owned(), name: "x".to_owned() })
+    }
+
+    #[tokio::test]
+    async fn a_token_file_that_hangs_is_named_to_all_requests_that_wait_for_it() {
+        let dir = tempfile::tempdir().unwrap();
+        // Nothing ever writes into it, so that a reader hangs as on a file system that is gone.
+        let fifo = dir.path().join("fifo");
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        let user = json!({ "tokenFile": fifo });
+        let limit = Duration::from_secs(4);
+        let connection = connection(dir.path(), "http://127.0.0.1:1", &user, limit);
+        let request = request();
+        // More than fit into the deadline one after the other.
+        let deadline = Instant::now() + limit;
+        let sent = (0..8).map(|_| connection.send(&request, deadline));
+        for sent in futures_util::future::join_all(sent).await {
+            match sent.err() {
+                Some(Failure::Config(ConfigError::Read { path, .. })) => assert_eq!(path, fifo),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
     #[tokio::test]
     async fn all_steps_of_a_request_share_one_deadline() {
         let limit = Duration::from_secs(4);
         let (url, timeouts) = slow_then_silent(limit).await;
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("config");
-        let config = json!({
-            "apiVersion": "v1", "kind": "Config", "current-context": "x",
-            "clusters": [{ "name": "x", "cluster": { "server": url } }],
-            "users": [{ "name": "x", "user": { "token": "t0ken-of-the-test" } }],
-            "contexts": [{ "name": "x", "context": { "cluster": "x", "user": "x" } }],
-        });
-        std::fs::write(&path, config.to_string()).unwrap();
-        let options = Options { timeout: limit, ..Options::default() };
-        let connection = Connection::new("x", Origin::Context { path, name: "x".into() }, &options);
-        let (verb, kind) = (Verb::Get, Kind::ConfigMap);
-        let request =
-            Request::new(Operation { verb, kind, namespace: "default".to_owned(), name: "x".to_owned() });
+        let connection = connection(dir.path(), &url, &json!({ "token": "t0ken-of-the-test" }), limit);
+        let request = request();
         let began = Instant::now();
         let deadline = began + limit;
         let first = connection.send(&request, deadline).await.unwrap();

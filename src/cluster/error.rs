@@ -311,6 +311,12 @@ pub enum ConfigError {
         /// The line of the mistake, if known.
         line: Option<u64>,
     },
+    /// An entry of a directory of kubeconfigs is a directory, a FIFO, a socket or a device.
+    #[error("{} is not a kubeconfig: it is not a regular file", path.display())]
+    NotAFile {
+        /// The entry.
+        path: PathBuf,
+    },
     /// Two contexts have the same name.
     #[error("the context {name} is in {} and in {}", first.display(), second.display())]
     Twice {
@@ -412,7 +418,25 @@ impl ConfigError {
 
     /// Returns true if another attempt may succeed without an operator.
     pub fn is_transient(&self) -> bool {
-        matches!(self, Self::PluginEnded { .. } | Self::PluginSilent { .. })
+        match self {
+            Self::PluginEnded { .. } | Self::PluginSilent { .. } => true,
+            Self::Read { source, .. } => source.kind() == io::ErrorKind::TimedOut,
+            _ => false,
+        }
+    }
+
+    /// The same error for another request, which waited for what gave no answer; `None` for other errors.
+    pub(super) fn silence(&self) -> Option<Self> {
+        match self {
+            Self::Read { path, source } if source.kind() == io::ErrorKind::TimedOut => {
+                let source = io::Error::new(io::ErrorKind::TimedOut, source.to_string());
+                Some(Self::Read { path: path.clone(), source })
+            }
+            Self::PluginSilent { command, after } => {
+                Some(Self::PluginSilent { command: command.clone(), after: *after })
+            }
+            _ => None,
+        }
     }
 
     /// What an operator can do, a line each.
@@ -454,6 +478,9 @@ impl ConfigError {
                 _ => "check the volume that it is on, and its mount".to_owned(),
             },
             Self::Malformed { .. } => LIKE_KUBECTLS.to_owned(),
+            Self::NotAFile { .. } => {
+                "move it elsewhere: only files, and links to files, are read as kubeconfigs".to_owned()
+            }
             Self::Context { .. } => "correct that entry of the kubeconfig, or remove the context".to_owned(),
             Self::PluginStart { .. } => "it must be executable for the user that treeswap runs as".to_owned(),
             Self::PluginEnded { command, .. }

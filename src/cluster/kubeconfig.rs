@@ -5,12 +5,14 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use hyper_util::client::proxy::matcher::Matcher;
 use kube::config::{
-    AuthInfo, Config, InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError, LoadDataError,
+    AuthInfo, Cluster as ClusterEntry, Config, InClusterError, KubeConfigOptions, Kubeconfig,
+    KubeconfigError, LoadDataError,
 };
 use secrecy::{ExposeSecret, SecretString};
 
@@ -23,12 +25,15 @@ use super::{Cluster, ConfigError, Options};
 /// called `default` is not available under that name, unless it is the current one.
 pub const DEFAULT: &str = "default";
 
+/// Where a Pod has the files of its service account.
+const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io";
+
 /// The clusters that [`Options`] name. Loading them sends no request.
 #[derive(Debug, Default)]
 pub struct Clusters {
     known: BTreeMap<String, Cluster>,
-    /// What is wrong with single files of [`Options::kubeconfig_dir`]: the file cannot be read as a kubeconfig, or its
-    /// current context is in none. Everything else works.
+    /// What is wrong with single entries of [`Options::kubeconfig_dir`]: one is no file or cannot be read as a
+    /// kubeconfig, or its current context is in none. Everything else works.
     pub problems: Vec<ConfigError>,
 }
 
@@ -42,12 +47,14 @@ impl Clusters {
         let mut current_contexts = Vec::new();
         let mut current = options.in_cluster.then_some(Origin::InCluster);
         let directory = match &options.kubeconfig_dir {
-            Some(dir) => in_time(dir, files_of)?,
+            Some(dir) => in_time(dir, entries_of)?,
             None => Vec::new(),
         };
         let by_name = options.kubeconfigs.iter().map(|path| (path, true));
         for (path, is_by_name) in by_name.chain(directory.iter().map(|path| (path, false))) {
-            let kubeconfig = match in_time(path, |path| Ok(read(path))).flatten() {
+            let read: fn(&Path) -> Result<Kubeconfig, ConfigError> =
+                if is_by_name { read } else { read_entry };
+            let kubeconfig = match in_time(path, move |path| Ok(read(path))).flatten() {
                 Ok(kubeconfig) => kubeconfig,
                 Err(error) => {
                     clusters.report(error, is_by_name)?;
@@ -81,9 +88,10 @@ impl Clusters {
             }
         }
         // A file that cannot be read now may have some.
-        let is_all_read =
-            clusters.problems.iter().all(|problem| matches!(problem, ConfigError::CurrentContext { .. }));
-        if clusters.known.is_empty() && is_all_read {
+        let may_have_contexts = |problem: &ConfigError| {
+            !matches!(problem, ConfigError::CurrentContext { .. } | ConfigError::NotAFile { .. })
+        };
+        if clusters.known.is_empty() && !clusters.problems.iter().any(may_have_contexts) {
             let paths: Vec<_> = options.kubeconfigs.iter().chain(&options.kubeconfig_dir).cloned().collect();
             return Err(if paths.is_empty() { ConfigError::None } else { ConfigError::NoContext { paths } });
         }
@@ -132,20 +140,40 @@ fn in_time<T: Send + 'static>(
     detached_io::wait_for_io(path, read).map_err(unreadable)
 }
 
-/// Returns the files of a directory, sorted. Symbolic links are followed: a mounted Secret consists of them.
-fn files_of(dir: &Path) -> io::Result<Vec<PathBuf>> {
-    let mut files = Vec::new();
+/// The same without blocking, and for `limit` at most.
+async fn within<T: Send + 'static>(
+    limit: Duration,
+    path: &Path,
+    read: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> Result<T, ConfigError> {
+    let done = tokio::time::timeout(limit, detached_io::run(path, read)).await;
+    // Without a thread to read it on there is no answer either.
+    let late = || io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {limit:?}"));
+    let done = done.ok().flatten().unwrap_or_else(|| Err(late()));
+    done.map_err(|source| ConfigError::Read { path: path.to_owned(), source })
+}
+
+/// Returns what is in a directory, sorted, without the names that begin with `..`: in a mounted Secret these are the
+/// kubelet's, and the others are links.
+fn entries_of(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut entries = Vec::new();
     for entry in std::fs::read_dir(dir)? {
         let entry = entry?;
-        let path = entry.path();
-        // A link to nothing is a file that cannot be read.
-        let may_be_file = std::fs::metadata(&path).map_or(true, |metadata| metadata.is_file());
-        if !entry.file_name().as_encoded_bytes().starts_with(b"..") && may_be_file {
-            files.push(path);
+        if !entry.file_name().as_encoded_bytes().starts_with(b"..") {
+            entries.push(entry.path());
         }
     }
-    files.sort();
-    Ok(files)
+    entries.sort();
+    Ok(entries)
+}
+
+/// Reads a kubeconfig in a directory of them. What is no file is not opened: a FIFO would hang. A link to nothing is a
+/// file that cannot be read.
+fn read_entry(path: &Path) -> Result<Kubeconfig, ConfigError> {
+    match std::fs::metadata(path) {
+        Ok(found) if !found.is_file() => Err(ConfigError::NotAFile { path: path.to_owned() }),
+        _ => read(path),
+    }
 }
 
 fn read(path: &Path) -> Result<Kubeconfig, ConfigError> {
@@ -161,23 +189,39 @@ fn read(path: &Path) -> Result<Kubeconfig, ConfigError> {
 }
 
 impl Origin {
-    /// Reads address and credentials as they are in the files now. Blocking file I/O despite `async`.
-    pub(super) async fn config(&self) -> Result<Config, ConfigError> {
-        let (path, name) = match self {
+    /// Reads address and credentials as they are in the files now. Each file may take as long as `limit`, and the
+    /// kubeconfig twice as long: its file system may hang, and then the error names the file.
+    pub(super) async fn config_within(&self, limit: Duration) -> Result<Config, ConfigError> {
+        let mut config = match self {
             Self::InCluster => {
-                let mut config = Config::incluster().map_err(|error| in_cluster(&error))?;
-                read_files(&mut config.auth_info).map_err(|why| self.unusable(why))?;
-                return Ok(config);
+                let read = || Ok(Config::incluster().map_err(|error| in_cluster(&error)));
+                within(limit, Path::new(SERVICE_ACCOUNT), read).await.flatten()?
             }
-            Self::Context { path, name } => (path, name),
+            Self::Context { path, name } => self.config_of(path, name, limit).await?,
         };
-        let kubeconfig = read(path)?;
-        let options = KubeConfigOptions { context: Some(name.clone()), ..KubeConfigOptions::default() };
-        let unusable = |why: String| ConfigError::Context { name: name.clone(), path: path.clone(), why };
-        let has_proxy = has_proxy(&kubeconfig, name);
-        let mut config = Config::from_custom_kubeconfig(kubeconfig, &options)
-            .await
-            .map_err(|error| unusable(describe(&error)))?;
+        self.read_files(&mut config.auth_info, limit).await?;
+        Ok(config)
+    }
+
+    /// Reads a context of a kubeconfig, without the files that its user entry names.
+    async fn config_of(&self, path: &Path, name: &str, limit: Duration) -> Result<Config, ConfigError> {
+        let own = path.to_owned();
+        // Its contexts may all read it now, one after the other.
+        let mut kubeconfig = within(limit * 2, path, move || Ok(read(&own))).await.flatten()?;
+        let mut has_proxy = false;
+        if let Some(cluster) = cluster_of(&mut kubeconfig, name) {
+            has_proxy = cluster.proxy_url.as_ref().is_some_and(|url| !url.is_empty());
+            // kube would read the file itself, with no limit on the time. The inline data come first, as in client-go.
+            if cluster.certificate_authority_data.is_none()
+                && let Some(file) = &cluster.certificate_authority
+            {
+                let authority = self.content("certificate authority", file, limit).await?;
+                cluster.certificate_authority_data = Some(STANDARD.encode(authority));
+            }
+        }
+        let options = KubeConfigOptions { context: Some(name.to_owned()), ..KubeConfigOptions::default() };
+        let config = Config::from_custom_kubeconfig(kubeconfig, &options).await;
+        let mut config = config.map_err(|error| self.unusable(describe(&error)))?;
         // kube matches NO_PROXY against the proxy's host instead of the server's, so it is matched again here. A
         // `proxy-url` of the kubeconfig stays as kube returns it.
         if !has_proxy && Matcher::from_env().intercept(&config.cluster_url).is_none() {
@@ -185,10 +229,59 @@ impl Origin {
         }
         if config.auth_info.auth_provider.is_some() {
             let why = "`auth-provider` is no longer supported by Kubernetes' clients; use `exec`";
-            return Err(unusable(why.to_owned()));
+            return Err(self.unusable(why.to_owned()));
         }
-        read_files(&mut config.auth_info).map_err(unusable)?;
         Ok(config)
+    }
+
+    /// Reads the files that a user entry names into the entry itself. kube would read them later, blocking a thread of
+    /// the async runtime.
+    async fn read_files(&self, user: &mut AuthInfo, limit: Duration) -> Result<(), ConfigError> {
+        if let Some(file) = &user.token_file {
+            match self.token_of(file, limit).await {
+                Ok(token) => user.token = Some(token),
+                // As in client-go, `token` stands in for a file that cannot be read, and only for that. (kube prefers
+                // `token`.)
+                Err(_) if user.token.as_ref().is_some_and(|token| !token.expose_secret().is_empty()) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        // Of these the inline data come first, as in client-go.
+        if user.client_certificate_data.is_none()
+            && let Some(file) = &user.client_certificate
+        {
+            let certificate = self.content("client certificate", file, limit).await?;
+            user.client_certificate_data = Some(STANDARD.encode(certificate));
+        }
+        if user.client_key_data.is_none()
+            && let Some(file) = &user.client_key
+        {
+            let key = STANDARD.encode(self.content("client key", file, limit).await?);
+            user.client_key_data = Some(SecretString::from(key));
+        }
+        Ok(())
+    }
+
+    /// Reads the token of a user entry. An empty file has none: it may be about to be written.
+    async fn token_of(&self, file: &str, limit: Duration) -> Result<SecretString, ConfigError> {
+        let text = String::from_utf8(self.content("token", file, limit).await?);
+        let text = text.map_err(|_| self.unusable(format!("its token in {file} is not text")))?;
+        match text.trim() {
+            "" => Err(self.unusable(format!("its token in {file} is empty"))),
+            token => Ok(SecretString::from(token)),
+        }
+    }
+
+    /// Reads a file that an entry of the kubeconfig names. If it gives no answer, nothing is wrong with the entry.
+    async fn content(&self, what: &str, file: &str, limit: Duration) -> Result<Vec<u8>, ConfigError> {
+        let own = PathBuf::from(file);
+        let read = within(limit, Path::new(file), move || std::fs::read(own)).await;
+        read.map_err(|error| match error {
+            ConfigError::Read { source, .. } if source.kind() != io::ErrorKind::TimedOut => {
+                self.unusable(format!("its {what} cannot be read from {file}: {source}"))
+            }
+            silent => silent,
+        })
     }
 
     /// Returns the error for a configuration from which no client can be made.
@@ -202,55 +295,11 @@ impl Origin {
     }
 }
 
-/// Reads the files that a user entry names into the entry itself. kube would read them later, blocking a thread of the
-/// async runtime.
-fn read_files(user: &mut AuthInfo) -> Result<(), String> {
-    if let Some(file) = &user.token_file {
-        match token_of(file) {
-            Ok(token) => user.token = Some(token),
-            // As in client-go, `token` stands in for a file that cannot be read, and only for that. (kube prefers
-            // `token`.)
-            Err(_) if user.token.as_ref().is_some_and(|token| !token.expose_secret().is_empty()) => {}
-            Err(why) => return Err(why),
-        }
-    }
-    // Of these the inline data come first, as in client-go.
-    if user.client_certificate_data.is_none()
-        && let Some(file) = &user.client_certificate
-    {
-        user.client_certificate_data = Some(STANDARD.encode(content("client certificate", file)?));
-    }
-    if user.client_key_data.is_none()
-        && let Some(file) = &user.client_key
-    {
-        let key = STANDARD.encode(content("client key", file)?);
-        user.client_key_data = Some(SecretString::from(key));
-    }
-    Ok(())
-}
-
-/// Reads the token of a user entry. An empty file has none: it may be about to be written.
-fn token_of(file: &str) -> Result<SecretString, String> {
-    let text = String::from_utf8(content("token", file)?);
-    let text = text.map_err(|_| format!("its token in {file} is not text"))?;
-    match text.trim() {
-        "" => Err(format!("its token in {file} is empty")),
-        token => Ok(SecretString::from(token)),
-    }
-}
-
-/// Reads a file that a user entry names.
-fn content(what: &str, file: &str) -> Result<Vec<u8>, String> {
-    std::fs::read(file).map_err(|error| format!("its {what} cannot be read from {file}: {error}"))
-}
-
-/// Returns true if the kubeconfig names a proxy for the context's cluster.
-fn has_proxy(kubeconfig: &Kubeconfig, context: &str) -> bool {
-    let context = kubeconfig.contexts.iter().find(|entry| entry.name == context);
-    let Some(context) = context.and_then(|entry| entry.context.as_ref()) else { return false };
-    let cluster = kubeconfig.clusters.iter().find(|entry| entry.name == context.cluster);
-    let proxy = cluster.and_then(|entry| entry.cluster.as_ref()?.proxy_url.as_ref());
-    proxy.is_some_and(|url| !url.is_empty())
+/// Returns the entry of the context's cluster.
+fn cluster_of<'k>(kubeconfig: &'k mut Kubeconfig, context: &str) -> Option<&'k mut ClusterEntry> {
+    let context = kubeconfig.contexts.iter().find(|entry| entry.name == context)?.context.as_ref()?;
+    let cluster = kubeconfig.clusters.iter_mut().find(|entry| entry.name == context.cluster)?;
+    cluster.cluster.as_mut()
 }
 
 fn in_cluster(error: &InClusterError) -> ConfigError {
@@ -285,5 +334,49 @@ fn describe(error: &KubeconfigError) -> String {
         KubeconfigError::ParseCertificates(_) => "its certificate authority is not PEM".to_owned(),
         KubeconfigError::ParseNoProxy(_) => "NO_PROXY cannot be read".to_owned(),
         _ => "it is not well-formed".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// Reads a context with these entries; each file may take a second.
+    async fn read_with(dir: &Path, cluster: Value, user: Value) -> Result<Config, ConfigError> {
+        let path = dir.join("kubeconfig");
+        let config = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "x",
+            "clusters": [{ "name": "x", "cluster": cluster }],
+            "users": [{ "name": "x", "user": user }],
+            "contexts": [{ "name": "x", "context": { "cluster": "x", "user": "x" } }],
+        });
+        std::fs::write(&path, config.to_string()).unwrap();
+        Origin::Context { path, name: "x".to_owned() }.config_within(Duration::from_secs(1)).await
+    }
+
+    #[tokio::test]
+    async fn a_file_that_hangs_is_named_whichever_entry_names_it() {
+        let dir = tempfile::tempdir().unwrap();
+        // Nothing ever writes into it, so that a reader hangs as on a file system that is gone.
+        let fifo = dir.path().join("fifo");
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        let plain = || json!({ "server": "https://127.0.0.1:1" });
+        let authority = json!({ "server": "https://127.0.0.1:1", "certificate-authority": fifo });
+        for (cluster, user) in [
+            (plain(), json!({ "tokenFile": fifo })),
+            (plain(), json!({ "client-certificate": fifo })),
+            (authority, json!({ "token": "t0ken-of-the-test" })),
+        ] {
+            let error = read_with(dir.path(), cluster, user).await.unwrap_err();
+            let line = crate::human::one_line(&error);
+            assert_eq!(line, format!("cannot read {}: no answer within 1s", fifo.display()));
+            assert!(error.is_transient() && error.hints()[0].contains("mount"), "{error:?}");
+        }
+        // `token` stands in for a file that hangs as well.
+        let user = json!({ "token": "t0ken-of-the-test", "tokenFile": fifo });
+        let config = read_with(dir.path(), plain(), user).await.unwrap();
+        assert_eq!(config.auth_info.token.unwrap().expose_secret(), "t0ken-of-the-test");
     }
 }

@@ -47,8 +47,8 @@ pub const FIELD_MANAGER: &str = "treeswap";
 pub struct Options {
     /// Kubeconfig files; each of their contexts is a cluster.
     pub kubeconfigs: Vec<PathBuf>,
-    /// A directory of kubeconfig files (a mounted Secret). Directories, and names that begin with `..` (the kubelet's
-    /// links), are skipped.
+    /// A directory of kubeconfig files (a mounted Secret). Names that begin with `..` (the kubelet's links) are
+    /// skipped.
     pub kubeconfig_dir: Option<PathBuf>,
     /// Use the cluster that this process runs in, with the service account of its Pod, as [`DEFAULT`].
     pub in_cluster: bool,

@@ -98,6 +98,12 @@ fn parse_credentials(text: &str, name: &str, refuse_password: bool) -> Result<Ve
         if json.url.is_empty() || json.username.is_empty() {
             return Err(wrong("each credential needs a url and a username"));
         }
+        // Checked here, because the remote's own check could only blame the remote.
+        if !url::Url::parse(&json.url).is_ok_and(|url| url.has_host()) {
+            return Err(wrong(
+                "the url of each credential needs a scheme and a host, as https://git.example.com",
+            ));
+        }
         let password = match (json.password, json.password_file) {
             (value, file) if value.is_empty() && !file.is_empty() => secret::SecretFrom::File(file.into()),
             (value, file) if !value.is_empty() && file.is_empty() => {

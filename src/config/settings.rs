@@ -14,7 +14,7 @@ use super::check::Check;
 use super::credentials;
 use super::env::Origins;
 use super::error::Error;
-use super::origin::{Hidden, Origin};
+use super::origin::Hidden;
 use super::personality::Personality;
 use super::values::{self, SHORTEST};
 use crate::mirror::wire;
@@ -114,16 +114,8 @@ impl Settings {
             check.remote(&wire)?;
         }
         let wire = wire::Options { issuance, program: check.program(entries), ..wire };
-        let mirror_dir = match (args.root.mirror.as_str(), &layout) {
-            ("", store::Layout::Kubelet) => root.join("..treeswap/mirror"),
-            ("", store::Layout::GitSync { .. }) => root.join(".git"),
-            (dir, layout) => check.mirror_dir(dir, &root, layout)?,
-        };
-        let termination_log = match args.logging.termination_log.as_str() {
-            "" => None,
-            text if *origins.get("termination-log") == Origin::Default => Some(PathBuf::from(text)),
-            text => Some(check.outside("termination-log", text, &root, &layout)?),
-        };
+        let mirror_dir = check.mirror_dir(&root, &layout)?;
+        let termination_log = check.termination_log(&root, &layout)?;
         let mirror = mirror::Options {
             others: match layout {
                 store::Layout::Kubelet => vec![mirror_dir.clone(), check.dir_of_mirrors(&mirror_dir)],
@@ -132,16 +124,7 @@ impl Settings {
             worktrees: layout != store::Layout::Kubelet,
             gc,
             depth,
-            modules: mirror::Access {
-                submodules,
-                // Users of git-sync name the hosts of submodules in `.gitmodules` and nowhere else.
-                hosts: match origins.personality() {
-                    Personality::GitSync => mirror::Hosts::Any,
-                    Personality::Treeswap => mirror::Hosts::Known(Vec::new()),
-                },
-                local: git.local_submodules,
-                limits: check.limits()?,
-            },
+            modules: check.modules(submodules, &git)?,
             filter: check.filter()?,
             index_memory: check.ceiling("index-memory", args.limits.index_memory)?,
             sandbox: check.one_of("sandbox", &args.limits.sandbox, &SANDBOX)?,

@@ -5,7 +5,7 @@
 //! content.
 
 use std::collections::BTreeMap;
-use std::io::Write as _;
+use std::io::{self, Write};
 use std::sync::{Arc, OnceLock};
 
 use aws_lc_rs::digest::{Context, SHA256};
@@ -109,10 +109,14 @@ pub enum ValueEncoding {
     Gzip = 2,
 }
 
-/// A file's content as a ConfigMap stores it.
+/// A file's content as a ConfigMap stores it, or only its size: bytes that no ConfigMap can hold are dropped, because a
+/// plan says how many they are and writes none of them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Value {
+    /// Empty if they were dropped.
     bytes: Vec<u8>,
+    /// The number of bytes, dropped or not.
+    size: usize,
     form: ValueEncoding,
     /// Length of the value in the JSON of a request, in bytes.
     json_len: usize,
@@ -121,38 +125,61 @@ pub struct Value {
 }
 
 impl Value {
-    /// Encodes a file's content.
+    /// Encodes a file's content. The bytes are dropped at once if they exceed what one ConfigMap holds.
     pub fn new(content: Vec<u8>, compress: bool) -> Self {
         let digest = sha256(&[&content]);
         let (form, bytes) = match std::str::from_utf8(&content) {
             _ if compress => (ValueEncoding::Gzip, gzip(&content)),
-            Ok(_) => (ValueEncoding::Text, content),
-            Err(_) => (ValueEncoding::Binary, content),
+            Ok(_) => (ValueEncoding::Text, Capped::of(content)),
+            Err(_) => (ValueEncoding::Binary, Capped::of(content)),
         };
         Self::of(bytes, form, digest)
+    }
+
+    /// The value of a file of this size, if the size alone says that no ConfigMap can hold it; `None` if the file has
+    /// to be read. Form and digest are not the file's: a ConfigMap that is refused or left out has no use for them.
+    pub fn unread(size: u64, compress: bool) -> Option<Self> {
+        let size = usize::try_from(size).ok().filter(|size| !compress && *size > VALUES_MAX)?;
+        Some(Self::of(Capped { bytes: Vec::new(), size }, ValueEncoding::Binary, [0; 32]))
     }
 
     /// Restores a value from its stored bytes, form and digest, which are trusted to belong together. `None` if the
     /// form is text and the bytes are not UTF-8.
     pub fn restored(bytes: Vec<u8>, form: ValueEncoding, digest: [u8; 32]) -> Option<Self> {
         let is_valid = form != ValueEncoding::Text || std::str::from_utf8(&bytes).is_ok();
-        is_valid.then(|| Self::of(bytes, form, digest))
+        is_valid.then(|| Self::of(Capped::of(bytes), form, digest))
     }
 
-    fn of(bytes: Vec<u8>, form: ValueEncoding, digest: [u8; 32]) -> Self {
+    fn of(Capped { bytes, size }: Capped, form: ValueEncoding, digest: [u8; 32]) -> Self {
         let json_len = match form {
+            _ if size > VALUES_MAX => size, // the limit on values is exceeded, and it comes before that on JSON
             ValueEncoding::Text => json_len(&bytes),
-            ValueEncoding::Binary | ValueEncoding::Gzip => bytes.len().div_ceil(3) * 4, // base64
+            ValueEncoding::Binary | ValueEncoding::Gzip => size.div_ceil(3) * 4, // base64
         };
-        Self { bytes, form, json_len, digest }
+        Self { bytes, size, form, json_len, digest }
     }
 
-    /// The stored bytes: compressed if the form is gzip.
+    /// The same value with its bytes dropped.
+    pub fn without_bytes(&self) -> Self {
+        Self { bytes: Vec::new(), ..*self }
+    }
+
+    /// Returns true unless the bytes were dropped. Then no accepted plan has the value.
+    pub fn has_bytes(&self) -> bool {
+        self.bytes.len() == self.size
+    }
+
+    /// The stored bytes: compressed if the form is gzip. Empty if they were dropped.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// The stored text; `None` if the value goes into `binaryData`.
+    /// The number of stored bytes, also of those that were dropped.
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// The stored text, empty if it was dropped; `None` if the value goes into `binaryData`.
     pub fn text(&self) -> Option<&str> {
         if self.form == ValueEncoding::Text { std::str::from_utf8(&self.bytes).ok() } else { None }
     }
@@ -176,10 +203,41 @@ fn json_len(text: &[u8]) -> usize {
     text.len() + quoted + short + 5 * (control - short)
 }
 
+/// Bytes that are dropped once they exceed what one ConfigMap holds, and then only counted.
+#[derive(Debug, Default)]
+struct Capped {
+    bytes: Vec<u8>,
+    size: usize,
+}
+
+impl Capped {
+    fn of(bytes: Vec<u8>) -> Self {
+        let size = bytes.len();
+        Self { bytes: if size > VALUES_MAX { Vec::new() } else { bytes }, size }
+    }
+}
+
+impl Write for Capped {
+    fn write(&mut self, part: &[u8]) -> io::Result<usize> {
+        self.size += part.len();
+        if self.size > VALUES_MAX {
+            self.bytes = Vec::new();
+        } else {
+            self.bytes.extend_from_slice(part);
+        }
+        Ok(part.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 /// Compresses to one gzip member at level 6, without time, name or system in its header, so that the result depends
 /// only on the content.
-fn gzip(content: &[u8]) -> Vec<u8> {
-    let mut writer = GzBuilder::new().mtime(0).operating_system(255).write(Vec::new(), Compression::new(6));
+fn gzip(content: &[u8]) -> Capped {
+    let builder = GzBuilder::new().mtime(0).operating_system(255);
+    let mut writer = builder.write(Capped::default(), Compression::new(6));
     #[expect(clippy::expect_used, reason = "the writer below it is memory")]
     writer.write_all(content).and_then(|()| writer.finish()).expect("writing to memory does not fail")
 }
@@ -232,7 +290,7 @@ impl DesiredData {
 
     /// Sum of the values' sizes in bytes, which the API server's limit applies to.
     pub fn size(&self) -> usize {
-        self.values().values().map(|value| value.bytes.len()).sum()
+        self.values().values().map(|value| value.size).sum()
     }
 
     /// The digest of keys, forms and uncompressed contents, in hexadecimal. docs/reference/digests.md defines it.
@@ -253,7 +311,7 @@ impl DesiredData {
     /// it fits.
     pub(super) fn over(&self, stamps: &[(&str, usize)]) -> Option<LimitExceeded> {
         let (mut size, mut object, mut body) = (0, METADATA, METADATA);
-        let values = self.values().iter().map(|(key, value)| (key.len(), value.bytes.len(), value.json_len));
+        let values = self.values().iter().map(|(key, value)| (key.len(), value.size, value.json_len));
         let stamps = stamps.iter().map(|(key, length)| (key.len(), *length, *length));
         for (key, bytes, json) in values.chain(stamps) {
             size += bytes;
@@ -275,7 +333,7 @@ impl DesiredData {
     /// The five largest keys, largest first.
     pub(super) fn largest(&self) -> Vec<(String, usize)> {
         let mut sizes: Vec<(String, usize)> =
-            self.values().iter().map(|(key, value)| (key.clone(), value.bytes.len())).collect();
+            self.values().iter().map(|(key, value)| (key.clone(), value.size)).collect();
         sizes.sort_by(|(a, size_a), (b, size_b)| size_b.cmp(size_a).then_with(|| a.cmp(b)));
         sizes.truncate(5);
         sizes

@@ -9,19 +9,21 @@
 mod fed;
 #[cfg(test)]
 mod tests;
+mod wanted;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Instant;
 
 use super::data::{Value, check_key, partition};
 use super::finding::{FINDINGS_MAX, Finding};
 use super::plan::{Contents, Findings, Options, Plan, ReadFailed, ValueError, ValueSource};
-use super::policies::{IllegalKeys, Links, Overlaps};
+use super::policies::{IllegalKeys, Links, Overlaps, Oversize};
 use super::rule_problem::SHOWN;
 use super::rules::RuleSet;
 use super::tree::{BadLink, Entry, FileRef, Tree};
 use fed::{FedConfigMap, MatchedFile};
+use wanted::Wanted;
 
 /// Estimated bytes of memory per key besides the key's text and the file's path, which are stored several times. Close
 /// to what was measured.
@@ -354,24 +356,21 @@ impl Matches {
     }
 
     /// The values of the ConfigMaps that changed, one per [`ValueSource`]. `None` if they take more than `room` bytes.
+    /// All of them together hold at most 1 MiB for each ConfigMap that is not split.
     fn values(
         &self,
         contents: &mut dyn Contents,
         room: u64,
     ) -> Result<Option<HashMap<ValueSource, Arc<Value>>>, ReadFailed> {
-        let mut seen = HashSet::new();
-        let changed = self.config_maps.iter().filter(|fed| fed.built.is_none());
-        let (wanted, paths): (Vec<ValueSource>, Vec<&Arc<[u8]>>) = changed
-            .flat_map(|fed| fed.keys.values())
-            .filter_map(|files| files.last())
-            .filter(|file| seen.insert(file.source))
-            .map(|file| (file.source, &file.path))
-            .unzip();
-        match contents.values(&wanted, room) {
-            Ok(values) => Ok(Some(wanted.into_iter().zip(values).collect())),
+        let wanted = Wanted::of(self.config_maps.iter().filter(|fed| fed.built.is_none()));
+        let splits = self.options.policies.oversize == Oversize::Grow;
+        let is_needed = |at: usize, size: usize| splits || wanted.is_needed(at, size);
+        let made = contents.values(&wanted.sources, room, &is_needed);
+        match made {
+            Ok(values) => Ok(Some(wanted.sources.into_iter().zip(values).collect())),
             Err(ValueError::OverMemoryLimit) => Ok(None),
             Err(ValueError::UnreadableFile { at, error }) => {
-                Err(ReadFailed { path: paths[at].to_vec(), source: error })
+                Err(ReadFailed { path: wanted.paths[at].to_vec(), source: error })
             }
         }
     }

@@ -40,7 +40,7 @@ pub use finding::{Finding, Refused, StampProblem};
 pub use glob::{BadPattern, Dialect, Pattern, Patterns};
 pub use manifest::manifest;
 pub use matches::{Change, Matches, plan};
-pub use plan::{Contents, Options, Plan, Planned, ReadFailed, ValueError, ValueSource};
+pub use plan::{Contents, IsNeeded, Options, Plan, Planned, ReadFailed, ValueError, ValueSource};
 pub use policies::{Collisions, IllegalKeys, Links, Overlaps, Oversize, Policies, TimeLimit};
 pub use rule_problem::{Problem, ProblemKind, RulesError};
 pub use rules::{ClusterNamespace, Names, Rule, RuleSet, Setting};

@@ -20,15 +20,22 @@ pub trait Contents {
     /// Reads the whole content of a file.
     fn read(&mut self, file: FileRef) -> Result<Vec<u8>, Box<dyn std::error::Error + Send + Sync>>;
 
-    /// Makes the values of files, in the order of `wanted`. Fails with [`ValueError::OverMemoryLimit`] if they take
-    /// more than `room` bytes together.
-    fn values(&mut self, wanted: &[ValueSource], room: u64) -> Result<Vec<Arc<Value>>, ValueError> {
+    /// Makes the values of files, in the order of `wanted`, and drops the bytes of those that `is_needed` returns false
+    /// for. Fails with [`ValueError::OverMemoryLimit`] if they take more than `room` bytes together. Dropped bytes
+    /// count, so that the order does not decide; those that no ConfigMap can hold do not, as they are never kept.
+    fn values(
+        &mut self,
+        wanted: &[ValueSource],
+        room: u64,
+        is_needed: &IsNeeded<'_>,
+    ) -> Result<Vec<Arc<Value>>, ValueError> {
         let mut left = room;
         let make = |(at, source): (usize, &ValueSource)| {
             let content = self.read(source.file).map_err(|error| ValueError::UnreadableFile { at, error })?;
-            let value = Arc::new(Value::new(content, source.compress));
+            let value = Value::new(content, source.compress);
             left = left.checked_sub(value.bytes().len() as u64).ok_or(ValueError::OverMemoryLimit)?;
-            Ok(value)
+            let value = if is_needed(at, value.size()) { value } else { value.without_bytes() };
+            Ok(Arc::new(value))
         };
         wanted.iter().enumerate().map(make).collect()
     }
@@ -37,6 +44,10 @@ pub trait Contents {
     /// process.
     fn keep(&mut self, _bytes: u64, _all: &mut dyn Iterator<Item = (ValueSource, &Value)>) {}
 }
+
+/// Returns true if the bytes of a value are needed. Called once for each value that was made, from any thread, with its
+/// index in the request and its size.
+pub type IsNeeded<'n> = dyn Fn(usize, usize) -> bool + Sync + 'n;
 
 /// What a value is made from.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -83,9 +94,9 @@ pub struct Planned {
     pub name: String,
     /// The clusters and namespaces it goes to; sorted.
     pub places: Vec<ClusterNamespace>,
-    /// Its data without the key `VERSION`.
+    /// Its data without the key `VERSION`. Empty if it is too large and not split: then it is refused or left out.
     pub data: DesiredData,
-    /// The path of the file that each key is from.
+    /// The path of the file that each key of the data is from.
     pub files: BTreeMap<String, Arc<[u8]>>,
     /// Whether any rule of it has a file with a valid key. If not, its rules have lost their last file, and whether the
     /// ConfigMap is deleted depends on who wrote it.

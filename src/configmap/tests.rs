@@ -1,7 +1,7 @@
 //! What no file of vectors asks: many patterns at once, and the walk that they prune.
 
 use super::zglob::{Part, Zglob};
-use super::{Dialect, Finding, Pattern, Patterns, RuleSet, Setting};
+use super::{Dialect, Finding, Pattern, Patterns, RuleSet, Setting, Value};
 
 const PATTERNS: &[&str] = &[
     "a/**/*.yaml",
@@ -213,4 +213,23 @@ fn a_byte_order_mark_before_the_rules_is_nothing() {
     };
     let text = "\u{feff}maps: {}\n";
     assert!(RuleSet::read(text, &setting, &|_| None).is_ok());
+}
+
+#[test]
+fn a_value_that_no_configmap_can_hold_has_its_size_and_no_bytes() {
+    let mut state = 1_u64;
+    let mut byte = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 56) as u8
+    };
+    let noise: Vec<u8> = (0..1_500_000).map(|_| byte()).collect();
+    for compress in [false, true] {
+        let value = |bytes: usize| Value::new(noise[..bytes].to_vec(), compress);
+        let (small, large) = (value(1_000_000), value(1_500_000));
+        assert!(small.has_bytes() && small.size() == small.bytes().len() && small.size() > 900_000);
+        assert!(!large.has_bytes() && large.bytes().is_empty() && large.size() > 1_400_000);
+        assert_eq!(Value::unread(1 << 20, compress), None, "it fits");
+        let unread = Value::unread(1_500_000, compress).map(|value| (value.size(), value.has_bytes()));
+        assert_eq!(unread, (!compress).then_some((1_500_000, false)));
+    }
 }

@@ -36,8 +36,8 @@ pub enum BadLink {
     /// The target does not exist.
     #[error("a dangling symbolic link")]
     Dangling,
-    /// The target is a directory.
-    #[error("a symbolic link to a directory")]
+    /// The target, or the path itself, is a directory.
+    #[error("a directory or a symbolic link to one")]
     Directory,
     /// The target is absolute or outside the tree.
     #[error("a symbolic link that points out of the tree")]

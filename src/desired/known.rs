@@ -28,7 +28,7 @@ const FORMAT: &str = concat!("treeswap values 1 ", env!("CARGO_PKG_VERSION"), "\
 /// Most bytes of values in the file. The values of a larger plan are not written.
 const FILE_MAX: u64 = 256 << 20;
 
-/// Largest value in the file, in bytes. A ConfigMap holds no more.
+/// Largest value in the file, in bytes. A ConfigMap holds no more, and no larger value has its bytes.
 const VALUE_MAX: usize = 1 << 20;
 
 /// The file is rewritten when at least 1/64 of a plan's bytes are missing from it.
@@ -172,7 +172,7 @@ fn write<'v>(path: &Path, all: impl Iterator<Item = (Key, &'v Value)>) -> io::Re
     let fill = || -> io::Result<()> {
         let mut file = BufWriter::with_capacity(1 << 17, file);
         file.write_all(FORMAT.as_bytes())?;
-        for (key, value) in all.filter(|(key, value)| value.bytes().len() <= VALUE_MAX && seen.insert(*key)) {
+        for (key, value) in all.filter(|(key, value)| value.has_bytes() && seen.insert(*key)) {
             let length = value.bytes().len();
             let head = Entry { key, encoding: value.form(), length, digest: *value.digest() }.head();
             file.write_all(&head)?;
@@ -309,7 +309,7 @@ mod tests {
         known.write_file(7, all());
         assert!(path.exists());
         let large = Arc::new(Value::new(vec![7; VALUE_MAX + 1], false));
-        known.insert(key, &large);
+        known.insert(key, &value);
         known.write_file(7, std::iter::once((key, &*large)));
         assert_eq!(std::fs::read(&path).unwrap(), FORMAT.as_bytes(), "no ConfigMap holds it");
         std::fs::write(dir.path().join("values.lock"), "").unwrap();

@@ -7,10 +7,14 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use tokio_util::sync::CancellationToken;
+
 use super::Error;
 use super::known::{Key, KnownValues};
-use crate::configmap::{self, Change, Contents, Entry, FileRef, Patterns, Value, ValueError, ValueSource};
-use crate::mirror::{ChangedPath, ListedEntry, Objects};
+use crate::configmap::{
+    self, Change, Contents, Entry, FileRef, IsNeeded, Patterns, Value, ValueError, ValueSource,
+};
+use crate::mirror::{self, ChangedPath, ListedEntry, Objects};
 use crate::payload::{BlobError, BlobReader, BlobSource};
 use crate::revision::{ObjectId, Revision};
 use crate::threads::{on_threads, processors};
@@ -109,7 +113,8 @@ impl Contents for Files {
     fn read(&mut self, file: FileRef) -> Result<Vec<u8>, Failure> {
         let FileRef::Index(index) = file else { return Err("a directory has no blobs".into()) };
         let mut file = std::fs::File::open(&self.0[index])?;
-        let mut bytes = Vec::new();
+        // Grown step by step, it would take up to twice as much, and a plan keeps what it is made of.
+        let mut bytes = Vec::with_capacity(file.metadata()?.len().min(FILE_MAX) as usize);
         (&mut file).take(FILE_MAX + 1).read_to_end(&mut bytes)?;
         if bytes.len() as u64 > FILE_MAX {
             return Err(TooLarge(file.metadata()?.len()).into());
@@ -124,13 +129,21 @@ pub struct Commit<'m> {
     revision: Revision,
     blobs: Box<dyn BlobSource + Send>,
     known: &'m KnownValues,
+    cancel: CancellationToken,
 }
 
 impl<'m> Commit<'m> {
     /// The tree of a revision. The mirror removes no pack while this exists. Values in `known` are not made again.
     pub fn new(objects: &'m Objects, revision: Revision, known: &'m KnownValues) -> Self {
         known.forget_dropped();
-        Self { objects, revision, blobs: objects.blobs(), known }
+        Self { objects, revision, blobs: objects.blobs(), known, cancel: CancellationToken::new() }
+    }
+
+    /// Makes the reading of files fail with [`mirror::Error::Cancelled`], between two of them, once `cancel` is
+    /// cancelled. [`Objects::until`] does so for the listing.
+    #[must_use]
+    pub fn until(self, cancel: &CancellationToken) -> Self {
+        Self { cancel: cancel.clone(), ..self }
     }
 }
 
@@ -162,7 +175,7 @@ fn entry(listed: ListedEntry) -> Entry {
 
 impl Commit<'_> {
     fn contents(&self) -> Blobs<'_> {
-        Blobs { source: &*self.blobs, known: self.known }
+        Blobs { source: &*self.blobs, known: self.known, cancel: &self.cancel }
     }
 }
 
@@ -170,6 +183,7 @@ impl Commit<'_> {
 struct Blobs<'b> {
     source: &'b dyn BlobSource,
     known: &'b KnownValues,
+    cancel: &'b CancellationToken,
 }
 
 /// The object id of a file in a mirror.
@@ -189,7 +203,12 @@ impl Contents for Blobs<'_> {
     }
 
     /// Makes the values on several threads, because inflating and compressing is CPU-bound.
-    fn values(&mut self, wanted: &[ValueSource], room: u64) -> Result<Vec<Arc<Value>>, ValueError> {
+    fn values(
+        &mut self,
+        wanted: &[ValueSource],
+        room: u64,
+        is_needed: &IsNeeded<'_>,
+    ) -> Result<Vec<Arc<Value>>, ValueError> {
         let key = |(at, source): (usize, &ValueSource)| match blob_id(source.file) {
             Ok(id) => Ok((id, source.compress)),
             Err(error) => Err(ValueError::UnreadableFile { at, error }),
@@ -203,14 +222,15 @@ impl Contents for Blobs<'_> {
             keys: &keys,
             order: &order,
             next: AtomicUsize::new(0),
-            bytes_in_memory: AtomicU64::new(0),
+            made_bytes: AtomicU64::new(0),
             room,
+            is_needed,
             failed: Mutex::default(),
             large: Mutex::default(),
             made: wanted.iter().map(|_| OnceLock::new()).collect(),
         };
         on_threads(processors().clamp(1, 8).min(wanted.len() / VALUES_PER_THREAD + 1), || work.run());
-        if work.bytes_in_memory.into_inner() > room {
+        if work.made_bytes.into_inner() > room {
             return Err(ValueError::OverMemoryLimit);
         }
         if let Some((at, error)) = work.failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
@@ -245,10 +265,11 @@ struct Work<'w> {
     order: &'w [u32],
     /// The next index into `order`.
     next: AtomicUsize,
-    /// Bytes of the values made so far.
-    bytes_in_memory: AtomicU64,
+    /// Bytes of the values made so far, as [`Contents::values`] counts them.
+    made_bytes: AtomicU64,
     /// Most bytes of values.
     room: u64,
+    is_needed: &'w IsNeeded<'w>,
     /// The failure with the lowest index into `keys`, and that index.
     failed: Mutex<Option<(usize, Failure)>>,
     /// Locked while a large file is processed.
@@ -276,10 +297,13 @@ impl Work<'_> {
     }
 
     fn is_full(&self) -> bool {
-        self.bytes_in_memory.load(Ordering::Relaxed) > self.room
+        self.made_bytes.load(Ordering::Relaxed) > self.room
     }
 
     fn make<'r>(&'r self, at: usize, reader: &mut Option<Box<dyn BlobReader + 'r>>) -> Result<(), Failure> {
+        if self.blobs.cancel.is_cancelled() {
+            return Err(mirror::Error::Cancelled.into());
+        }
         let key @ (id, compress) = self.keys[at];
         if let Some(value) = self.blobs.known.get(&key) {
             self.keep(at, value);
@@ -290,7 +314,11 @@ impl Work<'_> {
             None => reader.insert(self.blobs.source.reader()?),
         };
         let size = checked_size(&mut **reader, &id)?;
-        let _alone = (size > LARGE).then(|| self.large.lock()); // until the value is counted in `bytes_in_memory`
+        if let Some(value) = Value::unread(size, compress) {
+            self.keep(at, Arc::new(value));
+            return Ok(());
+        }
+        let _alone = (size > LARGE).then(|| self.large.lock()); // until the value is counted in `made_bytes`
         if self.is_full() {
             return Ok(()); // another thread's large value used the room up
         }
@@ -301,7 +329,9 @@ impl Work<'_> {
     }
 
     fn keep(&self, at: usize, value: Arc<Value>) {
-        self.bytes_in_memory.fetch_add(value.bytes().len() as u64, Ordering::Relaxed);
+        self.made_bytes.fetch_add(value.bytes().len() as u64, Ordering::Relaxed);
+        let is_needed = (self.is_needed)(at, value.size());
+        let value = if is_needed { value } else { Arc::new(value.without_bytes()) };
         let _ = self.made[at].set(value); // never set before: only one thread gets each index
     }
 }
@@ -329,7 +359,11 @@ fn read(reader: &mut dyn BlobReader, id: &ObjectId, size: u64) -> Result<Vec<u8>
 mod tests {
     use super::*;
 
-    /// Each blob's content is its id, but for those that begin with a zero: they cannot be read. Counts what is read.
+    /// Size of a blob that fits into no ConfigMap, unless it is compressed.
+    const TOO_LARGE: usize = (1 << 20) + 1;
+
+    /// Each blob's content is its id, but for those that begin with a zero, which cannot be read, and those that begin
+    /// with 255, which are too large. Counts what is read.
     #[derive(Default)]
     struct Counting(AtomicUsize);
 
@@ -342,8 +376,8 @@ mod tests {
     struct Reader<'c>(&'c Counting);
 
     impl BlobReader for Reader<'_> {
-        fn size(&mut self, _: &ObjectId) -> Result<u64, BlobError> {
-            Ok(20)
+        fn size(&mut self, id: &ObjectId) -> Result<u64, BlobError> {
+            Ok(if id.0[0] == 255 { TOO_LARGE as u64 } else { 20 })
         }
 
         fn read(
@@ -354,6 +388,7 @@ mod tests {
             self.0.0.fetch_add(1, Ordering::Relaxed);
             match id.0[0] {
                 0 => Err(BlobError::Unreadable { id: *id, source: "it is damaged".into() }),
+                255 => sink(&[b'x'; TOO_LARGE]).map_err(BlobError::Sink),
                 _ => sink(&id.0).map_err(BlobError::Sink),
             }
         }
@@ -367,8 +402,8 @@ mod tests {
     fn values(blobs: &[u8], compress: bool, known: &KnownValues) -> (Vec<Arc<Value>>, usize) {
         let counting = Counting::default();
         let wanted = wanted(&blobs.iter().map(|byte| ObjectId([*byte; 20])).collect::<Vec<_>>(), compress);
-        let mut contents = Blobs { source: &counting, known };
-        let values = contents.values(&wanted, u64::MAX).unwrap();
+        let mut contents = Blobs { source: &counting, known, cancel: &CancellationToken::new() };
+        let values = contents.values(&wanted, u64::MAX, &|_, _| true).unwrap();
         let bytes = values.iter().map(|value| value.bytes().len() as u64).sum();
         contents.keep(bytes, &mut wanted.iter().copied().zip(values.iter().map(|value| &**value)));
         (values, counting.0.into_inner())
@@ -409,17 +444,38 @@ mod tests {
         };
         let ids: Vec<ObjectId> = (0..2_000).map(id).collect();
         let mut all = wanted(&ids, false);
-        let mut contents = Blobs { source: &counting, known: &known };
-        let made = contents.values(&all, 40_000).unwrap();
+        let cancel = CancellationToken::new();
+        let mut contents = Blobs { source: &counting, known: &known, cancel: &cancel };
+        let made = contents.values(&all, 40_000, &|_, _| true).unwrap();
         assert!(made.iter().zip(&ids).all(|(value, id)| value.bytes() == id.0));
-        assert!(
-            matches!(contents.values(&all, 39_999), Err(ValueError::OverMemoryLimit)),
-            "what is in memory counts, read again or not"
-        );
+        for is_needed in [true, false] {
+            assert!(
+                matches!(contents.values(&all, 39_999, &|_, _| is_needed), Err(ValueError::OverMemoryLimit)),
+                "what is made counts, read again or not, kept or not"
+            );
+        }
+        let odd = contents.values(&all, 40_000, &|at, size| size == 20 && at % 2 == 1).unwrap();
+        let is_right = |(at, value): (usize, &Arc<Value>)| value.has_bytes() == (at % 2 == 1);
+        assert!(odd.iter().enumerate().all(is_right), "what is not needed is dropped");
         [1_999, 1_300, 700].into_iter().for_each(|at| all[at].file = ObjectId([0; 20]).into());
-        let Err(ValueError::UnreadableFile { at, error }) = contents.values(&all, u64::MAX) else {
-            panic!("it was read")
+        let failure = |contents: &mut Blobs<'_>| match contents.values(&all, u64::MAX, &|_, _| true) {
+            Err(ValueError::UnreadableFile { at, error }) => (at, error),
+            other => panic!("{other:?}"),
         };
+        let (at, error) = failure(&mut contents);
         assert_eq!((at, error.source().unwrap().to_string().as_str()), (700, "it is damaged"));
+        cancel.cancel();
+        let (at, error) = failure(&mut contents);
+        let is_cancelled = matches!(error.downcast_ref::<mirror::Error>(), Some(mirror::Error::Cancelled));
+        assert!(at == 0 && is_cancelled, "{at}: {error}");
+    }
+
+    #[test]
+    fn a_file_that_no_configmap_can_hold_is_read_only_where_it_is_compressed() {
+        let known = KnownValues::default();
+        let (plain, read) = values(&[255], false, &known);
+        assert_eq!((plain[0].size(), plain[0].bytes().len(), read), (TOO_LARGE, 0, 0));
+        let (compressed, read) = values(&[255], true, &known);
+        assert!(compressed[0].has_bytes() && compressed[0].size() < 10_000 && read == 1);
     }
 }

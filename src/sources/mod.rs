@@ -43,7 +43,7 @@ pub use upstream::Upstream;
 use crate::configmap::apply::{Desired, Placement};
 use crate::desired;
 use crate::human::one_line;
-use crate::mirror::{self, Part};
+use crate::mirror;
 use crate::retry::ErrorClass;
 use crate::revision::{Relation, Revision};
 
@@ -119,7 +119,10 @@ impl SourceError {
     }
 
     fn of_plan(revision: Revision, error: &desired::Error) -> Self {
-        let what = format!("revision {}: {}", revision.short(), one_line(error));
+        let line = one_line(error);
+        // A refusal says itself which revision it is.
+        let names_it = matches!(error, desired::Error::Mirror(mirror::Error::Refused(_)));
+        let what = if names_it { line } else { format!("revision {}: {line}", revision.short()) };
         Self { what, hints: error.hints(), class: ErrorClass::of(error.is_transient()) }
     }
 
@@ -157,8 +160,8 @@ impl SourceError {
     }
 
     /// The set with a source's new commit is not published.
-    fn unpublished(part: &Part) -> Self {
-        let what = format!("the set with its commit {} is not published", part.revision.short());
+    fn unpublished(new: Revision) -> Self {
+        let what = format!("the set with its commit {} is not published", new.short());
         Self { what, hints: vec!["its last failure has the reason".to_owned()], class: ErrorClass::Transient }
     }
 
@@ -216,16 +219,6 @@ mod tests {
         let of_mirror = mirror::Error::from(remote);
         let limit = AttemptLimit::sync_timeout(Duration::from_secs(120));
         let source = SourceError::unanswered(None);
-        let part = Part {
-            name: "jobs".to_owned(),
-            repo: "https://git.example.com/x.git".to_owned(),
-            ref_name: "main".to_owned(),
-            revision,
-            path: String::new(),
-            to: "jobs".to_owned(),
-            sparse: Vec::new(),
-            mirror: "m".to_owned(),
-        };
         for error in [
             SourceError::of_mirror(&of_mirror),
             SourceError::of_set(&SetError::Source { name: "jobs".to_owned(), source: source.clone() }),
@@ -234,7 +227,7 @@ mod tests {
             SourceError::unplanned(revision),
             source,
             SourceError::unanswered(Some(limit)),
-            SourceError::unpublished(&part),
+            SourceError::unpublished(revision),
             SourceError::interrupted(),
             remote::thread_ended(),
         ] {

@@ -1,9 +1,10 @@
 //! Computes the desired state of revisions in a mirror, and keeps the last one.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex as BlockingMutex, MutexGuard, PoisonError};
 
 use tokio::sync::Mutex;
 use tokio::task::JoinError;
+use tokio_util::sync::CancellationToken;
 
 use super::{Named, SourceError};
 use crate::configmap::apply::Desired;
@@ -16,6 +17,8 @@ pub(super) struct Plans {
     objects: Objects,
     planner: Planner,
     planned: Arc<Mutex<Planned>>,
+    /// The plan that nobody waits for any more, if it is the last one that began.
+    abandoned: Abandoned,
     /// Values by blob, of the kept plan and of the previous process.
     known: Arc<KnownValues>,
 }
@@ -30,20 +33,48 @@ struct Planned {
     last: Option<LastPlan>,
 }
 
+/// A plan's revision, and what ends it.
+type Abandoned = BlockingMutex<Option<(Revision, CancellationToken)>>;
+
+/// Whoever waits for a plan. Dropped before the plan has ended, it leaves it abandoned.
+struct Waiting<'p> {
+    abandoned: &'p Abandoned,
+    plan: Option<(Revision, CancellationToken)>,
+}
+
+impl Waiting<'_> {
+    /// The plan has ended.
+    fn ended(mut self) {
+        self.plan = None;
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        *locked(self.abandoned) = self.plan.take();
+    }
+}
+
+fn locked(abandoned: &Abandoned) -> MutexGuard<'_, Option<(Revision, CancellationToken)>> {
+    abandoned.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Plans {
     /// Reads revisions from `objects`.
     pub(super) fn new(objects: Objects, planner: Planner) -> Self {
         let known = Arc::new(planner.known_values(&objects));
-        Self { objects, planner, planned: Arc::default(), known }
+        Self { objects, planner, planned: Arc::default(), abandoned: Abandoned::default(), known }
     }
 
     /// Returns the desired state of a revision. If the future is dropped, a plan that has begun goes on, and its result
-    /// is kept; meanwhile no other one begins.
+    /// is kept: the next delivery of that revision needs it. If another revision is asked for, it ends before its next
+    /// file. Until it has ended, no other one begins.
     ///
     /// # Errors
     /// When the mirror does not hold the revision, or its rules or files are invalid.
     pub(super) async fn of(&self, named: Named) -> Result<Arc<Desired>, SourceError> {
         let Named { revision, sources } = named;
+        self.end_abandoned(revision);
         let mut planned = Arc::clone(&self.planned).lock_owned().await;
         let is_same = |desired: &&Arc<Desired>| {
             desired.revision == revision && desired.sources.has_same_answers(&sources)
@@ -51,20 +82,31 @@ impl Plans {
         if let Some(desired) = planned.desired.as_ref().filter(is_same) {
             return Ok(Arc::clone(desired));
         }
-        let objects = self.objects.clone();
+        let cancel = CancellationToken::new();
+        let objects = self.objects.clone().until(&cancel);
         let planner = self.planner.clone();
         let known = Arc::clone(&self.known);
-        // The thread cannot be cancelled, so the lock is its own.
+        let waiting = Waiting { abandoned: &self.abandoned, plan: Some((revision, cancel.clone())) };
+        // The thread ends later than this future if that is dropped, so the lock is its own.
         let plan = move || -> Result<Arc<Desired>, desired::Error> {
-            let tree = Commit::new(&objects, revision, &known);
+            let tree = Commit::new(&objects, revision, &known).until(&cancel);
             let last = planned.last.take();
             let (desired, last) = planner.desired(&tree, revision, &sources, last)?;
             let desired = Arc::new(desired);
             *planned = Planned { desired: Some(Arc::clone(&desired)), last: Some(last) };
             Ok(desired)
         };
-        let made = tokio::task::spawn_blocking(plan).await.map_err(|error| not_made(revision, &error))?;
+        let made = tokio::task::spawn_blocking(plan).await;
+        waiting.ended();
+        let made = made.map_err(|error| not_made(revision, &error))?;
         made.map_err(|error| SourceError::of_plan(revision, &error))
+    }
+
+    /// Ends the plan that nobody waits for any more, unless it is of this revision.
+    fn end_abandoned(&self, revision: Revision) {
+        if let Some((_, cancel)) = locked(&self.abandoned).take_if(|(planned, _)| *planned != revision) {
+            cancel.cancel();
+        }
     }
 }
 
@@ -144,6 +186,49 @@ mod tests {
         assert_eq!(BEGUN.load(Ordering::Relaxed), 1, "one plan at a time");
         MAY_END.store(true, Ordering::Relaxed);
         assert_eq!(next.await.unwrap().revision, second);
+    }
+
+    static TOLD: AtomicUsize = AtomicUsize::new(0);
+    static MAY_GO_ON: AtomicBool = AtomicBool::new(false);
+
+    /// Waits where the rules have been read, and nothing else.
+    fn waits(_: &dyn Display) {
+        TOLD.fetch_add(1, Ordering::Relaxed);
+        let began = Instant::now();
+        while !MAY_GO_ON.load(Ordering::Relaxed) && began.elapsed() < Duration::from_secs(60) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_plan_that_nobody_waits_for_ends_where_another_revision_is_asked_for() {
+        let fixture = Fixture::new();
+        let both = plans(&fixture, waits);
+        // A pattern that is warned of when the rules are read, and again because no file matches it.
+        let rules = "maps:\n  jobs/*: {name: jobs}\n  none/**: {name: none}\n";
+        let [first, second] = ["1", "2"].map(|content| {
+            let file = |text: &str| Some((Kind::File, text.as_bytes().to_vec()));
+            let files = [("rules.yaml".into(), file(rules)), ("jobs/a".into(), file(content))];
+            fixture.commit_of(&Model::from(files))
+        });
+        let begun = async {
+            while TOLD.load(Ordering::Relaxed) == 0 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::select! {
+            made = both.of(first.into()) => panic!("{made:?}"),
+            () = begun => {}
+        }
+        let mut next = std::pin::pin!(both.of(second.into()));
+        let early = tokio::time::timeout(Duration::from_millis(100), &mut next).await;
+        assert!(early.is_err());
+        MAY_GO_ON.store(true, Ordering::Relaxed);
+        assert_eq!(next.await.unwrap().revision, second);
+        let told = TOLD.load(Ordering::Relaxed);
+        plans(&fixture, waits).of(first.into()).await.unwrap();
+        let by_one = TOLD.load(Ordering::Relaxed) - told;
+        assert_eq!(told, 2 * by_one - 1, "the first one did not get as far as its files");
     }
 
     static PANICS: AtomicBool = AtomicBool::new(true);

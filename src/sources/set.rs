@@ -5,12 +5,13 @@
 //! their last published commits, and its answer requests another attempt if it brings something new.
 //!
 //! Files: `options` settings and errors; `opening` how mirrors are opened; `repository` one repository and its backoff;
-//! `choice` the commit of each source, and which sources are held back; `answer_sender` what a poll does with its
-//! answers; `failures` what is logged and counted of failures, and the failure of all; `answer` questions of
-//! deliveries, and the sources' status; `upkeep` garbage collection.
+//! `choice` the commit of each source, and which sources are held back; `cause` which source a refusal is about;
+//! `answer_sender` what a poll does with its answers; `failures` what is logged and counted of failures, and the
+//! failure of all; `answer` questions of deliveries, and the sources' status; `upkeep` garbage collection.
 
 mod answer;
 mod answer_sender;
+mod cause;
 mod choice;
 mod failures;
 mod opening;
@@ -29,6 +30,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use answer_sender::{AnswerSender, wake_at};
+use cause::RefusedSet;
 use failures::Failing;
 use opening::{EndedOpenings, Opening};
 pub use options::{SetError, SetOptions, WireOf};
@@ -96,11 +98,13 @@ pub struct SourceSet {
     /// The repositories whose polls have ended since the last attempt, and whether one of them was reached.
     polled: BTreeSet<String>,
     any_reached: bool,
-    /// Failures of sources that were not taken yet: stage and class.
-    uncounted: Vec<(&'static str, ErrorClass)>,
+    /// By source, its failure that was not taken yet, the last one in the attempt: stage and class.
+    uncounted: BTreeMap<String, (&'static str, ErrorClass)>,
     /// By source, a commit that must not be part of a set, and why.
     refused: BTreeMap<String, (Revision, SourceError)>,
     collision: Option<Collision>,
+    /// The last set that was refused as a whole, until the cause is named.
+    refused_set: Option<RefusedSet>,
     /// The parts of the published set.
     published: Vec<Part>,
     /// The parts that the next revision is composed of.
@@ -143,9 +147,10 @@ impl SourceSet {
             failing: BTreeMap::new(),
             polled: BTreeSet::new(),
             any_reached: false,
-            uncounted: Vec::new(),
+            uncounted: BTreeMap::new(),
             refused: BTreeMap::new(),
             collision: None,
+            refused_set: None,
             published: Vec::new(),
             parts: Vec::new(),
             polled_at: None,

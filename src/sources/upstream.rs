@@ -57,7 +57,7 @@ impl Upstream {
                 mirror.fill(revision, wanted).await?;
                 Ok(revision)
             }
-            Self::Set(set) => set.compose().await,
+            Self::Set(set) => set.compose(wanted).await,
         }
     }
 
@@ -70,11 +70,12 @@ impl Upstream {
         }
     }
 
-    /// Handles a refused revision: `Ok` if another one can be composed at once, with one source held back; otherwise
-    /// the error, with the name of the source if one is responsible. See [`SourceSet::hold_back`].
-    pub fn hold_back(&mut self, refusal: Refusal) -> Result<(), mirror::Error> {
+    /// Handles a refused revision of a set: `Ok` if one is to be composed at once, with one source held back or to find
+    /// the cause; otherwise the error, with the names of the sources that may be the cause. See
+    /// [`SourceSet::hold_back`].
+    pub fn hold_back(&mut self, refusal: Refusal) -> Result<(), SetError> {
         match self {
-            Self::Repository(_) => Err(refusal.into()),
+            Self::Repository(_) => Err(mirror::Error::from(refusal).into()),
             Self::Set(set) => set.hold_back(refusal),
         }
     }

@@ -273,8 +273,7 @@ impl Metrics {
         );
         registry.register("current_generation_info", "The current generation", self.current.family());
         registry.register("generations", "Generations in the root, by state", self.generations.clone());
-        let help =
-            "1 for each of several sources that is not at the newest commit of its ref, by its name; else 0";
+        let help = "1 for each of several sources that is not known to be at the newest commit of its ref, by its name; else 0";
         registry.register("source_failing", help, self.sources_failing.family());
         registry.register_with_unit(
             "generation",

@@ -28,6 +28,11 @@ fn written(world: &World, name: &str, text: &str) -> PathBuf {
     path
 }
 
+/// Makes a FIFO. Nothing ever writes into it, so that a reader hangs as on a file system that is gone.
+fn mknod(path: &Path) {
+    rustix::fs::mknodat(rustix::fs::CWD, path, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+}
+
 fn directory(world: &World, name: &str) -> PathBuf {
     let path = world.dir().join(name);
     std::fs::create_dir(&path).unwrap();
@@ -97,7 +102,7 @@ fn a_file_of_sources_or_rules_that_is_none_is_named() {
     let world = World::new();
     let sources = "version: 1\nsources:\n  - {name: a, repo: https://git.example.com/x}\nend: true\n";
     let fifo = world.dir().join("fifo");
-    rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    mknod(&fifo);
     for (path, why) in [
         (written(&world, "aliases.yaml", &format!("{}sources: *a7\nend: true\n", many_aliases())), ""),
         (written(&world, "two.yaml", &format!("{sources}---\n{sources}")), "more than one document"),
@@ -131,6 +136,23 @@ fn what_is_no_kubeconfig_is_named() {
         let none = format!("no cluster is configured: there is no context in {}\n", path.display());
         complains(&apply(&flag(name, path)), 2, &[&none, "hint: name a kubeconfig with contexts"]);
     }
+    // What is no file is not opened, as a FIFO would hang.
+    let [pipes, mixed] = ["pipes", "mixed"].map(|name| directory(&world, name));
+    for dir in [&pipes, &mixed] {
+        mknod(&dir.join("pipe"));
+        std::fs::create_dir(dir.join("sub")).unwrap();
+    }
+    let none = format!("no cluster is configured: there is no context in {}\n", pipes.display());
+    complains(&apply(&flag("kubeconfig-dir", &pipes)), 2, &[&none]);
+    std::fs::write(mixed.join("config"), "contexts: [{name: a, context: {cluster: a, user: a}}]\n").unwrap();
+    let given = flag("kubeconfig-dir", &mixed);
+    let check = ["check", "--owner=o", &rules, "--repo=/x", "--root=/x", &given];
+    let said = treeswap(&world, &check, &[]).expect_ok("only a warning").stderr;
+    for name in ["pipe", "sub"] {
+        let path = mixed.join(name);
+        let none = format!("treeswap: warning: {} is not a kubeconfig: it is not a", path.display());
+        assert!(said.contains(&none), "{said}");
+    }
     let kinds = "hint: --kubeconfig and $KUBECONFIG name files, --kubeconfig-dir a directory";
     let absent = world.dir().join("absent");
     for (name, path, hint) in [
@@ -141,6 +163,59 @@ fn what_is_no_kubeconfig_is_named() {
         let unread = format!("treeswap: cannot read {}: ", path.display());
         complains(&apply(&flag(name, path)), 2, &[&unread, hint]);
     }
+}
+
+#[test]
+fn a_kubeconfigs_token_file_that_hangs_is_named_and_the_server_is_not_blamed() {
+    let world = World::new();
+    let fifo = world.dir().join("token");
+    mknod(&fifo);
+    let kubeconfig = format!(
+        "{{current-context: a, contexts: [{{name: a, context: {{cluster: a, user: a}}}}], \
+         clusters: [{{name: a, cluster: {{server: \"http://127.0.0.1:1\"}}}}], \
+         users: [{{name: a, user: {{tokenFile: {}}}}}]}}",
+        fifo.display()
+    );
+    let kubeconfig = flag("kubeconfig", &written(&world, "kubeconfig", &kubeconfig));
+    let tree = flag("tree", &directory(&world, "tree"));
+    written(&world, "tree/a", "x");
+    let rules = flag("rules", &written(&world, "rules.yaml", "maps:\n  a: {name: a}\n"));
+    let revision = format!("--revision={}", "1".repeat(40));
+    let given = ["apply", "--owner=o", &rules, &tree, &revision, &kubeconfig, "--request-timeout=4s"];
+    let ran = treeswap(&world, &given, &[]);
+    ends(&ran, 3, &[&format!("cannot read {}: no answer within 1s", fifo.display())]);
+    assert!(ran.stderr.contains("hint: check the volume that it is on, and its mount\n"), "{}", ran.stderr);
+    assert!(!ran.stderr.contains("a slow server"), "{}", ran.stderr);
+}
+
+#[test]
+fn a_path_of_rules_that_does_not_begin_at_the_top_of_the_tree_is_a_wrong_flag() {
+    let world = World::new();
+    let right =
+        "write a path below the top of the tree, as in `ci/plugins.yaml`: no `/` in front, no `.` or `..`\n";
+    for command in [
+        &["apply", "--owner=o", "--tree=."][..],
+        &["render", "--tree=."],
+        &["check", "--owner=o", "--repo=/x", "--root=/x"],
+    ] {
+        let refused = |path: &str, line: &str| {
+            let given = format!("--rules-in-tree={path}");
+            let ran = treeswap(&world, &[command, &[given.as_str()]].concat(), &[]);
+            complains(&ran, 2, &[&format!("treeswap: {line}: {right}")]);
+        };
+        for path in ["../x", "a/../../x", "a/../b", "a/..", "..", "/x", "./x", ".", "a//b", "a/"] {
+            refused(path, &format!("invalid value {path:?} for --rules-in-tree"));
+        }
+        refused("", "--rules-in-tree needs a value");
+    }
+    let variable = [("TREESWAP_RULES_IN_TREE", "../x")];
+    let ran = treeswap(&world, &["sync", "--owner=o", "--repo=/x"], &variable);
+    complains(&ran, 2, &["invalid value \"../x\" for $TREESWAP_RULES_IN_TREE: "]);
+    // A name that only looks like one of these is a name.
+    let tree = flag("tree", &directory(&world, "tree"));
+    directory(&world, "tree/..a");
+    written(&world, "tree/..a/b..yaml", "maps:\n  a: {name: a}\n");
+    treeswap(&world, &["render", "--rules-in-tree=..a/b..yaml", &tree], &[]).expect_ok("names with dots");
 }
 
 #[test]
@@ -237,9 +312,8 @@ fn what_cannot_be_read_now_is_no_wrong_configuration() {
         treeswap(&world, &["apply", "--owner=o", &rules, "--tree=.", &kubeconfig], &[])
     };
     complains(&apply(sick), 1, &["treeswap: cannot read /proc/self/mem: Input/output error", hint]);
-    // Nothing ever writes into it, so that a reader hangs as on a file system that is gone.
     let fifo = world.dir().join("fifo");
-    rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    mknod(&fifo);
     complains(&apply(&fifo), 1, &[&format!("cannot read {}: no answer within 5s\n", fifo.display()), hint]);
     let circle = world.dir().join("circle");
     symlink("circle", &circle).unwrap();

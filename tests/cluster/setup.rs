@@ -57,6 +57,8 @@ fn a_directory_is_read_as_a_mounted_secret_is_and_one_bad_file_takes_nothing_els
     let data = dir.path().join("..2026");
     std::fs::create_dir(&data).unwrap();
     std::fs::create_dir(dir.path().join("sub")).unwrap();
+    let pipe = dir.path().join("pipe");
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
     kubeconfig(&data.join("a"), &[("a", access())]);
     std::fs::write(data.join("b"), "users:\n- name: x\n  user: {token: s3cret\n- oops: [").unwrap();
     for name in ["a", "b", "gone"] {
@@ -67,8 +69,12 @@ fn a_directory_is_read_as_a_mounted_secret_is_and_one_bad_file_takes_nothing_els
     assert_eq!(clusters.names().collect::<Vec<_>>(), ["a", DEFAULT]);
     let said: Vec<String> =
         clusters.problems.iter().map(|problem| format!("{problem} {problem:?}")).collect();
-    assert!(said.len() == 2 && said[0].contains("/b is not a kubeconfig (line "), "{said:?}");
+    assert!(said.len() == 4 && said[0].contains("/b is not a kubeconfig (line "), "{said:?}");
     assert!(said[1].contains("/gone"), "a link to nothing: {said:?}");
+    for (line, name) in said[2..].iter().zip(["pipe", "sub"]) {
+        let none = format!("/{name} is not a kubeconfig: it is not a regular file");
+        assert!(line.contains(&none), "{said:?}");
+    }
     assert!(!said[0].contains("s3cret"), "{said:?}");
     // A file that was named is another matter.
     assert!(matches!(load(&[&data.join("b")]).unwrap_err(), ConfigError::Malformed { line: Some(_), .. }));
@@ -133,6 +139,18 @@ async fn the_token_in_a_file_comes_first_as_in_client_go() {
     with_token("admin").list("default").await.unwrap();
     let error = with_token("").list("default").await.unwrap_err();
     assert!(whole(&error).contains("its token cannot be read from"), "{}", whole(&error));
+}
+
+#[tokio::test]
+async fn a_token_file_that_hangs_is_named_and_the_server_is_not_blamed() {
+    let dir = tempfile::tempdir().unwrap();
+    let fifo = dir.path().join("token");
+    rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    let cluster = with_user(dir.path(), &json!({ "tokenFile": fifo }), LONG);
+    let error = cluster.list("default").await.unwrap_err();
+    let line = whole(&error);
+    assert!(line.ends_with(&format!("cannot read {}: no answer within 5s", fifo.display())), "{line}");
+    assert!(error.is_transient() && error.hints()[0].contains("mount"), "{:?}", error.hints());
 }
 
 #[tokio::test]

@@ -216,6 +216,9 @@ fn a_remote_that_hangs_holds_no_other_up() {
     many.list(&list(&one));
     eventually(30, "it is asked", || (rows(&sidecar).len() == 2).then_some(()));
     eventually(30, "it is late", || rows(&sidecar).get(1)?["late"].as_bool().filter(|late| *late));
+    // It is not known to be at the newest commit of its ref.
+    let unanswered = || (rows(&sidecar).get(1)?["error"] == "its remote has not answered yet").then_some(());
+    eventually(30, "it is said", unanswered);
     let began = Instant::now();
     for n in 2..7 {
         one.commit(&Files::new().file("f", n.to_string()));
@@ -240,6 +243,55 @@ fn the_first_set_waits_for_all_but_what_is_optional() {
     two.commit(&Files::new().file("g", "2"));
     many.once().expect_ok("it is there");
     many.shows(&[("one/f", "1"), ("two/g", "2")]);
+}
+
+/// None of them can be held back, as at later publications.
+#[test]
+fn a_first_set_that_is_refused_as_a_whole_names_the_sources_that_are_the_cause() {
+    let of = |count| (0..count).fold(Files::new(), |files, at| files.file(format!("f{at}"), "x"));
+    let large = "is refused: the tree has more than 50 files and directories";
+    let link = Files::new().link("bad", "/etc/passwd");
+    for (files, places, names, words) in [
+        ([of(1), of(60)], ["one", "two"], "two", large),
+        ([of(60), of(1)], ["one", "two"], "one", large),
+        ([of(30), of(30)], ["one", "two"], "one or two", large),
+        ([of(1), link], ["z", "z"], "two", "is refused because of `z/bad`: it is a symbolic link"),
+    ] {
+        let many = Many::new();
+        let remotes = ["one", "two"].map(|name| many.remote(name));
+        let commits = [0, 1].map(|at| remotes[at].commit(&files[at]));
+        let listed =
+            [0, 1].map(|at| source(["one", "two"][at], &remotes[at], &format!(", to: {}", places[at])));
+        many.list(&listed);
+        let ran = to_end(&mut many.sync(&["--one-time", "--max-tree-entries=50"]));
+        let ran = ran.expect_failure("it is refused");
+        let at = ["one", "two"].iter().position(|name| *name == names);
+        let revision = at.map(|at| &commits[at][..12]).unwrap_or_default();
+        let line = format!("source {names}: revision {revision}");
+        let complaint = ran.complaint();
+        assert!(complaint.contains(&line) && complaint.contains(words), "{line}: {}", ran.stderr);
+        assert!(ran.stderr.contains("\nhint: push a commit "), "{}", ran.stderr);
+        assert!(!many.world.root.join("..data").exists());
+    }
+}
+
+/// At the first publication nothing is published of a source while another one is missing.
+#[test]
+fn a_source_that_waits_for_another_one_is_not_said_to_be_well() {
+    let many = Many::new();
+    let (one, two) = (many.remote("one"), many.remote("two"));
+    two.commit(&Files::new().file("f", "1"));
+    many.list(&[source("one", &one, ", to: one"), source("two", &two, ", to: two")]);
+    let sidecar = many.sidecar(&[]);
+    let failing =
+        |name: &str| sidecar.metric_of("treeswap_source_failing", &format!("{{source=\"{name}\"}}"));
+    let are = |fails: f64| (failing("one")? == fails && failing("two")? == fails).then_some(());
+    eventually(30, "neither is published", || are(1.0));
+    let error = rows(&sidecar)[1]["error"].clone();
+    assert!(error.as_str().is_some_and(|error| error.ends_with(" is not published")), "{error}");
+    one.commit(&Files::new().file("f", "1"));
+    many.shows(&[("one/f", "1"), ("two/f", "1")]);
+    eventually(30, "both are published", || are(0.0));
 }
 
 #[test]

@@ -92,6 +92,42 @@ fn a_single_source_that_fails_is_logged_and_counted_and_fails_no_attempt() {
     assert_eq!(sidecar.metric(FAILURES), Some(0.0));
 }
 
+/// An attempt that holds a source back polls again, and finds refused what it has refused just now.
+#[test]
+fn a_refused_commit_counts_once_in_an_attempt_as_of_a_single_repository() {
+    let large = (0..60).fold(Files::new(), |files, at| files.file(format!("f{at}"), "x"));
+    for (mode, refused) in [
+        ("", large.clone()),
+        ("", file("2").link("out", "../two/f")),
+        ("on-failure: hold\n", large),
+        ("on-failure: hold\n", file("2").link("out", "../two/f")),
+    ] {
+        let (many, one, two) = two();
+        many.list_with(mode, &[source("one", &one, ", to: one"), source("two", &two, ", to: two")]);
+        let flags = ["--period=1h", "--min-interval=0s", "--max-tree-entries=50", "--http-bind=127.0.0.1:0"];
+        let sidecar = Sidecar::of(&many.world, &mut many.sync(&flags));
+        eventually(30, "the first attempt ends", || (sidecar.attempts() >= 1).then_some(()));
+        many.shows(&[("one/f", "1"), ("two/f", "1")]);
+        let signal = || {
+            let pid = rustix::process::Pid::from_raw(sidecar.process.pid().try_into().unwrap()).unwrap();
+            rustix::process::kill_process(pid, rustix::process::Signal::HUP).unwrap();
+        };
+        one.commit(&refused);
+        signal();
+        let fails = || sidecar.metric_of("treeswap_source_failing", "{source=\"one\"}");
+        eventually(30, "it is refused", || fails().filter(|fails| *fails == 1.0));
+        assert_eq!(sidecar.metric("treeswap_errors_total"), Some(1.0), "{mode}{}", sidecar.process.log());
+        one.commit(&file("3"));
+        signal();
+        many.shows(&[("one/f", "3"), ("two/f", "1")]);
+        eventually(30, "it has recovered", || fails().filter(|fails| *fails == 0.0));
+        let log = sidecar.process.log();
+        assert!(log.contains("recovered after 1 failure\""), "{mode}{log}");
+        assert!(!log.contains(" failures\""), "{mode}{log}");
+        assert_eq!(sidecar.metric("treeswap_errors_total"), Some(1.0), "{mode}{log}");
+    }
+}
+
 #[test]
 fn nothing_is_fetched_into_what_has_taken_the_place_of_the_root() {
     let (many, one, _two) = two();

@@ -1,6 +1,7 @@
 //! `treeswap apply`: computes the desired state of all rules from one revision, applies it to all clusters once, and
 //! exits.
 
+mod clusters;
 mod show;
 
 use std::path::PathBuf;
@@ -16,14 +17,16 @@ use tokio_util::sync::CancellationToken;
 use super::flags::FlagOrigins;
 use super::input::{self, Input, TreeLocation};
 use super::{Exit, warn};
-use crate::cluster::{self, Clusters};
+use crate::cluster::Clusters;
 use crate::configmap::TimeLimit;
 use crate::configmap::apply::{Adopt, Desired, ExtraKeys, Owner, Placement, PruneLimit, VersionKey};
-use crate::deliver::{self, Leases, OnRewind, PoolSpec, Report};
+use crate::deliver::{self, OnRewind, Report};
 use crate::desired::{self, Directory, Planner};
 use crate::revision::Revision;
 use crate::sources::{AttemptLimit, Remote, SetOptions, SourceError, TreeInput, Upstream};
-use crate::{config, detached_io, human, shutdown, telemetry};
+use crate::{config, shutdown, telemetry};
+
+pub(super) use clusters::ClusterArgs;
 
 /// Options of `treeswap apply`.
 #[derive(Clone, Debug, clap::Args)]
@@ -47,53 +50,6 @@ pub(super) struct Args {
 
     #[command(flatten, next_help_heading = "Output")]
     output: Output,
-}
-
-/// Where to.
-#[derive(Clone, Debug, clap::Args)]
-pub(super) struct ClusterArgs {
-    /// Kubeconfig file; each of its contexts is a cluster of the rules
-    ///
-    /// Can be given several times. Without it, without --kubeconfig-dir and outside of a Pod: $KUBECONFIG, or
-    /// ~/.kube/config.
-    #[arg(long, value_name = "FILE")]
-    kubeconfig: Vec<PathBuf>,
-
-    /// Directory of kubeconfig files, such as a mounted Secret
-    #[arg(long, value_name = "DIR")]
-    kubeconfig_dir: Option<PathBuf>,
-
-    /// In a Pod, do not use the Pod's own cluster as `default`, but a kubeconfig's current context
-    #[arg(long, hide_short_help = true, value_name = "BOOL", default_value = "false", value_parser = config::boolean, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    no_in_cluster_config: bool,
-
-    /// Most concurrent requests to one cluster
-    #[arg(long, hide_short_help = true, value_name = "N", default_value = "8", value_parser = config::at_least_one)]
-    concurrency: u16,
-
-    /// Timeout of one request
-    ///
-    /// It includes reading the credentials and connecting, each of which may take half of it, and asking again after a
-    /// 401. Waiting until fewer than --concurrency requests are under way does not count.
-    #[arg(long, hide_short_help = true, value_name = "DURATION", default_value = "30s", value_parser = config::timeout)]
-    request_timeout: Duration,
-
-    /// Duration of a Lease that its holder does not renew, after which others take over; 0s for no Leases
-    ///
-    /// Instances with the same owner take turns by a Lease in each namespace, which is acquired only when there is
-    /// something to write. Correctness does not depend on it: without permissions for Leases, more writes conflict and
-    /// are retried.
-    #[arg(long, hide_short_help = true, value_name = "DURATION", default_value = "15s", value_parser = config::duration)]
-    lease_duration: Duration,
-
-    /// Limit how many instances of a fleet write at once: each must hold one of COUNT Leases
-    ///
-    /// For many instances, of any owner, that one push triggers at the same moment. An instance with something to write
-    /// acquires any of the Leases NAME-0, NAME-1 and so on in that namespace of the cluster `default`, and releases it
-    /// afterwards. Correctness does not depend on it: without permissions for Leases, or if all are held by others for
-    /// a quarter of the time limit, the instance continues without one and logs that once.
-    #[arg(long, hide_short_help = true, value_name = "NAMESPACE/NAME:COUNT")]
-    lease_pool: Option<PoolSpec>,
 }
 
 /// What may be done.
@@ -213,8 +169,7 @@ enum Format {
 /// Runs `treeswap apply`.
 pub(super) fn run(args: &Args, given: &FlagOrigins) -> anyhow::Result<ExitCode> {
     let began = Instant::now();
-    let logs = args.output.log_format == LogFormat::Json;
-    if logs {
+    if args.output.is_log() {
         telemetry::start(&telemetry::Options::new(telemetry::Format::Json, "info")?);
     }
     given.warnings.iter().for_each(warn);
@@ -235,17 +190,8 @@ pub(super) fn run(args: &Args, given: &FlagOrigins) -> anyhow::Result<ExitCode> 
     let time_left = || limit.saturating_sub(began.elapsed());
     let (ended, timed_out) = match args.input.tree_location("apply", given)? {
         TreeLocation::Directory(directory) => {
-            let revision = args.once.revision()?;
-            let directory = directory.to_owned();
-            let plan = move || {
-                let planned = planner.desired(&Directory(&directory), revision, &Placement::default(), None);
-                planned.map(|(desired, _)| desired)
-            };
-            let delivery = async {
-                let input = TreeInput::new(planned(revision, plan, &cancel).await?);
-                let delivered = deliver::deliver(Arc::new(input), &clusters, &options, &cancel).await;
-                delivered.map_err(anyhow::Error::from)
-            };
+            let (revision, directory) = (args.once.revision()?, directory.to_owned());
+            let delivery = deliver_tree(directory, revision, planner, &clusters, &options, &cancel);
             runtime.block_on(with_timeout(time_left(), &cancel, delivery))
         }
         TreeLocation::Remote(flag) => {
@@ -270,15 +216,26 @@ pub(super) fn run(args: &Args, given: &FlagOrigins) -> anyhow::Result<ExitCode> 
     };
     runtime.shutdown_background();
     let report = if timed_out { report_timeout(ended, limit)? } else { ended? };
-    if logs {
-        show::log(&report, args.once.dry_run);
-    } else {
-        show::notes(&report);
-    }
-    if !logs || args.output.format.is_some() {
-        show::print(&report, args.output.format, args.once.dry_run)?;
-    }
+    args.output.show(&report, args.once.dry_run)?;
     Ok(exit(&report, args.once.dry_run).into())
+}
+
+/// Computes the desired state of a directory under the revision that the command line names, and delivers it.
+async fn deliver_tree(
+    directory: PathBuf,
+    revision: Revision,
+    planner: Planner,
+    clusters: &Clusters,
+    options: &deliver::Options,
+    cancel: &CancellationToken,
+) -> anyhow::Result<Report> {
+    let plan = move || {
+        let planned = planner.desired(&Directory(&directory), revision, &Placement::default(), None);
+        planned.map(|(desired, _)| desired)
+    };
+    let input = TreeInput::new(planned(revision, plan, cancel).await?);
+    let delivered = deliver::deliver(Arc::new(input), clusters, options, cancel).await;
+    delivered.map_err(anyhow::Error::from)
 }
 
 /// Computes the desired state of a directory on a thread of its own, and gives that up when `cancel` comes: the thread
@@ -356,52 +313,23 @@ impl Args {
     }
 }
 
-impl ClusterArgs {
-    /// Loads the clusters, with a warning for each of [`Clusters::problems`].
-    pub(super) fn load(&self) -> Result<Clusters, cluster::ConfigError> {
-        let clusters = Clusters::load(&self.options())?;
-        clusters.problems.iter().for_each(|problem| warn(human::one_line(problem)));
-        Ok(clusters)
+impl Output {
+    /// Whether the results are written to the log.
+    fn is_log(&self) -> bool {
+        self.log_format == LogFormat::Json
     }
 
-    /// The Leases by which instances take turns; `None` if they are turned off.
-    fn leases(&self) -> Result<Option<Leases>, config::Error> {
-        match (self.lease_duration.is_zero(), &self.lease_pool) {
-            (true, None) => Ok(None),
-            (true, Some(_)) => {
-                let one = "--lease-pool".into();
-                let other = "--lease-duration=0s".into();
-                Err(config::Error::Conflict { one, other })
-            }
-            (false, pool) => Ok(Some(Leases::new(self.lease_duration).pooled(pool.clone()))),
+    /// Writes the results to the log or, as notes, on stderr; and on stdout.
+    fn show(&self, report: &Report, dry_run: bool) -> anyhow::Result<()> {
+        if self.is_log() {
+            show::log(report, dry_run);
+        } else {
+            show::notes(report);
         }
-    }
-
-    fn options(&self) -> cluster::Options {
-        let in_cluster = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some() && !self.no_in_cluster_config;
-        let none_given = self.kubeconfig.is_empty() && self.kubeconfig_dir.is_none() && !in_cluster;
-        cluster::Options {
-            kubeconfigs: if none_given { default_kubeconfigs() } else { self.kubeconfig.clone() },
-            kubeconfig_dir: self.kubeconfig_dir.clone(),
-            in_cluster,
-            timeout: self.request_timeout,
-            concurrency: self.concurrency.into(),
-            ..cluster::Options::default()
+        if !self.is_log() || self.format.is_some() {
+            show::print(report, self.format, dry_run)?;
         }
-    }
-}
-
-/// The kubeconfigs that kubectl uses by default: those in `$KUBECONFIG`, or `~/.kube/config` if it exists.
-fn default_kubeconfigs() -> Vec<PathBuf> {
-    let named = std::env::var_os("KUBECONFIG").filter(|value| !value.is_empty());
-    let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".kube/config"));
-    match named {
-        Some(paths) => std::env::split_paths(&paths).filter(|path| !path.as_os_str().is_empty()).collect(),
-        // A file whose check hangs or fails counts as existing: reading it reports the error.
-        None => home()
-            .filter(|path| detached_io::wait_for_io(path, |path| path.try_exists()).unwrap_or(true))
-            .into_iter()
-            .collect(),
+        Ok(())
     }
 }
 
@@ -472,6 +400,7 @@ mod tests {
 
     use super::*;
     use crate::cli::{Cli, Command, Help, tree};
+    use crate::human::assert_message_style;
     use crate::revision::ObjectId;
 
     #[test]
@@ -502,7 +431,7 @@ mod tests {
         assert!(timed_out);
         let error = ended.unwrap_err().downcast::<SourceError>().unwrap();
         assert!(error.what.ends_with(": the run ended while computing the plan"), "{error}");
-        human::assert_message_style(&error, &error.hints);
+        assert_message_style(&error, &error.hints);
         drop(end); // the runtime waits for the thread
     }
 }

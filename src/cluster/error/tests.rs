@@ -84,6 +84,7 @@ fn everything_wrong_with_a_kubeconfig_is_one_line_and_says_what_to_do() {
         ConfigError::Read { path: path(), source: io::ErrorKind::InvalidData.into() },
         ConfigError::Read { path: path(), source: io::ErrorKind::TimedOut.into() },
         ConfigError::Malformed { path: path(), line: Some(3) },
+        ConfigError::NotAFile { path: path() },
         ConfigError::Twice { name: text(), first: path(), second: path() },
         ConfigError::CurrentContext { name: text(), path: path() },
         ConfigError::Unknown { name: text(), known: Vec::new() },
@@ -102,6 +103,7 @@ fn everything_wrong_with_a_kubeconfig_is_one_line_and_says_what_to_do() {
         match error {
             ConfigError::Read { .. }
             | ConfigError::Malformed { .. }
+            | ConfigError::NotAFile { .. }
             | ConfigError::Twice { .. }
             | ConfigError::CurrentContext { .. }
             | ConfigError::Unknown { .. }

@@ -67,6 +67,24 @@ impl Check<'_> {
         self.one_of("submodules", &self.args.source.submodules, &SUBMODULES)
     }
 
+    /// Which submodules are fetched, and from where.
+    pub(super) fn modules(
+        &self,
+        submodules: mirror::Submodules,
+        git: &git_config::Effect,
+    ) -> Result<mirror::Access, Error> {
+        Ok(mirror::Access {
+            submodules,
+            // Users of git-sync name the hosts of submodules in `.gitmodules` and nowhere else.
+            hosts: match self.origins.personality() {
+                Personality::GitSync => mirror::Hosts::Any,
+                Personality::Treeswap => mirror::Hosts::Known(Vec::new()),
+            },
+            local: git.local_submodules,
+            limits: self.limits()?,
+        })
+    }
+
     /// The limits on a revision's content.
     pub(super) fn limits(&self) -> Result<Limits, Error> {
         let limits = &self.args.limits;

@@ -9,6 +9,7 @@ use crate::config::args::Args;
 use crate::config::check::Check;
 use crate::config::env::Origins;
 use crate::config::error::Error;
+use crate::config::origin::Origin;
 use crate::config::values::path;
 use crate::detached_io;
 use crate::fsx;
@@ -107,13 +108,27 @@ impl Check<'_> {
         self.safe_path(flag, text, root, layout, &[])
     }
 
-    /// The mirror's directory. In `.git` and `..treeswap`, which no commit controls, it may be inside the root.
-    pub(super) fn mirror_dir(
+    /// The file for the error that ends the process. The default, which is the kubelet's, is taken as it is.
+    pub(super) fn termination_log(
         &self,
-        text: &str,
         root: &Path,
         layout: &store::Layout,
-    ) -> Result<PathBuf, Error> {
+    ) -> Result<Option<PathBuf>, Error> {
+        match self.args.logging.termination_log.as_str() {
+            "" => Ok(None),
+            text if *self.origins.get("termination-log") == Origin::Default => Ok(Some(PathBuf::from(text))),
+            text => self.outside("termination-log", text, root, layout).map(Some),
+        }
+    }
+
+    /// The mirror's directory. In `.git` and `..treeswap`, which no commit controls, it may be inside the root, and is
+    /// by default.
+    pub(super) fn mirror_dir(&self, root: &Path, layout: &store::Layout) -> Result<PathBuf, Error> {
+        let text = match (self.args.root.mirror.as_str(), layout) {
+            ("", store::Layout::Kubelet) => return Ok(root.join("..treeswap/mirror")),
+            ("", store::Layout::GitSync { .. }) => return Ok(root.join(".git")),
+            (text, _) => text,
+        };
         let dir = absolute(text);
         if let Some(why) = obstacle(&dir) {
             let (name, value) = (self.origins.name("mirror"), text.to_owned());

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use super::super::data::{DesiredData, Value};
+use super::super::data::{DesiredData, VALUES_MAX, Value};
 use super::super::finding::{FINDINGS_MAX, Finding};
 use super::super::plan::{Options, Planned, VERSION, ValueSource};
 use super::super::policies::{Collisions, Oversize};
@@ -35,7 +35,7 @@ pub(super) struct Built {
     pub(super) planned: Vec<Arc<Planned>>,
     /// The flag says whether the finding refuses the plan.
     pub(super) findings: Vec<(Finding, bool)>,
-    /// Sum of the values' sizes.
+    /// Sum of the values' sizes, without those that no ConfigMap can hold: what `Contents::values` counts.
     pub(super) bytes: u64,
 }
 
@@ -71,7 +71,8 @@ impl FedConfigMap {
             left_out: false,
             rules: self.rules.clone(),
         };
-        let bytes = planned.data.size() as u64;
+        let sizes = planned.data.values().values().map(|value| value.size());
+        let bytes = sizes.filter(|size| *size <= VALUES_MAX).sum::<usize>() as u64;
         let planned = apply_oversize_policy(planned, options, &mut findings);
         Built { planned: planned.into_iter().map(Arc::new).collect(), findings, bytes }
     }
@@ -111,15 +112,19 @@ fn apply_oversize_policy(
         }
         Oversize::Refuse => {
             findings.push((planned.oversize(over), true));
-            vec![planned]
+            vec![without_content(planned)]
         }
         Oversize::Skip => {
             findings.push((planned.oversize(over), false));
             // It stays in the plan, so that it does not look as if no rule named it any more.
-            let (data, files) = (DesiredData::default(), BTreeMap::new());
-            vec![Planned { data, files, fed: false, left_out: true, ..planned }]
+            vec![Planned { fed: false, left_out: true, ..without_content(planned) }]
         }
     }
+}
+
+/// The ConfigMap without its data, which is not written: the bytes of some of its values were dropped.
+fn without_content(planned: Planned) -> Planned {
+    Planned { data: DesiredData::default(), files: BTreeMap::new(), ..planned }
 }
 
 /// Groups the targets of all rules: one entry per ConfigMap name and set of feeding rules, with the places it is in.

@@ -51,6 +51,16 @@ impl Contents for Texts {
     }
 }
 
+/// Files of as many bytes as their number.
+struct Sizes;
+
+impl Contents for Sizes {
+    fn read(&mut self, file: FileRef) -> Result<Vec<u8>, Box<dyn std::error::Error + Send + Sync>> {
+        let FileRef::Index(bytes) = file else { panic!("no blob was added") };
+        Ok(vec![b'x'; bytes])
+    }
+}
+
 fn rules() -> Arc<RuleSet> {
     let setting = Setting {
         file: "rules.yaml",
@@ -234,6 +244,44 @@ fn a_configmap_that_is_left_out_stays_in_the_plan_and_a_file_that_is_left_out_co
         let again = Change { path: again, before: false, now };
         let (fed, left_out, _) = planned(&[keyed, again]);
         assert!(fed && !left_out, "{name}: a file has a key");
+    }
+}
+
+#[test]
+fn of_a_configmap_that_is_too_large_no_more_is_held_than_of_one_that_fits() {
+    let mut all = Tree::default();
+    let mut add = |path: String, bytes: usize| all.add(path.into(), Entry::File(bytes.into()));
+    (0..10_usize).for_each(|n| add(format!("large/{n}"), 600_000 + n));
+    add("flat/a".to_owned(), 5 << 20);
+    add("same/b".to_owned(), 600_009); // the content of large/9, which fits here
+    let every: usize = (0..10_usize).map(|n| 600_000 + n).sum();
+    for (oversize, expected) in
+        [(Oversize::Refuse, 1_200_009), (Oversize::Skip, 1_200_009), (Oversize::Grow, every)]
+    {
+        let policies = Policies { oversize, ..Policies::default() };
+        let repository = Some("acme/config".to_owned());
+        let of = |memory_limit| {
+            let options = Options { policies, repository: repository.clone(), ..Options::default() };
+            Matches::of(rules(), Options { memory_limit, ..options }, &all)
+        };
+        // What is too large by itself counts nowhere, but what is only not needed does.
+        let mut matches = of(Some(every as u64 + 100_000));
+        let values = matches.values(&mut Sizes, u64::MAX).unwrap().unwrap();
+        let held: usize = values.values().map(|value| value.bytes().len()).sum();
+        assert_eq!(held, expected, "{oversize:?}");
+        let plan = matches.plan(&mut Sizes).unwrap();
+        let told: Vec<String> = plan.refused.iter().chain(&plan.noted).map(ToString::to_string).collect();
+        for words in [
+            "ConfigMap large has 6000045 bytes of values, the limit is 1048576; the largest keys: 9 586 KiB",
+            " alone has 5242880 bytes of values, the limit is 1048576",
+        ] {
+            assert!(told.iter().any(|line| line.contains(words)), "{words}: {told:?}");
+        }
+        assert_eq!(plan.refused.is_empty(), oversize == Oversize::Skip, "{told:?}");
+        let same = plan.configmaps.iter().find(|planned| planned.name == "same").unwrap();
+        assert!(same.data.values()["b"].has_bytes());
+        let refused = of(Some(every as u64)).plan(&mut Sizes).unwrap().refused;
+        assert!(matches!(refused[..], [Finding::MemoryLimit { .. }]), "{refused:?}");
     }
 }
 

@@ -69,7 +69,7 @@ impl Budget {
 
     fn phrase(self) -> &'static str {
         match self {
-            Self::Refs => "references",
+            Self::Refs => "list of references",
             Self::Pack => "pack",
         }
     }
@@ -180,7 +180,7 @@ pub enum Error {
         doing: &'static str,
     },
     /// A response exceeded its size limit.
-    #[error("{remote}: the {} of its answer exceeds {} ({})", budget.phrase(), human::bytes(*limit), budget.flag())]
+    #[error("{remote}: the {} in its answer exceeds {} ({})", budget.phrase(), human::bytes(*limit), budget.flag())]
     TooMuch {
         /// The remote.
         remote: String,

@@ -36,22 +36,19 @@ impl SourceSet {
     }
 
     /// The status of each source, in the file's order. `current` is the published set; `has_failed` says whether the
-    /// last attempt failed, so that a newer set may have been chosen but not published.
+    /// last attempt failed, so that newer commits may be known but not published.
     pub fn source_statuses(&self, current: Option<Revision>, has_failed: bool) -> Vec<SourceStatus> {
         let published = current.map(|current| self.composer.objects().parts(current)).unwrap_or_default();
         let row = |source: &Followed| {
             let Followed { listed, mirror, repo, .. } = source;
-            let (_, why) = self.state_of(source);
+            let (named, why) = self.state_of(source);
             let collision =
                 self.collision.as_ref().filter(|Collision { sources, of_set: (parts, unique), .. }| {
                     *parts == self.parts && *unique == self.unique && sources.contains(&listed.name)
                 });
             let why = why.or_else(|| collision.map(|collision| collision.why.clone()));
             let part = published.iter().find(|part| part.name == listed.name);
-            let chosen = self.parts.iter().find(|part| part.name == listed.name);
-            let why = why.or_else(|| {
-                chosen.filter(|chosen| has_failed && part != Some(*chosen)).map(SourceError::unpublished)
-            });
+            let why = why.or_else(|| self.why_behind(&listed.name, named, part, has_failed));
             let repository = self.repositories.get(mirror);
             SourceStatus {
                 name: listed.name.clone(),
@@ -68,6 +65,24 @@ impl SourceSet {
             }
         };
         self.sources.iter().map(row).collect()
+    }
+
+    /// Returns why a source that has not failed itself is not at the newest commit of its ref, or not known to be: its
+    /// remote has not answered yet, or the attempt failed before that commit was published, perhaps because of another
+    /// source. `named` is the commit that the ref named last, `part` what is published of the source.
+    fn why_behind(
+        &self,
+        name: &str,
+        named: Option<Revision>,
+        part: Option<&Part>,
+        has_failed: bool,
+    ) -> Option<SourceError> {
+        let Some(named) = named else { return Some(self.not_answered()) };
+        // An attempt that ended because of another source has chosen no commit of this one.
+        let chosen = self.parts.iter().find(|chosen| chosen.name == name && chosen.revision == named);
+        let is_published =
+            part.is_some_and(|part| part.revision == named && chosen.is_none_or(|chosen| chosen == part));
+        (has_failed && !is_published).then(|| SourceError::unpublished(named))
     }
 
     /// Returns the relation of the set `revision` to a recorded one: of the relations of their commits of each source

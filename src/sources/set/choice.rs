@@ -6,13 +6,13 @@ use std::time::SystemTime;
 
 use tokio_util::sync::CancellationToken;
 
+use super::cause::responsible_part;
 use super::{Collision, Followed, OnFailure, Repository, SetError, SourceError, SourceSet, blocking};
 use crate::human::one_line;
-use crate::mirror::{self, Part, Tip};
-use crate::payload::{Parts, Refusal, escaped};
+use crate::mirror::{self, Part, Selection, Tip};
+use crate::payload::Refusal;
 use crate::retry::ErrorClass;
 use crate::revision::{ObjectId, Revision};
-use crate::secret::REDACTED;
 use crate::sha256::sha256;
 use crate::sources::file::SourceSpec;
 use crate::sources::stage::{Stage, StagedError};
@@ -121,8 +121,9 @@ impl SourceSet {
         Tip { name: None, object: ObjectId(object), peeled: None }
     }
 
-    /// Composes the revision. A source that cannot be part of it is held back at its published commit.
-    pub async fn compose(&mut self) -> Result<Revision, SetError> {
+    /// Composes the revision. A source that cannot be part of it is held back at its published commit. If the same set
+    /// was refused before, the cause is looked for in what `wanted` selects.
+    pub async fn compose(&mut self, wanted: &Selection) -> Result<Revision, SetError> {
         // The error is returned once, so that the sync makes room; later calls compose without what could not be
         // fetched.
         let full = self.repositories.values_mut().find_map(|repository| repository.full.take());
@@ -131,6 +132,7 @@ impl SourceSet {
         }
         let cancel = CancellationToken::new();
         let _dropped = cancel.clone().drop_guard();
+        self.look_for_cause(wanted, &cancel).await;
         loop {
             let cancel = cancel.clone();
             let composer = Arc::clone(&self.composer);
@@ -156,25 +158,30 @@ impl SourceSet {
         }
     }
 
-    /// Holds back a source after the composed revision was refused, so that another one can be composed at once.
-    /// Returns the refusal if no source can be held back, with the name of the source if one is responsible.
-    pub fn hold_back(&mut self, refusal: Refusal) -> Result<(), mirror::Error> {
+    /// Holds back a source after the composed revision was refused, so that another one can be composed at once. If no
+    /// source can be held back, returns the refusal with the name of the source that is the cause. It is `Ok` as well
+    /// if that is not known yet: then the same set is composed again, which looks for the cause.
+    pub fn hold_back(&mut self, refusal: Refusal) -> Result<(), SetError> {
         let Some(part) = responsible_part(&self.parts, &refusal).cloned() else {
-            let refused = mirror::Error::from(refusal);
+            let refused = mirror::Error::from(refusal.clone());
             let held_back = self.hold_back_one_updated(&one_line(&refused), &refused.hints());
-            return if held_back { Ok(()) } else { Err(refused) };
+            return if held_back { Ok(()) } else { self.name_cause(refusal) };
         };
         let own = mirror::Error::from(Refusal { revision: part.revision, ..refusal });
         let why = SourceError::of_mirror(&own);
-        match self.keep_at_published(&part.name, &why) {
-            Ok(true) => Ok(()),
-            Ok(false) | Err(_) => Err(mirror::Error::OfSource { name: part.name, source: Box::new(own) }),
+        if self.keep_at_published(&part.name, &why)? {
+            return Ok(());
         }
+        Err(mirror::Error::OfSource { name: part.name, source: Box::new(own) }.into())
     }
 
     /// Holds back one of the updated sources after a refusal of the set that names no source. Returns false if none is
     /// left. Which of them is responsible turns out once a set is accepted: see [`Self::clear_suspects`].
     pub fn hold_back_one_updated(&mut self, what: &str, hints: &[String]) -> bool {
+        // No set is accepted without it: it would never turn out, and one that is not responsible would stay refused.
+        if self.on_failure == OnFailure::Hold {
+            return false;
+        }
         let updated = self.parts.iter().filter(|part| !self.published.contains(part));
         let updated: Vec<(String, Revision)> =
             updated.map(|part| (part.name.clone(), part.revision)).collect();
@@ -192,6 +199,7 @@ impl SourceSet {
     /// Tells the set that its revision was not refused. Of the sources held back one after the other for one refusal,
     /// the last one made the difference and stays held back; the others are tried again.
     pub fn clear_suspects(&mut self) {
+        self.refused_set = None;
         self.suspects.pop();
         for name in self.suspects.drain(..) {
             self.refused.remove(&name);
@@ -199,7 +207,8 @@ impl SourceSet {
     }
 
     /// Keeps a source at its published commit, or out of the set if nothing was published of it, and chooses again.
-    /// Returns false if the source is there already, or if the first publication needs it.
+    /// Returns false if the source is there already, or if the first publication needs it. With `on-failure: hold` the
+    /// error is that of the source, which is counted with it.
     fn keep_at_published(&mut self, name: &str, why: &SourceError) -> Result<bool, SetError> {
         let Some(part) = self.parts.iter().find(|part| part.name == name) else { return Ok(false) };
         let is_new =
@@ -223,26 +232,6 @@ fn unresolved(error: SourceError) -> StagedError {
     StagedError::new(Stage::Resolve, error)
 }
 
-/// The source that the refused path belongs to. `None` if the refusal is not about one path, if several sources are
-/// placed there, or if the path is not known well enough: a part of it is redacted, or it is cut and may be below a
-/// place of which only the beginning is left, too.
-fn responsible_part<'p>(parts: &'p [Part], refusal: &Refusal) -> Option<&'p Part> {
-    // The refusal has the escaped path, so the places are escaped, too.
-    let place = |part: &Part| escaped(part.to.as_bytes()).into_bytes();
-    let places = Parts::new(parts.iter().map(place));
-    let owner = places.owner(refusal.path.as_bytes());
-    let mut owners = parts.iter().filter(|part| place(part) == owner);
-    let is_long = is_cut(&refusal.path) && parts.iter().any(|part| is_cut(&escaped(part.to.as_bytes())));
-    let is_known = refusal.is_of_one_path() && !refusal.path.contains(REDACTED) && !is_long;
-    let owner = owners.next().filter(|_| is_known)?;
-    owners.next().is_none().then_some(owner)
-}
-
-/// Returns true if [`escaped`] has cut the text, or if it looks like that.
-fn is_cut(escaped: &str) -> bool {
-    escaped.ends_with(" bytes)") && escaped.contains("... (")
-}
-
 /// The two sources that cannot be placed side by side, if that is the error.
 fn colliding_sources(error: &mirror::Error) -> Option<[String; 2]> {
     match error {
@@ -257,49 +246,6 @@ fn colliding_sources(error: &mirror::Error) -> Option<[String; 2]> {
 mod tests {
     use super::super::tests::{resolve_until, two_sources};
     use super::*;
-    use crate::payload::Rule;
-
-    #[test]
-    fn the_source_of_a_refused_path_is_found_though_the_path_is_escaped() {
-        let revision = Revision(ObjectId([7; 20]));
-        let part = |to: &str| Part {
-            name: format!("of-{to}"),
-            repo: "https://git.example.com/x.git".to_owned(),
-            ref_name: "main".to_owned(),
-            revision,
-            path: String::new(),
-            to: to.to_owned(),
-            sparse: Vec::new(),
-            mirror: "m".to_owned(),
-        };
-        crate::secret::register("qK3vZ8wM-x");
-        let parts = ["", r"team\a", "jobs", "qK3vZ8wM-x"].map(part);
-        for (path, place) in [
-            ("x", Some("")),
-            (r"team\a/x", Some(r"team\a")),
-            ("jobs/deep/x\n", Some("jobs")),
-            ("qK3vZ8wM-x/x", None),
-            ("jobs/qK3vZ8wM-x", None),
-        ] {
-            let refusal = Refusal { revision, path: escaped(path.as_bytes()), rule: Rule::NameDotGit };
-            let found = responsible_part(&parts, &refusal).map(|part| part.to.as_str());
-            assert_eq!(found, place, "{path}");
-        }
-        let deep = ["a"; 3].map(|name| name.repeat(200)).join("/");
-        let long = format!("{deep}/x");
-        let refusal =
-            |path: &str| Refusal { revision, path: escaped(path.as_bytes()), rule: Rule::NameDotGit };
-        let shallow = ["", "jobs"].map(part);
-        for (path, place) in [(long.clone(), ""), (format!("jobs/{long}"), "jobs")] {
-            let found = responsible_part(&shallow, &refusal(&path)).map(|part| part.to.as_str());
-            assert_eq!(found, Some(place), "no place is cut");
-        }
-        let parts_with_deep = ["", deep.as_str()].map(part);
-        assert_eq!(responsible_part(&parts_with_deep, &refusal(&long)), None, "it may be of either");
-        assert!(responsible_part(&parts_with_deep, &refusal("x")).is_some());
-        let of_tree = Refusal { revision, path: "jobs/x".to_owned(), rule: Rule::Entries { limit: 1 } };
-        assert_eq!(responsible_part(&parts, &of_tree), None);
-    }
 
     #[tokio::test]
     async fn a_source_whose_poll_outlasts_the_attempt_is_named() {

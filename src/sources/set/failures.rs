@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{SetError, SourceError, SourceSet};
+use super::{Followed, SetError, SourceError, SourceSet};
 use crate::repeats::{Repeats, suppressed};
 use crate::retry::ErrorClass;
 use crate::sources::stage::{Stage, StagedError};
@@ -14,7 +14,8 @@ use crate::sources::stage::{Stage, StagedError};
 pub(super) struct Failing {
     /// Limits repeated log lines.
     logged: Repeats,
-    count: u64,
+    /// The attempts in which it failed.
+    pub(super) count: u64,
 }
 
 impl SourceSet {
@@ -46,17 +47,28 @@ impl SourceSet {
 
     /// Counts the failures of the sources that were polled in this attempt.
     pub(super) fn count_failures(&mut self) {
-        for source in self.sources.iter().filter(|source| self.polled.contains(&source.mirror)) {
-            let (_, Some(StagedError { stage, error })) = self.staged_state_of(source) else { continue };
-            self.uncounted.push((stage.label(), error.class));
-            self.failing.entry(source.listed.name.clone()).or_default().count += 1;
+        let polled = self.sources.iter().filter(|source| self.polled.contains(&source.mirror));
+        let failure = |source: &Followed| Some((source.listed.name.clone(), self.staged_state_of(source).1?));
+        let failures: Vec<(String, StagedError)> = polled.filter_map(failure).collect();
+        for (name, StagedError { stage, error }) in failures {
+            self.count_failure(name, stage, error.class);
         }
     }
 
     /// Counts the refusal of a source's commit that was found when the set was composed.
     pub(super) fn count_refusal(&mut self, name: &str) {
-        self.uncounted.push((Stage::Export.label(), ErrorClass::Refused));
-        self.failing.entry(name.to_owned()).or_default().count += 1;
+        self.count_failure(name.to_owned(), Stage::Export, ErrorClass::Refused);
+    }
+
+    /// Counts a failure of a source: one in each attempt, as for a single repository. An attempt that holds a source
+    /// back polls again, and finds failures that it has counted already.
+    fn count_failure(&mut self, name: String, stage: Stage, class: ErrorClass) {
+        let failing = self.failing.entry(name.clone()).or_default();
+        let is_first = self.uncounted.insert(name, (stage.label(), class)).is_none();
+        // One that has recovered within the attempt and fails again is failing anew.
+        if is_first || failing.count == 0 {
+            failing.count += 1;
+        }
     }
 
     /// The error of a source whose remote has not answered yet.
@@ -64,9 +76,10 @@ impl SourceSet {
         SourceError::unanswered(self.options.one_time.then_some(self.options.limit))
     }
 
-    /// The failures of sources since the last call: stage and class.
+    /// The failures of sources since the last call, at most one of each source: stage and class. To be called at the
+    /// end of each attempt.
     pub fn take_failures(&mut self) -> Vec<(&'static str, ErrorClass)> {
-        std::mem::take(&mut self.uncounted)
+        std::mem::take(&mut self.uncounted).into_values().collect()
     }
 
     /// Returns true if a repository was reached since the last attempt. If not, polls are still running.

@@ -85,6 +85,65 @@ async fn each_failure_is_counted_for_the_stage_that_it_is_of() {
     assert_eq!(set.take_failures(), [("export", ErrorClass::Refused)]);
 }
 
+/// An attempt that holds a source back resolves again.
+#[tokio::test]
+async fn a_source_counts_once_in_an_attempt_however_often_it_is_found_to_fail() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut set = two_sources(dir.path());
+    resolve_until(&mut set, |set| set.repositories.len() == 2).await;
+    set.take_failures();
+    set.failing.clear();
+    let refused = SourceError { what: "a test".to_owned(), hints: Vec::new(), class: ErrorClass::Refused };
+    let object = ObjectId([1; 20]);
+    let revision = Revision(object);
+    let mirror = set.sources[0].mirror.clone();
+    set.sources.pop();
+    for attempts in 1..=2 {
+        set.refused.insert("one".to_owned(), (revision, refused.clone()));
+        set.count_refusal("one");
+        let of_refs = vec![("main".to_owned(), RefResult::Named(object, revision))];
+        set.accept(&mirror, PollResult { of_refs, ..PollResult::default() });
+        set.count_failures();
+        assert_eq!(set.failing["one"].count, attempts);
+        assert_eq!(set.take_failures(), [("export", ErrorClass::Refused)]);
+    }
+    // It recovers in an attempt that has counted it, and is refused once more.
+    set.count_refusal("one");
+    set.refused.clear();
+    set.log_failures();
+    assert!(!set.failing.contains_key("one"));
+    set.count_refusal("one");
+    assert_eq!(set.failing["one"].count, 1);
+    assert_eq!(set.take_failures().len(), 1);
+}
+
+#[tokio::test]
+async fn a_source_is_well_only_if_its_newest_commit_is_known_and_published() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut set = two_sources(dir.path());
+    resolve_until(&mut set, |set| set.repositories.len() == 2).await;
+    set.options.root = true;
+    let absent = SourceError { what: "a test".to_owned(), hints: Vec::new(), class: ErrorClass::Permanent };
+    let named = RefResult::Named(ObjectId([1; 20]), Revision(ObjectId([1; 20])));
+    let found = [RefResult::Failed(StagedError::new(Stage::Resolve, absent)), named];
+    let mirrors = [0, 1].map(|at| set.sources[at].mirror.clone());
+    for (mirror, of_ref) in mirrors.iter().zip(found) {
+        let of_refs = vec![("main".to_owned(), of_ref)];
+        set.accept(mirror, PollResult { of_refs, ..PollResult::default() });
+    }
+    let errors = |set: &SourceSet| -> Vec<Option<String>> {
+        set.source_statuses(None, true).into_iter().map(|row| row.error).collect()
+    };
+    assert!(set.choose().is_err(), "the first publication needs both");
+    let unpublished = "the set with its commit 010101010101 is not published".to_owned();
+    assert_eq!(errors(&set), [Some("a test".to_owned()), Some(unpublished)]);
+    // Whether the attempt fails or not, it is not known what this ref names.
+    set.repositories.get_mut(&mirrors[1]).unwrap().known.clear();
+    let unanswered = Some(set.not_answered().what);
+    assert_eq!(errors(&set)[1], unanswered);
+    assert_eq!(set.source_statuses(None, false)[1].error, unanswered);
+}
+
 #[tokio::test]
 async fn what_is_wrong_with_a_sources_url_or_credentials_has_a_hint() {
     let dir = tempfile::tempdir().unwrap();

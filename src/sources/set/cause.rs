@@ -1,0 +1,203 @@
+//! Finds the source that is the cause of a refusal of the composed revision.
+//!
+//! If the refusal is about a path, it is the source that is placed there. Otherwise sources are held back one after the
+//! other (`choice`), and the last one made the difference. If none can be held back, as at the first publication, each
+//! source's part is looked at alone. If none of them is refused alone, all that may be the cause are named.
+
+use std::sync::Arc;
+
+use tokio_util::sync::CancellationToken;
+
+use super::{SetError, SourceSet, blocking};
+use crate::mirror::{self, Composer, Part, Selection, UniqueBaseNames};
+use crate::payload::{Parts, Refusal, escaped};
+use crate::secret::REDACTED;
+
+/// A set that was refused although no source can be held back.
+pub(super) struct RefusedSet {
+    parts: Vec<Part>,
+    /// The first source that is refused alone, and why. `None` until one was found.
+    cause: Option<(String, Refusal)>,
+}
+
+impl SourceSet {
+    /// Handles a refusal of the set that names no source, if none can be held back. The first time it is `Ok`, so that
+    /// the set is composed again; the cause is looked for there, because that takes blocking work. If the same set is
+    /// then refused again, the error names the cause.
+    pub(super) fn name_cause(&mut self, refusal: Refusal) -> Result<(), SetError> {
+        let known = self.refused_set.take().filter(|known| known.parts == self.parts);
+        let Some(RefusedSet { cause, .. }) = known else {
+            self.refused_set = Some(RefusedSet { parts: self.parts.clone(), cause: None });
+            return Ok(());
+        };
+        let (name, refusal) = cause.unwrap_or_else(|| {
+            let parts = possible_causes(&self.parts, &refusal);
+            let names: Vec<&str> = parts.iter().map(|part| part.name.as_str()).collect();
+            (one_of(&names), refusal)
+        });
+        let source = Box::new(mirror::Error::from(refusal));
+        Err(mirror::Error::OfSource { name, source }.into())
+    }
+
+    /// Looks for the source that is refused alone, if the chosen set was refused before and none could be held back.
+    pub(super) async fn look_for_cause(&mut self, wanted: &Selection, cancel: &CancellationToken) {
+        let Some(refused) = self.refused_set.as_mut().filter(|refused| refused.parts == self.parts) else {
+            return;
+        };
+        let composer = Arc::clone(&self.composer);
+        let (parts, wanted, cancel) = (refused.parts.clone(), wanted.clone(), cancel.clone());
+        let look = move || {
+            parts.iter().find_map(|part| {
+                let refusal = refusal_alone(&composer, part, &wanted, &cancel)?;
+                Some((part.name.clone(), refusal))
+            })
+        };
+        refused.cause = blocking(look).await;
+    }
+}
+
+/// Returns why a set of this part alone is refused; `None` if it is not, or if that cannot be found out now.
+fn refusal_alone(
+    composer: &Composer,
+    part: &Part,
+    wanted: &Selection,
+    cancel: &CancellationToken,
+) -> Option<Refusal> {
+    let composed = composer.compose(std::slice::from_ref(part), &UniqueBaseNames::default(), cancel);
+    let read = composed.and_then(|revision| composer.objects().until(cancel).payload(revision, wanted));
+    match read {
+        Err(mirror::Error::Refused(refusal)) => Some(Refusal { revision: part.revision, ..refusal }),
+        Ok(_) | Err(_) => None,
+    }
+}
+
+/// The source that is the cause of the refusal. `None` if several may be.
+pub(super) fn responsible_part<'p>(parts: &'p [Part], refusal: &Refusal) -> Option<&'p Part> {
+    match possible_causes(parts, refusal)[..] {
+        [part] => Some(part),
+        _ => None,
+    }
+}
+
+/// The sources that may be the cause of the refusal: those that are placed where the refused path is. All of them if
+/// the refusal is not about one path, if none is placed there, or if the path is not known well enough: a part of it is
+/// redacted, or it is cut and may be below a place of which only the beginning is left, too.
+fn possible_causes<'p>(parts: &'p [Part], refusal: &Refusal) -> Vec<&'p Part> {
+    // The refusal has the escaped path, so the places are escaped, too.
+    let place = |part: &Part| escaped(part.to.as_bytes()).into_bytes();
+    let places = Parts::new(parts.iter().map(place));
+    let owner = places.owner(refusal.path.as_bytes());
+    let is_long = is_cut(&refusal.path) && parts.iter().any(|part| is_cut(&escaped(part.to.as_bytes())));
+    let is_known = refusal.is_of_one_path() && !refusal.path.contains(REDACTED) && !is_long;
+    let owners: Vec<&Part> = parts.iter().filter(|part| is_known && place(part) == owner).collect();
+    if owners.is_empty() { parts.iter().collect() } else { owners }
+}
+
+/// Returns true if [`escaped`] has cut the text, or if it looks like that.
+fn is_cut(escaped: &str) -> bool {
+    escaped.ends_with(" bytes)") && escaped.contains("... (")
+}
+
+/// Names as a phrase: `one, two or three`.
+fn one_of(names: &[&str]) -> String {
+    match names {
+        [before @ .., last] if !before.is_empty() => format!("{} or {last}", before.join(", ")),
+        names => names.concat(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::two_sources;
+    use super::*;
+    use crate::human::one_line;
+    use crate::mirror::author::{Author, Content};
+    use crate::payload::{Limits, Rule, Rules};
+    use crate::revision::{ObjectId, Revision};
+
+    fn part(name: &str, revision: Revision, to: &str) -> Part {
+        Part {
+            name: name.to_owned(),
+            repo: "https://git.example.com/x.git".to_owned(),
+            ref_name: "main".to_owned(),
+            revision,
+            path: String::new(),
+            to: to.to_owned(),
+            sparse: Vec::new(),
+            mirror: "m".to_owned(),
+        }
+    }
+
+    #[test]
+    fn the_source_of_a_refused_path_is_found_though_the_path_is_escaped() {
+        let revision = Revision(ObjectId([7; 20]));
+        let part = |to: &str| part(&format!("of-{to}"), revision, to);
+        crate::secret::register("qK3vZ8wM-x");
+        let parts = ["", r"team\a", "jobs", "qK3vZ8wM-x"].map(part);
+        for (path, place) in [
+            ("x", Some("")),
+            (r"team\a/x", Some(r"team\a")),
+            ("jobs/deep/x\n", Some("jobs")),
+            ("qK3vZ8wM-x/x", None),
+            ("jobs/qK3vZ8wM-x", None),
+        ] {
+            let refusal = Refusal { revision, path: escaped(path.as_bytes()), rule: Rule::NameDotGit };
+            let found = responsible_part(&parts, &refusal).map(|part| part.to.as_str());
+            assert_eq!(found, place, "{path}");
+        }
+        let deep = ["a"; 3].map(|name| name.repeat(200)).join("/");
+        let long = format!("{deep}/x");
+        let refusal =
+            |path: &str| Refusal { revision, path: escaped(path.as_bytes()), rule: Rule::NameDotGit };
+        let shallow = ["", "jobs"].map(part);
+        for (path, place) in [(long.clone(), ""), (format!("jobs/{long}"), "jobs")] {
+            let found = responsible_part(&shallow, &refusal(&path)).map(|part| part.to.as_str());
+            assert_eq!(found, Some(place), "no place is cut");
+        }
+        let parts_with_deep = ["", deep.as_str()].map(part);
+        assert_eq!(responsible_part(&parts_with_deep, &refusal(&long)), None, "it may be of either");
+        assert!(responsible_part(&parts_with_deep, &refusal("x")).is_some());
+        let of_tree = Refusal { revision, path: "jobs/x".to_owned(), rule: Rule::Entries { limit: 1 } };
+        assert_eq!(responsible_part(&parts, &of_tree), None);
+        assert!(responsible_part(&parts[..1], &of_tree).is_some(), "there is no other");
+    }
+
+    #[test]
+    fn sources_are_named_as_a_phrase() {
+        let phrases = [one_of(&["one"]), one_of(&["one", "two"]), one_of(&["a", "b", "c"])];
+        assert_eq!(phrases, ["one", "one or two", "a, b or c"]);
+    }
+
+    #[tokio::test]
+    async fn the_cause_of_a_refusal_of_the_first_set_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut set = two_sources(dir.path());
+        set.options.root = true;
+        let repository = dir.path().join("repository");
+        let author = Author::init(&repository).unwrap();
+        let commit = |files: usize| {
+            let names: Vec<String> = (0..files).map(|number| format!("f{number}")).collect();
+            let files: Vec<_> = names.iter().map(|name| (name.as_str(), Content::File(b"x"))).collect();
+            author.commit(&files, "x").unwrap()
+        };
+        let (small, half, large) = (commit(1), commit(30), commit(60));
+        set.composer.read_from(&[repository]);
+        let limits = Limits { entries: 50, ..Limits::default() };
+        let wanted = Selection { rules: Rules { limits, ..Rules::default() }, ..Selection::default() };
+        let rule = "is refused: the tree has more than 50 files and directories";
+        for (one, two, named) in [(small, large, Some(("two", large))), (half, half, None)] {
+            set.parts = vec![part("one", one, "one"), part("two", two, "two")];
+            let revision = set.compose(&wanted).await.unwrap();
+            let Err(mirror::Error::Refused(refusal)) = set.objects().payload(revision, &wanted) else {
+                panic!("it is accepted")
+            };
+            set.hold_back(refusal.clone()).unwrap();
+            assert_eq!(set.compose(&wanted).await.unwrap(), revision, "nothing is left out");
+            let error = set.hold_back(refusal).unwrap_err();
+            let (name, revision) = named.unwrap_or(("one or two", revision));
+            let message = format!("source {name}: revision {} {rule}", revision.short());
+            assert_eq!(one_line(&error), message);
+            assert!(!error.hints().is_empty());
+        }
+    }
+}
