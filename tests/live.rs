@@ -19,10 +19,15 @@ fn signal(sidecar: &Sidecar, signal: Signal) {
     kill_process(Pid::from_child(&sidecar.process.child), signal).unwrap();
 }
 
-/// Waits until `status` gets an answer from a running writer.
+/// Waits until `status` gets an answer from a running writer. One that has just been started has no root yet, which is
+/// an error.
 #[track_caller]
 fn wait_until_running(world: &World) {
-    eventually(30, "the writer answers", || (json(world)["writer"] == "running").then_some(()));
+    eventually(30, "the writer answers", || {
+        let Ran { stdout, .. } = status(world, &["--json"]);
+        let is_running = !stdout.is_empty() && common::schema::root_status(&stdout)["writer"] == "running";
+        is_running.then_some(())
+    });
 }
 
 #[test]

@@ -195,7 +195,7 @@ impl DeliveryReporter {
 
     /// Records what the polls found, before the event that it led to.
     fn polled(&mut self, found: PollState) {
-        let PollState { sources, last_answer, outcome, failures } = found;
+        let PollState { sources, last_answer, outcome, failures, .. } = found;
         let Some(polls) = &mut self.polls else { return };
         let bytes = polls.received.bytes();
         self.metrics.fetched_bytes.inc_by(bytes.saturating_sub(polls.counted));

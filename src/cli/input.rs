@@ -140,9 +140,12 @@ struct Policy {
 /// Parses the path of `--rules-in-tree`. One that is not written from the top of the tree, or that leaves it, is a
 /// mistake in the command line, whatever a revision contains.
 fn path_in_tree(text: &str) -> Result<String, String> {
+    let text = text.strip_prefix("./").unwrap_or(text);
     if text.split('/').any(|part| matches!(part, "" | "." | "..")) {
-        return Err("write a path below the top of the tree, as in `ci/plugins.yaml`: no `/` in front, no `.` or `..`"
-            .to_owned());
+        return Err(
+            "write a path below the top of the tree, as in `ci/plugins.yaml`: no `/` in front, no `..`"
+                .to_owned(),
+        );
     }
     Ok(text.to_owned())
 }

@@ -21,7 +21,6 @@ use serde_json::json;
 use tokio::sync::{Mutex, Semaphore};
 use tokio::time::{Instant, timeout_at};
 
-use crate::detached_io;
 use crate::secret::{self, Secret};
 
 use super::answer::{self, Expect, HttpResponse};
@@ -344,10 +343,7 @@ impl Connection {
 
     /// Reads the address and the credentials, and returns when the credentials expire, if that is known.
     async fn credentials(&self) -> Result<(Config, Option<Timestamp>), ConfigError> {
-        // So little that of two files that hang (a token's, for which another token stands in, and another one) the
-        // second is named before the time of the request is over.
-        let limit = detached_io::DEFAULT_TIMEOUT.min(self.limit / 4);
-        let mut config = self.origin.config_within(limit).await?;
+        let mut config = self.origin.config_within(self.limit).await?;
         let until = plugin::resolve(&mut config.auth_info, self.limit / 2).await?;
         Ok((config, until))
     }

@@ -189,30 +189,38 @@ fn read(path: &Path) -> Result<Kubeconfig, ConfigError> {
 }
 
 impl Origin {
-    /// Reads address and credentials as they are in the files now. Each file may take as long as `limit`, and the
-    /// kubeconfig twice as long: its file system may hang, and then the error names the file.
-    pub(super) async fn config_within(&self, limit: Duration) -> Result<Config, ConfigError> {
+    /// Reads address and credentials as they are in the files now, within the limit of a request: the kubeconfig in half
+    /// of it, as its contexts may all read it now, one after the other, and each other file in a quarter of it, at most
+    /// [`detached_io::DEFAULT_TIMEOUT`]. If a file system hangs, the error names the file: of two files that hang (a
+    /// token's, for which another token stands in, and another one) the second one.
+    pub(super) async fn config_within(&self, request: Duration) -> Result<Config, ConfigError> {
+        let limit = detached_io::DEFAULT_TIMEOUT.min(request / 4);
         let mut config = match self {
             Self::InCluster => {
                 let read = || Ok(Config::incluster().map_err(|error| in_cluster(&error)));
                 within(limit, Path::new(SERVICE_ACCOUNT), read).await.flatten()?
             }
-            Self::Context { path, name } => self.config_of(path, name, limit).await?,
+            Self::Context { path, name } => self.config_of(path, name, request / 2, limit).await?,
         };
         self.read_files(&mut config.auth_info, limit).await?;
         Ok(config)
     }
 
     /// Reads a context of a kubeconfig, without the files that its user entry names.
-    async fn config_of(&self, path: &Path, name: &str, limit: Duration) -> Result<Config, ConfigError> {
+    async fn config_of(
+        &self,
+        path: &Path,
+        name: &str,
+        own_limit: Duration,
+        limit: Duration,
+    ) -> Result<Config, ConfigError> {
         let own = path.to_owned();
-        // Its contexts may all read it now, one after the other.
-        let mut kubeconfig = within(limit * 2, path, move || Ok(read(&own))).await.flatten()?;
+        let mut kubeconfig = within(own_limit, path, move || Ok(read(&own))).await.flatten()?;
         let mut has_proxy = false;
         if let Some(cluster) = cluster_of(&mut kubeconfig, name) {
             has_proxy = cluster.proxy_url.as_ref().is_some_and(|url| !url.is_empty());
             // kube would read the file itself, with no limit on the time. The inline data come first, as in client-go.
-            if cluster.certificate_authority_data.is_none()
+            if cluster.certificate_authority_data.as_deref().unwrap_or_default().is_empty()
                 && let Some(file) = &cluster.certificate_authority
             {
                 let authority = self.content("certificate authority", file, limit).await?;
@@ -247,13 +255,13 @@ impl Origin {
             }
         }
         // Of these the inline data come first, as in client-go.
-        if user.client_certificate_data.is_none()
+        if user.client_certificate_data.as_deref().unwrap_or_default().is_empty()
             && let Some(file) = &user.client_certificate
         {
             let certificate = self.content("client certificate", file, limit).await?;
             user.client_certificate_data = Some(STANDARD.encode(certificate));
         }
-        if user.client_key_data.is_none()
+        if user.client_key_data.as_ref().is_none_or(|data| data.expose_secret().is_empty())
             && let Some(file) = &user.client_key
         {
             let key = STANDARD.encode(self.content("client key", file, limit).await?);
@@ -353,7 +361,7 @@ mod tests {
             "contexts": [{ "name": "x", "context": { "cluster": "x", "user": "x" } }],
         });
         std::fs::write(&path, config.to_string()).unwrap();
-        Origin::Context { path, name: "x".to_owned() }.config_within(Duration::from_secs(1)).await
+        Origin::Context { path, name: "x".to_owned() }.config_within(Duration::from_secs(4)).await
     }
 
     #[tokio::test]

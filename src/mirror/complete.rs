@@ -3,8 +3,9 @@
 //!
 //! It holds a digest of what the check depended on: the tip, and the names, inodes, sizes and times of change of all
 //! files in `objects/pack`. It counts within one boot only: nothing but a power cut takes from a file what was written
-//! to it without any of these being different afterwards. A block that the disk returns wrongly is not noticed by it;
-//! then an object cannot be read when it is needed, which erases the record ([`super::shared::Shared::note_damage`]).
+//! to it without any of these being different afterwards. A block that the disk returns wrongly is not noticed by it,
+//! nor is one of a blob by the check itself. Then an object cannot be read when it is needed, and the file says
+//! [`DAMAGED`] instead until the mirror is rebuilt: by the next fetch of this process, or by the next opening.
 
 use std::fmt::Write as _;
 use std::io;
@@ -15,8 +16,12 @@ use fs_err as fs;
 
 use super::files::{COMPLETE, ignore_absent, replace};
 use crate::clock;
+use crate::human::one_line;
 use crate::revision::ObjectId;
 use crate::sha256::{hex, sha256};
+
+/// The content of the file of a mirror that must be rebuilt.
+const DAMAGED: &str = "damaged";
 
 /// Returns true if the mirror in `dir` is as it was when `tip` was found complete: with what is filtered out absent if
 /// `partial`.
@@ -25,8 +30,12 @@ pub(super) fn is_recorded(dir: &Path, tip: ObjectId, partial: bool) -> bool {
     recorded.is_ok_and(|recorded| digest(dir, tip, partial).is_ok_and(|digest| recorded == digest))
 }
 
-/// Records that `tip` was found complete. Without a record, the next opening checks it: an error does not matter.
+/// Records that `tip` was found complete, unless an object could not be read since. Without a record, the next opening
+/// checks it: an error does not matter.
 pub(super) fn record(dir: &Path, tip: ObjectId, partial: bool) {
+    if is_damaged(dir) {
+        return;
+    }
     let path = dir.join(COMPLETE);
     let recorded = digest(dir, tip, partial)
         .map_err(|error| error.to_string())
@@ -36,10 +45,30 @@ pub(super) fn record(dir: &Path, tip: ObjectId, partial: bool) {
     }
 }
 
-/// Erases the record, so that the next opening checks the tip.
+/// Makes the next opening check the tip.
 pub(super) fn forget(dir: &Path) {
+    if !is_damaged(dir) {
+        clear(dir);
+    }
+}
+
+/// Makes the next opening rebuild the mirror, because an object could not be read.
+pub(super) fn note_damage(dir: &Path) {
+    if let Err(error) = replace(&dir.join(COMPLETE), DAMAGED.as_bytes(), false) {
+        tracing::warn!("{}", one_line(&error));
+        clear(dir);
+    }
+}
+
+/// Returns true if an object could not be read since the mirror was made.
+pub(super) fn is_damaged(dir: &Path) -> bool {
+    fs::read_to_string(dir.join(COMPLETE)).is_ok_and(|text| text == DAMAGED)
+}
+
+/// Removes the file: after the mirror was rebuilt.
+pub(super) fn clear(dir: &Path) {
     if let Err(error) = ignore_absent(fs::remove_file(dir.join(COMPLETE))) {
-        tracing::warn!("{error}; remove it, or a damaged mirror is not recognised after a restart");
+        tracing::warn!("{error}; remove it, or a restart does not notice damage of the mirror");
     }
 }
 
@@ -120,7 +149,13 @@ mod tests {
         record(dir, tip, false);
         assert!(is_recorded(dir, tip, false));
         forget(dir);
-        assert!(!is_recorded(dir, tip, false));
-        forget(dir); // none is as good
+        assert!(!is_recorded(dir, tip, false) && !is_damaged(dir));
+        note_damage(dir);
+        record(dir, tip, false);
+        forget(dir);
+        assert!(is_damaged(dir) && !is_recorded(dir, tip, false), "until it is rebuilt");
+        clear(dir);
+        record(dir, tip, false);
+        assert!(is_recorded(dir, tip, false));
     }
 }

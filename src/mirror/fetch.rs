@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::blocking::blocking;
 use super::closure::closure_beside;
+use super::complete;
 use super::error::Error;
 use super::indexer::Task;
 use super::layout::Layout;
@@ -59,6 +60,9 @@ pub(super) struct RenewalPack {
 /// new one. A repository made by git-sync has no tip in our refs: the revision that it published last becomes the tip
 /// if it is complete. So does `adopted`, the tip of a mirror whose packs were linked.
 pub(super) fn repair(layout: &Layout, shared: &Shared, adopted: Option<ObjectId>) -> Result<(), Error> {
+    if complete::is_damaged(layout.dir()) {
+        return rebuild(layout, UNREADABLE);
+    }
     let tips = match layout.tip() {
         Some(tip) => vec![tip],
         None if layout.kind() == RepoKind::Worktrees => repo_kind::published(layout.dir())?,
@@ -99,6 +103,9 @@ pub(super) fn repair(layout: &Layout, shared: &Shared, adopted: Option<ObjectId>
     }
 }
 
+/// Why a mirror is rebuilt whose check found nothing wrong.
+const UNREADABLE: &str = "an object could not be read";
+
 /// Starts with an empty repository because this one is damaged.
 fn rebuild(layout: &Layout, why: &str) -> Result<(), Error> {
     tracing::warn!(mirror = %layout.dir().display(), why, "the mirror is damaged and is rebuilt");
@@ -108,9 +115,9 @@ fn rebuild(layout: &Layout, why: &str) -> Result<(), Error> {
 /// The same for the mirrors of the submodules, too: all are read as one database, so it is unknown in which of them an
 /// object could not be read.
 fn rebuild_with_modules(layout: &Layout) -> Result<(), Error> {
-    let why = "an object could not be read";
-    tracing::warn!(mirror = %layout.dir().display(), why, "the mirror is damaged and is rebuilt");
+    tracing::warn!(mirror = %layout.dir().display(), why = UNREADABLE, "the mirror is damaged and is rebuilt");
     let aside = layout.set_aside()?;
+    complete::clear(layout.dir());
     let modules = repo_kind::set_modules_aside(layout.dir(), &aside);
     discard(aside);
     modules
@@ -119,6 +126,7 @@ fn rebuild_with_modules(layout: &Layout) -> Result<(), Error> {
 /// Sets the repository aside and starts with an empty one.
 fn start_empty(layout: &Layout) -> Result<(), Error> {
     discard(layout.set_aside()?);
+    complete::clear(layout.dir());
     Ok(())
 }
 
@@ -196,7 +204,13 @@ impl Mirror {
                 Err(error) => tracing::warn!(%error, "the mirror cannot be renewed"),
             }
         }
-        self.fetch_new(tip, now, kept, max_bytes).await
+        self.fetch_new(tip, now, kept, max_bytes).await.inspect_err(|error| {
+            // The child that indexes a pack reads what it builds on, and does not say which side is damaged.
+            use Error::{BadPack, Incomplete, Indexer, Local};
+            if matches!(error, BadPack { .. } | Incomplete { .. } | Indexer { .. } | Local { .. }) {
+                self.shared.forget_complete();
+            }
+        })
     }
 
     /// Sends the planned request for a tip that is not complete. If it fails, and another kind of request may succeed,

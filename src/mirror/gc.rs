@@ -224,10 +224,11 @@ impl Mirror {
             durable: self.options.durable,
             sandbox: self.options.sandbox,
         };
-        match indexer::run(&self.options.indexer, &job)? {
+        let ended = indexer::run(&self.options.indexer, &job).and_then(|report| match report {
             Report::Collected { pack, gone } => Ok((pack, gone)),
             other => Err(indexer::failure(&self.options.indexer, &job, other)),
-        }
+        });
+        ended.inspect_err(|_| self.shared.forget_complete())
     }
 
     /// Removes all packs but `pack`. If the tip is not complete then, damage is recorded. Returns false if nothing was

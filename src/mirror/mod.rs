@@ -271,8 +271,9 @@ impl Mirror {
     /// read this mirror's objects, too.
     fn open_source(options: Options, composed: &Shared, turns: Arc<Turns>) -> Result<Self, Error> {
         Settings { verify: options.verify, durable: options.durable, max_objects: None }.apply()?;
-        let mirror =
-            Self::begin(options, false, |dir, options| composed.below(dir, options.modules.submodules))?;
+        let mirror = Self::begin(options, false, |dir, options| {
+            composed.below(dir, options.modules.submodules).verify(options.verify)
+        })?;
         let index_limiter = IndexLimiter::new(turns);
         let client = mirror.client.not_counting(index_limiter.wait());
         Ok(Self { is_source: true, client, index_limiter: Some(Arc::new(index_limiter)), ..mirror })
@@ -357,7 +358,11 @@ impl Mirror {
     /// revisions, newest first. Blocking. Packs that readers still use are removed by a later call.
     pub fn housekeep(&mut self, kept: &[Revision]) -> Result<(), Error> {
         self.shared.set_table(None);
+        let complete = self.layout.tip().filter(|tip| self.shared.is_known_complete(*tip));
         self.collect_garbage(kept)?;
+        if let Some(tip) = complete.filter(|tip| self.layout.tip() == Some(*tip)) {
+            self.shared.note_complete(tip); // the packs may be others, with the same objects
+        }
         self.keep_modules(kept)
     }
 

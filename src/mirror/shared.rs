@@ -88,7 +88,8 @@ impl Shared {
     /// The shared state of a submodule's or source's mirror. It has the same read lock.
     pub(super) fn below(&self, dir: PathBuf, submodules: Submodules) -> Self {
         let read_lock = Arc::clone(&self.read_lock);
-        Self { read_lock, ..Self::new(dir, submodules, self.durable, self.linked) }
+        let verify = self.verify;
+        Self { read_lock, verify, ..Self::new(dir, submodules, self.durable, self.linked) }
     }
 
     /// Sets the mirrors whose objects are read together with this repository's.
@@ -184,10 +185,18 @@ impl Shared {
     }
 
     /// Records that an object that should be present could not be read. If this process does not fetch again, the next
-    /// one finds out at the opening which mirror it is.
+    /// one rebuilds the mirror when it opens it. It is unknown which of the mirrors that are read together it is.
     pub(super) fn note_damage(&self) {
         self.damaged.store(true, Ordering::Release);
-        self.object_dirs().iter().filter_map(|objects| objects.parent()).for_each(complete::forget);
+        let dirs = self.object_dirs();
+        let mirrors = dirs.iter().filter_map(|objects| objects.parent());
+        // Composed revisions are composed again, and have no tip.
+        mirrors.filter(|dir| !self.composed || **dir != self.dir).for_each(complete::note_damage);
+    }
+
+    /// Makes the next opening check the tip, because a child process may have met damage.
+    pub(super) fn forget_complete(&self) {
+        complete::forget(&self.dir);
     }
 
     /// Returns true if damage was recorded since the last call.

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Named, SourceError};
 use crate::configmap::apply::Desired;
 use crate::desired::{self, Commit, KnownValues, LastPlan, Planner};
-use crate::mirror::Objects;
+use crate::mirror::{self, Objects};
 use crate::revision::Revision;
 
 /// Computes desired states, one at a time.
@@ -51,7 +51,9 @@ impl Waiting<'_> {
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        *locked(self.abandoned) = self.plan.take();
+        if let Some(plan) = self.plan.take() {
+            *locked(self.abandoned) = Some(plan);
+        }
     }
 }
 
@@ -89,6 +91,9 @@ impl Plans {
         let waiting = Waiting { abandoned: &self.abandoned, plan: Some((revision, cancel.clone())) };
         // The thread ends later than this future if that is dropped, so the lock is its own.
         let plan = move || -> Result<Arc<Desired>, desired::Error> {
+            if cancel.is_cancelled() {
+                return Err(mirror::Error::Cancelled.into()); // and the next plan still has the last one to start from
+            }
             let tree = Commit::new(&objects, revision, &known).until(&cancel);
             let last = planned.last.take();
             let (desired, last) = planner.desired(&tree, revision, &sources, last)?;

@@ -38,13 +38,21 @@ pub struct PollState {
     pub outcome: Result<bool, SourceError>,
     /// Failures of sources since the last [`Remote::take_state`]: stage and class.
     pub failures: Vec<(&'static str, ErrorClass)>,
+    /// They were taken: what the next poll finds belongs to another attempt.
+    failures_taken: bool,
 }
 
 impl PollState {
     /// The state before the first poll.
     pub(crate) fn new() -> Self {
         let last_answer = LastAnswer::not_yet();
-        Self { sources: Vec::new(), last_answer, outcome: Ok(true), failures: Vec::new() }
+        Self {
+            sources: Vec::new(),
+            last_answer,
+            outcome: Ok(true),
+            failures: Vec::new(),
+            failures_taken: false,
+        }
     }
 }
 
@@ -82,6 +90,7 @@ impl Remote {
     pub fn take_state(&self) -> PollState {
         let mut state = lock(&self.state);
         let failures = std::mem::take(&mut state.failures);
+        state.failures_taken = true;
         PollState { failures, ..state.clone() }
     }
 
@@ -135,6 +144,10 @@ impl Owner {
                 }
             }
             if !waiting.is_empty() {
+                // An attempt polls several times, and counts the failure of a source once.
+                if std::mem::take(&mut lock(&self.state).failures_taken) {
+                    self.upstream.take_failures();
+                }
                 let answer = self.tip().await;
                 self.record(&answer);
                 let answer = answer.map_err(|error| SourceError::of_set(&error));
@@ -161,7 +174,7 @@ impl Owner {
         state.last_answer.update(&sources, is_answered);
         state.sources = sources;
         state.outcome = self.upstream.poll_outcome().map_err(|error| SourceError::of_set(&error));
-        state.failures.extend(self.upstream.take_failures());
+        state.failures = self.upstream.failures();
     }
 
     /// Asks what the ref names, and fetches it unless the mirror holds it.

@@ -104,6 +104,14 @@ impl Upstream {
         }
     }
 
+    /// See [`SourceSet::failures`]; empty for one repository.
+    pub fn failures(&self) -> Vec<(&'static str, ErrorClass)> {
+        match self {
+            Self::Repository(_) => Vec::new(),
+            Self::Set(set) => set.failures(),
+        }
+    }
+
     /// See [`SourceSet::clear_suspects`].
     pub fn clear_suspects(&mut self) {
         if let Self::Set(set) = self {

@@ -191,8 +191,7 @@ fn a_kubeconfigs_token_file_that_hangs_is_named_and_the_server_is_not_blamed() {
 #[test]
 fn a_path_of_rules_that_does_not_begin_at_the_top_of_the_tree_is_a_wrong_flag() {
     let world = World::new();
-    let right =
-        "write a path below the top of the tree, as in `ci/plugins.yaml`: no `/` in front, no `.` or `..`\n";
+    let right = "write a path below the top of the tree, as in `ci/plugins.yaml`: no `/` in front, no `..`\n";
     for command in [
         &["apply", "--owner=o", "--tree=."][..],
         &["render", "--tree=."],
@@ -203,7 +202,7 @@ fn a_path_of_rules_that_does_not_begin_at_the_top_of_the_tree_is_a_wrong_flag() 
             let ran = treeswap(&world, &[command, &[given.as_str()]].concat(), &[]);
             complains(&ran, 2, &[&format!("treeswap: {line}: {right}")]);
         };
-        for path in ["../x", "a/../../x", "a/../b", "a/..", "..", "/x", "./x", ".", "a//b", "a/"] {
+        for path in ["../x", "a/../../x", "a/../b", "a/..", "..", "/x", "././x", ".", "a//b", "a/"] {
             refused(path, &format!("invalid value {path:?} for --rules-in-tree"));
         }
         refused("", "--rules-in-tree needs a value");
@@ -215,7 +214,10 @@ fn a_path_of_rules_that_does_not_begin_at_the_top_of_the_tree_is_a_wrong_flag() 
     let tree = flag("tree", &directory(&world, "tree"));
     directory(&world, "tree/..a");
     written(&world, "tree/..a/b..yaml", "maps:\n  a: {name: a}\n");
-    treeswap(&world, &["render", "--rules-in-tree=..a/b..yaml", &tree], &[]).expect_ok("names with dots");
+    for path in ["..a/b..yaml", "./..a/b..yaml"] {
+        let given = format!("--rules-in-tree={path}");
+        treeswap(&world, &["render", &given, &tree], &[]).expect_ok("names with dots");
+    }
 }
 
 #[test]

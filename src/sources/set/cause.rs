@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
-use super::{SetError, SourceSet, blocking};
+use super::{SetError, SourceSet};
 use crate::mirror::{self, Composer, Part, Selection, UniqueBaseNames};
 use crate::payload::{Parts, Refusal, escaped};
 use crate::secret::REDACTED;
@@ -16,6 +16,8 @@ use crate::secret::REDACTED;
 /// A set that was refused although no source can be held back.
 pub(super) struct RefusedSet {
     parts: Vec<Part>,
+    /// The cause was looked for, perhaps not to the end.
+    is_examined: bool,
     /// The first source that is refused alone, and why. `None` until one was found.
     cause: Option<(String, Refusal)>,
 }
@@ -27,7 +29,8 @@ impl SourceSet {
     pub(super) fn name_cause(&mut self, refusal: Refusal) -> Result<(), SetError> {
         let known = self.refused_set.take().filter(|known| known.parts == self.parts);
         let Some(RefusedSet { cause, .. }) = known else {
-            self.refused_set = Some(RefusedSet { parts: self.parts.clone(), cause: None });
+            self.refused_set =
+                Some(RefusedSet { parts: self.parts.clone(), is_examined: false, cause: None });
             return Ok(());
         };
         let (name, refusal) = cause.unwrap_or_else(|| {
@@ -39,20 +42,28 @@ impl SourceSet {
         Err(mirror::Error::OfSource { name, source }.into())
     }
 
-    /// Looks for the source that is refused alone, if the chosen set was refused before and none could be held back.
+    /// Looks for the source that is refused alone, if the chosen set was refused before and none could be held back: once,
+    /// and for a part of the attempt, as reading a set's parts may take longer than it took to find that the set as a
+    /// whole is refused.
     pub(super) async fn look_for_cause(&mut self, wanted: &Selection, cancel: &CancellationToken) {
-        let Some(refused) = self.refused_set.as_mut().filter(|refused| refused.parts == self.parts) else {
+        let Some(refused) =
+            self.refused_set.as_mut().filter(|refused| refused.parts == self.parts && !refused.is_examined)
+        else {
             return;
         };
+        refused.is_examined = true;
         let composer = Arc::clone(&self.composer);
-        let (parts, wanted, cancel) = (refused.parts.clone(), wanted.clone(), cancel.clone());
+        let (parts, wanted, cancel) = (refused.parts.clone(), wanted.clone(), cancel.child_token());
+        let _ended = cancel.clone().drop_guard();
         let look = move || {
             parts.iter().find_map(|part| {
                 let refusal = refusal_alone(&composer, part, &wanted, &cancel)?;
                 Some((part.name.clone(), refusal))
             })
         };
-        refused.cause = blocking(look).await;
+        let limit = self.options.limit.time / 4;
+        let found = tokio::time::timeout(limit, tokio::task::spawn_blocking(look)).await;
+        refused.cause = found.ok().and_then(Result::ok).flatten();
     }
 }
 

@@ -82,6 +82,11 @@ impl SourceSet {
         std::mem::take(&mut self.uncounted).into_values().collect()
     }
 
+    /// What [`Self::take_failures`] would return now.
+    pub fn failures(&self) -> Vec<(&'static str, ErrorClass)> {
+        self.uncounted.values().copied().collect()
+    }
+
     /// Returns true if a repository was reached since the last attempt. If not, polls are still running.
     ///
     /// # Errors
