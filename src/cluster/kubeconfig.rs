@@ -2,7 +2,7 @@
 //! `default` is the cluster that the process runs in or, elsewhere, the current context of the last file that has one.
 
 use std::collections::BTreeMap;
-use std::io;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -176,7 +176,21 @@ fn read_entry(path: &Path) -> Result<Kubeconfig, ConfigError> {
     }
 }
 
+/// The most bytes of a kubeconfig. A thousand clusters with certificates have 10 MB.
+const KUBECONFIG_MAX: u64 = 64 << 20;
+
 fn read(path: &Path) -> Result<Kubeconfig, ConfigError> {
+    let unreadable = |source| ConfigError::Read { path: path.to_owned(), source };
+    let mut text = Vec::new();
+    let file = std::fs::File::open(path).map_err(unreadable)?;
+    file.take(KUBECONFIG_MAX + 1).read_to_end(&mut text).map_err(unreadable)?;
+    if text.len() as u64 > KUBECONFIG_MAX {
+        return Err(unreadable(io::Error::other(format!("it has more than {KUBECONFIG_MAX} bytes"))));
+    }
+    // kube panics at half a character.
+    if text.len() % 2 == 1 && (text.starts_with(b"\xff\xfe") || text.starts_with(b"\xfe\xff")) {
+        return Err(ConfigError::Malformed { path: path.to_owned(), line: None });
+    }
     Kubeconfig::read_from(path).map_err(|error| match error {
         KubeconfigError::ReadConfig(source, path) => ConfigError::Read { path, source },
         // The parser's message quotes the lines around the mistake, which may hold tokens.
@@ -386,5 +400,20 @@ mod tests {
         let user = json!({ "token": "t0ken-of-the-test", "tokenFile": fifo });
         let config = read_with(dir.path(), plain(), user).await.unwrap();
         assert_eq!(config.auth_info.token.unwrap().expose_secret(), "t0ken-of-the-test");
+    }
+
+    #[test]
+    fn a_file_that_is_no_text_or_has_no_end_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("kubeconfig");
+        for half in [b"\xff\xfe\0", b"\xfe\xff\0"] {
+            std::fs::write(&path, half).unwrap();
+            assert!(matches!(read(&path), Err(ConfigError::Malformed { .. })));
+        }
+        let error = read(Path::new("/dev/zero")).unwrap_err();
+        assert!(
+            matches!(&error, ConfigError::Read { source, .. } if source.to_string().contains("bytes")),
+            "{error:?}"
+        );
     }
 }

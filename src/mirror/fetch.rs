@@ -209,6 +209,8 @@ impl Mirror {
             use Error::{BadPack, Incomplete, Indexer, Local};
             if matches!(error, BadPack { .. } | Incomplete { .. } | Indexer { .. } | Local { .. }) {
                 self.shared.forget_complete();
+            } else if error.is_damage() {
+                self.shared.note_damage();
             }
         })
     }
@@ -353,6 +355,10 @@ impl Mirror {
                 Ok(revision)
             }
             None => {
+                // The received pack is sound, so another one is not.
+                if let Some(error) = known.unreadable {
+                    return Err(Error::damaged(Revision(want), error));
+                }
                 let error = super::object_error::ObjectError::Missing {
                     id: want,
                     expected: "all of the history of".into(),

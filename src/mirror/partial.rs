@@ -109,7 +109,12 @@ impl Mirror {
     async fn receive_wanted(&mut self, request: &Request, most: u64) -> Result<u64, Error> {
         let layout = Arc::clone(&self.layout);
         let task = Task::Fill(request.wants.len());
-        let (answer, ..) = self.receive_into(layout.dir(), most, request, task).await?;
+        let received = self.receive_into(layout.dir(), most, request, task).await;
+        let (answer, ..) = received.inspect_err(|error| {
+            if error.is_damage() {
+                self.shared.note_damage();
+            }
+        })?;
         Ok(answer.bytes)
     }
 

@@ -163,3 +163,16 @@ fn a_link_to_a_directory_is_replaced_and_the_directory_stays() {
     let ran = run::to_end(world.sync(&["--one-time"]).args(GIT_SYNC));
     ran.expect_failure("a directory in the place of the link").names(&["live", "directory"]);
 }
+
+#[test]
+fn the_mirror_is_where_git_finds_it_from_the_published_tree() {
+    let world = World::new();
+    let commit = world.remote.commit(&files("1"));
+    let elsewhere = format!("--mirror={}", world.dir().join("mirror").display());
+    let ran = run::to_end(world.sync(&["--one-time", &elsewhere]).args(GIT_SYNC));
+    let why = "in git-sync's layout it is ROOT/.git, where git finds it from the published tree";
+    assert!(ran.status.code() == Some(2) && ran.stderr.contains(why), "{}", ran.stderr);
+    assert!(!world.root.exists());
+    sync(&world, &[&format!("--mirror={}", world.root.join(".git").display())]);
+    assert_eq!(git(&world, &["rev-parse", "HEAD"]), commit);
+}

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use super::common::Files;
 use super::common::http_backend::{Canned, Hit, HttpBackend, Kind};
-use super::{Bench, noise, payload, revision, try_update, update, wait, wide, wire};
+use super::{Bench, Depth, noise, payload, revision, try_update, update, wait, wide, wire};
 use treeswap::mirror::{Error, Gc, Mirror, Selection};
 use treeswap::revision::Revision;
 
@@ -58,6 +58,68 @@ fn an_object_that_cannot_be_read_makes_the_next_fetch_start_anew() {
     bench.assert_whole(&mirror, old);
 }
 
+/// Overwrites bytes in the middle of an object's entry in its pack.
+fn damage(bench: &Bench, id: &str) {
+    for pack in bench.packs() {
+        // `<id> <type> <size> <bytes in the pack> <offset>`
+        let listed = bench.git(&["verify-pack", "-v", pack.to_str().unwrap()]);
+        let Some(line) = listed.lines().find(|line| line.starts_with(id)) else { continue };
+        let mut numbers = line.split_whitespace().skip(2).map(|number| number.parse().unwrap());
+        let [_, length, offset]: [usize; 3] = std::array::from_fn(|_| numbers.next().unwrap());
+        let mut bytes = std::fs::read(&pack).unwrap();
+        bytes[offset + length / 2..][..4].fill(0xaa);
+        std::fs::remove_file(&pack).unwrap(); // it is read-only
+        std::fs::write(&pack, bytes).unwrap();
+        return;
+    }
+    panic!("{id} is in no pack");
+}
+
+/// The remote sends it again, but the copy of the earlier pack may be found first.
+#[test]
+fn a_commit_that_is_damaged_in_the_mirror_is_no_fault_of_the_remote() {
+    for depth in [Depth::Full, Depth::Commits(1), Depth::Commits(2)] {
+        let bench = Bench::at_depth("main", depth);
+        let old = bench.world.remote.commit(&wide());
+        update(&mut bench.open(), &[]);
+        let new = revision(&bench.world.remote.commit(&wide().file("x", "y")));
+        update(&mut bench.open(), &[]);
+        damage(&bench, &old);
+        bench.world.remote.reset(&old);
+        let mut mirror = bench.open();
+        // Which copy is found first is not known.
+        let first = try_update(&mut mirror, &[new]);
+        assert!(first.as_ref().err().is_none_or(Error::is_damage), "{depth:?}: {first:?}");
+        drop(mirror);
+        let mut mirror = bench.open();
+        assert_eq!(update(&mut mirror, &[new]), revision(&old), "{depth:?}");
+        bench.assert_whole(&mirror, revision(&old));
+    }
+}
+
+/// Only the commit is known to be needed; the tree is asked for by its id.
+#[test]
+fn a_tree_that_is_damaged_in_a_partial_clone_is_no_fault_of_the_remote() {
+    let mut bench = Bench::new("main");
+    bench.options.filter = Some("tree:0".to_owned());
+    bench.world.remote.git(&["config", "uploadpack.allowFilter", "true"]);
+    bench.world.remote.git(&["config", "uploadpack.allowAnySHA1InWant", "true"]);
+    let filled = |mirror: &mut Mirror| {
+        let revision = try_update(mirror, &[])?;
+        wait(mirror.fill(revision, &Selection::default()))
+    };
+    let old = bench.world.remote.commit(&wide());
+    filled(&mut bench.open()).unwrap();
+    bench.world.remote.commit(&wide().file("x", "y"));
+    filled(&mut bench.open()).unwrap();
+    let tree = bench.world.remote.git(&["rev-parse", &format!("{old}^{{tree}}")]);
+    damage(&bench, tree.trim());
+    bench.world.remote.reset(&old);
+    let error = filled(&mut bench.open()).unwrap_err();
+    assert!(error.is_damage(), "{error:?}");
+    filled(&mut bench.open()).unwrap();
+}
+
 /// A mirror is checked for blobs that are missing, not for those whose content is damaged.
 #[test]
 fn a_file_that_one_process_cannot_read_makes_the_next_one_start_anew() {
@@ -67,15 +129,7 @@ fn a_file_that_one_process_cannot_read_makes_the_next_one_start_anew() {
     let mut mirror = bench.open();
     update(&mut mirror, &[]);
     let blob = bench.git(&["rev-parse", &format!("{old}:large")]).trim().to_owned();
-    let [pack] = &bench.packs()[..] else { panic!("one fetch, one pack") };
-    // `<id> <type> <size> <bytes in the pack> <offset>`
-    let listed = bench.git(&["verify-pack", "-v", pack.to_str().unwrap()]);
-    let line = listed.lines().find(|line| line.starts_with(&blob)).unwrap();
-    let offset: usize = line.split_whitespace().last().unwrap().parse().unwrap();
-    let mut bytes = std::fs::read(pack).unwrap();
-    bytes[offset + 50_000..offset + 50_100].fill(0xaa);
-    std::fs::remove_file(pack).unwrap(); // it is read-only
-    std::fs::write(pack, bytes).unwrap();
+    damage(&bench, &blob);
     drop(mirror);
 
     let mirror = bench.open();

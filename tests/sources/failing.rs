@@ -177,6 +177,22 @@ fn an_optional_source_that_is_refused_holds_no_first_publication_up() {
 }
 
 #[test]
+fn a_first_publication_of_nothing_but_failing_optional_sources_fails() {
+    let many = Many::new();
+    let (one, two) = (many.remote("one"), many.remote("two"));
+    one.commit(&Files::new().link("bad", "/etc/passwd"));
+    two.commit(&Files::new().file("f", "1"));
+    let nowhere = source("two", &two, ", path: nowhere, to: two, optional: true");
+    many.list(&[source("one", &one, ", to: one, optional: true"), nowhere.clone()]);
+    let ran = many.once();
+    assert_eq!(ran.status.code(), Some(1), "{}", ran.stderr);
+    assert!(!many.world.root.join("..data").exists(), "readers would start on an empty directory");
+    one.commit(&Files::new().file("f", "1"));
+    assert_eq!(many.once().status.code(), Some(3));
+    many.shows(&[("one/f", "1")]);
+}
+
+#[test]
 fn two_that_collide_are_both_named_until_one_is_mended() {
     let many = Many::new();
     let (one, two) = (many.remote("one"), many.remote("two"));

@@ -130,10 +130,17 @@ impl Check<'_> {
             (text, _) => text,
         };
         let dir = absolute(text);
-        if let Some(why) = obstacle(&dir) {
+        let refused = |why: &str, hint| {
             let (name, value) = (self.origins.name("mirror"), text.to_owned());
-            let hint = "give --mirror an empty directory, or one that does not exist yet";
-            return Err(Error::Place { name, value, why: why.to_owned(), hint });
+            Err(Error::Place { name, value, why: why.to_owned(), hint })
+        };
+        if let Some(why) = obstacle(&dir) {
+            return refused(why, "give --mirror an empty directory, or one that does not exist yet");
+        }
+        let is_git_sync = matches!(layout, store::Layout::GitSync { .. });
+        if is_git_sync && store::clean(&dir) != store::clean(&root.join(".git")) {
+            let why = "in git-sync's layout it is ROOT/.git, where git finds it from the published tree";
+            return refused(why, "leave --mirror out");
         }
         let made_for_it = |place| store::clean(&dir).starts_with(root.join(place));
         // With rules and without a root, the root's path is set to the mirror's directory, and never opened as a root.

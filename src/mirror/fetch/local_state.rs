@@ -26,6 +26,16 @@ pub(super) struct LocalState {
     pub(super) shallow: Vec<ObjectId>,
     /// The wanted tip, if it is present and complete.
     pub(super) complete: Option<CompleteTip>,
+    /// An object of the wanted tip, or of its history, that is present and cannot be read.
+    pub(super) unreadable: Option<ObjectError>,
+}
+
+impl LocalState {
+    /// Notes the error that ended the inspection, if it is of an object that is present.
+    fn with_unreadable(mut self, error: ObjectError) -> Self {
+        self.unreadable = Some(error).filter(|error| matches!(error, ObjectError::Unreadable { .. }));
+        self
+    }
 }
 
 /// A tip that is present with its whole tree and enough history.
@@ -91,7 +101,7 @@ pub(super) fn inspect(
         Ok(Err(kind)) => {
             return Err(Error::NotACommit { requested: want.to_string(), kind: kind.to_owned() });
         }
-        Err(_) => return Ok(known),
+        Err(error) => return Ok(known.with_unreadable(error)),
     };
     let whole = received.is_some() || tree_closure(reader, peeled.tree, base, partial).is_ok();
     let commit = peeled.commit;
@@ -108,7 +118,7 @@ pub(super) fn inspect(
         Err(Some(error @ (ObjectError::Malformed { .. } | ObjectError::TooLarge { .. }))) if has_received => {
             return Err(Error::damaged(Revision(commit), error));
         }
-        Err(Some(_)) => return Ok(known),
+        Err(Some(error)) => return Ok(known.with_unreadable(error)),
     };
     if whole && history.complete {
         let parents = reader.commit(&commit).map_or_else(|_| Vec::new(), |commit| commit.parents);

@@ -248,6 +248,14 @@ pub(super) fn failure(program: &Path, job: &Job, report: Report) -> Error {
         source: io::Error::new(kind_of(&why), why),
     };
     match (report, &job.task) {
+        // The received pack is sound, and without haves it has all that the tip needs. So another pack is not.
+        (
+            Report::Incomplete { error: error @ ObjectError::Unreadable { .. }, .. },
+            Task::Index { tip, base: None, .. },
+        ) => Error::damaged(Revision(*tip), error),
+        (Report::Incomplete { error: error @ ObjectError::Unreadable { id, .. }, .. }, Task::Fill(_)) => {
+            Error::damaged(Revision(id), error)
+        }
         (Report::Incomplete { at, error }, Task::Index { tip, .. }) => {
             Error::of_author(Revision(*tip), at.as_deref(), error).unwrap_or_else(|error| Error::Incomplete {
                 requested: *tip,

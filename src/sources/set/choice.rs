@@ -51,8 +51,9 @@ impl SourceSet {
             }
         }
         self.keep_removed(&mut parts);
+        // Optional sources may be missing, but a set of nothing is no first publication.
         if parts.is_empty()
-            && !self.options.root
+            && (!self.options.root || self.published.is_empty())
             && let Some(first) = self.sources.first()
         {
             let (_, why) = self.state_of(first);
