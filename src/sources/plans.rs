@@ -36,7 +36,7 @@ struct Planned {
 /// A plan's revision, and what ends it.
 type Abandoned = BlockingMutex<Option<(Revision, CancellationToken)>>;
 
-/// Whoever waits for a plan. Dropped before the plan has ended, it leaves it abandoned.
+/// A caller that waits for a plan. If it is dropped before the plan has ended, the plan is abandoned.
 struct Waiting<'p> {
     abandoned: &'p Abandoned,
     plan: Option<(Revision, CancellationToken)>,
