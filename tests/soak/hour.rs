@@ -27,9 +27,9 @@ fn warm() -> u64 {
 const WARM: u64 = 1_000;
 const OF_LIFE: u64 = 5_000;
 
-/// What a process may hold more than when it was warm, however long it ran: it has had most threads of its pool by then
-/// (see [`crate::POOLED`]), and the memory is what allocators keep.
-const LEFTOVERS: Allowed = Allowed { threads: 2, kibibytes: 4096 };
+/// What a process may hold more than when it was warm, however long it ran: the threads of its pool, of which a busy
+/// machine needs more than an idle one (see [`crate::POOLED`]), and the memory that allocators keep.
+const LEFTOVERS: Allowed = Allowed { threads: crate::POOLED, kibibytes: 4096 };
 
 /// In the hour, what leaks so many bytes in each publication has to be noticed within one life of a process.
 const LEAK: u64 = 5_000;
