@@ -203,9 +203,9 @@ fn read(path: &Path) -> Result<Kubeconfig, ConfigError> {
 }
 
 impl Origin {
-    /// Reads address and credentials as they are in the files now, within the limit of a request: the kubeconfig in half
-    /// of it, as its contexts may all read it now, one after the other, and each other file in a quarter of it, at most
-    /// [`detached_io::DEFAULT_TIMEOUT`]. If a file system hangs, the error names the file: of two files that hang (a
+    /// Reads address and credentials as they are in the files now, within the limit of a request: the kubeconfig in
+    /// half of it, as its contexts may all read it now, one after the other, and each other file in a quarter of it, at
+    /// most [`detached_io::DEFAULT_TIMEOUT`]. If a file system hangs, the error names the file: of two files that hang (a
     /// token's, for which another token stands in, and another one) the second one.
     pub(super) async fn config_within(&self, request: Duration) -> Result<Config, ConfigError> {
         let limit = detached_io::DEFAULT_TIMEOUT.min(request / 4);

@@ -56,9 +56,10 @@ pub(super) struct RenewalPack {
     pub(super) tip: ObjectId,
 }
 
-/// Checks at opening that the last tip is complete, unless that is known ([`super::complete`]). If it is not, the mirror is set aside and the next fetch fills a
-/// new one. A repository made by git-sync has no tip in our refs: the revision that it published last becomes the tip
-/// if it is complete. So does `adopted`, the tip of a mirror whose packs were linked.
+/// Checks at opening that the last tip is complete, unless that is recorded ([`super::complete`]). If it is not, or if
+/// an object could not be read since the mirror was made, the mirror is set aside and the next fetch fills a new one. A
+/// repository made by git-sync has no tip in our refs: the revision that it published last becomes the tip if it is
+/// complete. So does `adopted`, the tip of a mirror whose packs were linked.
 pub(super) fn repair(layout: &Layout, shared: &Shared, adopted: Option<ObjectId>) -> Result<(), Error> {
     if complete::is_damaged(layout.dir()) {
         return rebuild(layout, UNREADABLE);

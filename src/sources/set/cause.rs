@@ -42,9 +42,9 @@ impl SourceSet {
         Err(mirror::Error::OfSource { name, source }.into())
     }
 
-    /// Looks for the source that is refused alone, if the chosen set was refused before and none could be held back: once,
-    /// and for a part of the attempt, as reading a set's parts may take longer than it took to find that the set as a
-    /// whole is refused.
+    /// Looks for the source that is refused alone, if the chosen set was refused before and none could be held back.
+    /// Does so once, and for a part of the attempt: reading a set's parts may take longer than it took to find that the
+    /// set as a whole is refused.
     pub(super) async fn look_for_cause(&mut self, wanted: &Selection, cancel: &CancellationToken) {
         let Some(refused) =
             self.refused_set.as_mut().filter(|refused| refused.parts == self.parts && !refused.is_examined)
