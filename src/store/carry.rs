@@ -35,7 +35,7 @@ use crate::fsx;
 use crate::payload::{BlobSource, Delta, Kind, WrittenEntry, join, split};
 
 /// The most names in directories that contain a change; beyond that a full write is cheaper.
-const NAMES_MAX: usize = 1 << 16;
+pub(super) const NAMES_MAX: usize = 1 << 16;
 
 /// A delta and what it takes to write it.
 pub(super) struct DeltaWrite<'a> {

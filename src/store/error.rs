@@ -295,7 +295,8 @@ impl Error {
                  --root another volume"
             }
             Self::Blob { source: BlobError::Unreadable { .. } | BlobError::Unopened(_), .. } => {
-                "the mirror is damaged; it is checked and fetched again automatically"
+                "if the mirror is damaged, it is fetched again automatically; if no more files can be opened, raise \
+                 that limit (ulimit -n)"
             }
             _ => match self.kind() {
                 Some(Kind::StorageFull) => {

@@ -128,7 +128,6 @@ impl Journal {
     }
 
     /// Number of inodes in the journal.
-    #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.parts.iter().map(|part| lock(part).0.len()).sum()
     }

@@ -374,7 +374,7 @@ pub(crate) enum RootLink {
 }
 
 /// Inspects a name in the root. A root link is recognized by its target: `..data/<same name>` or, during a publication,
-/// `<generation>/<same name>`.
+/// `<generation>/<same name>`. Where the file system treats two spellings as one name, either is the same.
 pub(crate) fn root_link(root: &OwnedFd, name: &OsStr) -> std::io::Result<RootLink> {
     let target = match fsx::read_link(root, name)? {
         Link::Absent => return Ok(RootLink::Absent),
@@ -389,10 +389,15 @@ pub(crate) fn root_link(root: &OwnedFd, name: &OsStr) -> std::io::Result<RootLin
     else {
         return Ok(RootLink::Foreign);
     };
-    Ok(match first.to_str() {
-        Some(dir) if second == name && (dir == DATA_LINK || Name::parse_timestamp(dir).is_some()) => {
-            RootLink::Ours(dir.to_owned())
-        }
+    let dir = first.to_str().filter(|dir| *dir == DATA_LINK || Name::parse_timestamp(dir).is_some());
+    Ok(match dir {
+        Some(dir) if second == name || is_one_name(root, second, name)? => RootLink::Ours(dir.to_owned()),
         _ => RootLink::Foreign,
     })
+}
+
+/// Returns true if the file system finds the same link under both names, and it is no hard link.
+fn is_one_name(root: &OwnedFd, one: &OsStr, other: &OsStr) -> std::io::Result<bool> {
+    let (one, other) = (fsx::stat(root, one)?, fsx::stat(root, other)?);
+    Ok(one.zip(other).is_some_and(|(one, other)| one.st_ino == other.st_ino && one.st_nlink == 1))
 }

@@ -98,8 +98,9 @@ impl RootHandles {
         Ok(added)
     }
 
-    /// Removes the root links whose name is not in `names`, and returns them.
-    pub(crate) fn remove_links(&self, names: &TopNames) -> Result<Names, Error> {
+    /// Removes the root links whose name the generation at `place` in the root, which has these names, does not have, and
+    /// returns them. Where the file system treats two spellings as one name, a link may keep the earlier one.
+    pub(crate) fn remove_links(&self, names: &TopNames, place: &str) -> Result<Names, Error> {
         let mut others = Names::default();
         let mut removed = Names::default();
         fsx::each(&self.root, |name, _| {
@@ -108,7 +109,10 @@ impl RootHandles {
         })
         .map_err(Error::io("list", &self.path))?;
         for name in others.iter() {
-            if matches!(self.root_link_at(name)?, RootLink::Ours(_)) {
+            let is_found = || fsx::stat(&self.root, Path::new(place).join(name));
+            if matches!(self.root_link_at(name)?, RootLink::Ours(_))
+                && is_found().map_err(Error::io("stat", self.at(name)))?.is_none()
+            {
                 let unlinked = fsx::unlink(&self.root, name);
                 unlinked
                     .and_then(|()| removed.push(name))
@@ -142,7 +146,7 @@ impl RootHandles {
 
     /// Brings the root links in line with the current generation's names. Changes nothing if they are right.
     pub(crate) fn repair_links(&self, names: &TopNames, found: &mut Recovered) -> Result<(), Error> {
-        let removed = self.remove_links(names)?.shown();
+        let removed = self.remove_links(names, DATA_LINK)?.shown();
         let mut pointed = Names::default();
         let mut made = Names::default();
         for name in names.0.iter() {

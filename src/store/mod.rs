@@ -382,7 +382,7 @@ impl Store {
         let handles = &self.handles;
         for entry in fsx::list(&handles.staging).map_err(Error::io("list", handles.private_at(STAGING)))? {
             let failed = Error::io("move to the trash", handles.private_at(STAGING).join(entry.os()));
-            self.trash.put(&handles.staging, entry.os(), None).map_err(failed)?;
+            self.trash.discard(&handles.staging, entry.os()).map_err(failed)?;
             found.done.push(format!("removed {STAGING}/{}, which was not published", entry.os().display()));
         }
         for entry in fsx::list(&handles.private).map_err(Error::io("list", handles.private_at("")))? {

@@ -112,7 +112,7 @@ impl Store {
         staged.mark_moved();
         // P4
         let added = handles.add_links(names, name)?;
-        handles.remove_links(names)?;
+        handles.remove_links(names, name.as_str())?;
         ready(record, &place)?;
         // P5, P6
         self.swap(name)?;

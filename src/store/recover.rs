@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::sync::Arc;
 
-use rustix::fs::FileType;
+use rustix::fs::{Access, AtFlags, FileType};
 
 use crate::clock::Now;
 use crate::fsx::{self, Link, Lock};
@@ -26,7 +26,7 @@ use crate::store::{Error, Recovered, Store, operator_file, quarantine};
 
 /// The names in the directory that holds the generations.
 pub(super) struct Scan {
-    /// Directories with a generation's name. True if our user owns the directory.
+    /// Directories with a generation's name. True if our user owns the directory or may change it.
     generations: BTreeMap<Name, bool>,
     /// Names that are neither ours nor root links.
     foreign: Vec<OsString>,
@@ -132,7 +132,7 @@ impl Store {
                 _ if known => {}
                 Some(generation) => match stat()? {
                     Some(stat) if fsx::file_type(&stat) == FileType::Directory => {
-                        let ours = uid.is_root() || stat.st_uid == uid.as_raw();
+                        let ours = uid.is_root() || stat.st_uid == uid.as_raw() || self.may_change(name);
                         scan.generations.insert(generation, ours);
                     }
                     Some(_) => scan.foreign.push(name.to_owned()),
@@ -148,6 +148,13 @@ impl Store {
             }
         }
         Ok(scan)
+    }
+
+    /// Returns true if we may change a generation's directory although another user owns it: on a file system that shows
+    /// one owner for all (NFS with `all_squash`), or as a member of its group.
+    fn may_change(&self, name: &OsStr) -> bool {
+        let access = Access::WRITE_OK | Access::EXEC_OK;
+        rustix::fs::accessat(&self.handles.generations_dir, name, access, AtFlags::EACCESS).is_ok()
     }
 
     /// Removes the temporary link that a publication left behind: by P5, or step 6 in git-sync's layout.

@@ -135,7 +135,7 @@ impl SpareSlot {
             lineage,
             boot_id: record.boot_id,
             synced: durability == Durability::Syncfs,
-            recycled: true,
+            stamped: true,
         };
         spare::write_record(slot_dir, &origin)?;
         self.set_size(origin.unshared(current));
@@ -189,8 +189,8 @@ impl SpareTask {
         self.slot().discard_waiting()
     }
 
-    /// Carries the retired generation forward to the current one. Returns false if it cannot be used, so that a copy is
-    /// needed.
+    /// Carries the retired generation forward to the current one. Returns false if it cannot be used, or if the delta
+    /// is between other trees, so that a copy is needed.
     pub fn recycle(
         &self,
         delta: &Delta,
@@ -201,8 +201,11 @@ impl SpareTask {
         let slot = self.slot();
         let current = self.generation();
         let options = self.options();
+        // What is written is shared with the current generation by path alone: the delta has to lead to its tree.
         let is_base = |retired: &RetiredGeneration| {
-            retired.record.tree == delta.base && retired.record.selection_digest == current.selection_digest
+            retired.record.tree == delta.base
+                && delta.tree == current.tree
+                && retired.record.selection_digest == current.selection_digest
         };
         let tree = slot.state.tree().take();
         let retired = match tree {

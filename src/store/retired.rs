@@ -71,7 +71,7 @@ pub(super) struct ReadyTree {
 pub(super) enum SlotTree {
     /// A retired generation as it was reaped, under the name [`RETIRED`].
     Waiting(Box<RetiredGeneration>),
-    /// The spare: carried forward to the current generation, or made of hard links to its files.
+    /// The spare: carried forward to the current generation, made of hard links to its files, or a copy of it.
     Ready(ReadyTree),
 }
 

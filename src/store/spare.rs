@@ -60,10 +60,9 @@ pub(super) struct SpareRecord {
     /// True if it was synced. A delta that is applied to it later syncs only what it changes.
     #[serde(default)]
     pub(super) synced: bool,
-    /// True if readers can or could reach its files: it is a recycled generation, or shares files with generations.
-    /// Only the process that has its stamps may use it.
-    #[serde(default)]
-    pub(super) recycled: bool,
+    /// True if it has stamps. Only the process that has them may use it: another one would not notice a foreign write.
+    #[serde(default, rename = "recycled")]
+    pub(super) stamped: bool,
 }
 
 impl SpareRecord {
@@ -99,7 +98,8 @@ pub(super) fn ready(slot: BorrowedFd<'_>, boot_id: &str) -> Option<SpareRecord> 
 }
 
 /// Makes a spare in the slot, which must be empty, by writing every file of the payload. The spare is ready when this
-/// returns. This takes long and should run on a separate thread with low priority.
+/// returns its record and what `stamp` made of its directory. This takes long and should run on a separate thread with
+/// low priority.
 #[expect(clippy::too_many_arguments, reason = "everything that describes a generation")]
 pub(super) fn copy(
     slot: BorrowedFd<'_>,
@@ -110,9 +110,11 @@ pub(super) fn copy(
     durability: Durability,
     boot_id: &str,
     cancel: &CancellationToken,
-) -> Result<SpareRecord, Error> {
+    stamp: impl FnOnce(&OwnedFd) -> Result<Option<Stamps>, Error>,
+) -> Result<(SpareRecord, Option<Stamps>), Error> {
     let top = stage::write(slot, TREE.as_ref(), payload, blobs, options, cancel)?;
     durable::make_durable(top.as_fd(), durability, &Unsynced::after_write(payload))?;
+    let stamps = stamp(&top)?;
     let record = SpareRecord {
         tree: payload.tree,
         selection_digest: selection.to_owned(),
@@ -122,10 +124,10 @@ pub(super) fn copy(
         lineage: None,
         boot_id: boot_id.to_owned(),
         synced: durability == Durability::Syncfs,
-        recycled: false,
+        stamped: stamps.is_some(),
     };
     write_record(slot, &record)?;
-    Ok(record)
+    Ok((record, stamps))
 }
 
 /// Makes a spare in the slot, which must be empty, from hard links to the files of the current generation, `source`.
@@ -155,7 +157,7 @@ pub(super) fn link(
         lineage: current.lineage.clone(),
         boot_id: boot_id.to_owned(),
         synced: options.durability == Durability::Syncfs,
-        recycled: true,
+        stamped: true,
     };
     write_record(slot, &record)?;
     Ok(Some((record, linked.stamps)))
@@ -251,7 +253,9 @@ mod tests {
         let payload = payload(tree, rules()).unwrap();
         let cancel = CancellationToken::new();
         let blobs = Blobs::of(&[tree]);
-        copy(dir.as_fd(), &payload, "s", &blobs, &OPTIONS, Durability::Syncfs, boot, &cancel)
+        let unstamped = |_: &OwnedFd| Ok(None);
+        copy(dir.as_fd(), &payload, "s", &blobs, &OPTIONS, Durability::Syncfs, boot, &cancel, unstamped)
+            .map(|(record, _)| record)
     }
 
     fn some() -> Tree {
@@ -283,7 +287,9 @@ mod tests {
         cancel.cancel();
         let all = payload(&some(), rules()).unwrap();
         let blobs = Blobs::of(&[&some()]);
-        let stopped = copy(place.as_fd(), &all, "s", &blobs, &OPTIONS, Durability::Syncfs, "one", &cancel);
+        let unstamped = |_: &OwnedFd| Ok(None);
+        let stopped =
+            copy(place.as_fd(), &all, "s", &blobs, &OPTIONS, Durability::Syncfs, "one", &cancel, unstamped);
         assert!(matches!(stopped, Err(Error::Cancelled)), "{stopped:?}");
         assert_eq!(ready(place.as_fd(), "one"), None);
         assert!(dir.path().join(TREE).exists(), "cancelled before anything was there to be half-made");

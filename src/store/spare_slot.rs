@@ -75,7 +75,7 @@ impl SpareSlot {
             state: SlotState::default(),
         };
         match spare::ready(slot.dir.as_fd(), &clock::now().boot_id) {
-            Some(record) if mode != Spare::Off && !record.recycled => {
+            Some(record) if mode != Spare::Off && !record.stamped => {
                 slot.set_size(RequiredSpace { bytes: record.bytes, entries: record.entries });
                 slot.discard_except(&[spare::TREE, spare::READY])?;
             }
@@ -111,7 +111,7 @@ impl SpareSlot {
     /// Returns the record of the ready spare, if a generation with this base can be made from it.
     pub(super) fn ready(&self, tree: &ObjectId, selection: &str, options: &Options) -> Option<SpareRecord> {
         let ready = spare::ready(self.dir.as_fd(), &clock::now().boot_id);
-        let ready = ready.filter(|record| !record.recycled || self.state.is_ready());
+        let ready = ready.filter(|record| !record.stamped || self.state.is_ready());
         ready.filter(|record| record.fits(tree, selection, options))
     }
 
@@ -212,7 +212,7 @@ impl SpareSlot {
 
     /// Moves one name in the slot to the trash, if it exists.
     pub(super) fn to_trash(&self, name: impl AsRef<OsStr>) -> Result<(), Error> {
-        match self.trash.put(&self.dir, name, None) {
+        match self.trash.discard(&self.dir, name) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 Err(Error::io("move the spare to the trash in", self.handles.private_at(SPARE))(error))
             }
@@ -223,9 +223,9 @@ impl SpareSlot {
 
 /// A spare that was taken out of its slot.
 pub(super) enum TakenSpare {
-    /// A copy, which no reader could ever reach.
+    /// A copy without stamps: no reader could ever reach it, but a foreign write to it goes unnoticed.
     Copy(OwnedFd),
-    /// A spare with stamps: a recycled generation, or hard links.
+    /// A spare with stamps.
     Stamped(Box<StampedSpare>),
 }
 

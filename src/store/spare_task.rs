@@ -1,7 +1,7 @@
 //! The background task that prepares the spare in its slot: by hard links or as a copy. [`super::recycle`] has the
 //! third way, a retired generation.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, MutexGuard};
 
 use tokio_util::sync::CancellationToken;
@@ -10,19 +10,21 @@ use crate::clock;
 use crate::generation::GenerationRecord;
 use crate::human::one_line;
 use crate::payload::{BlobSource, Payload};
+use crate::store::carry::NAMES_MAX;
 use crate::store::error::Error;
+use crate::store::journal::{INODES_MAX, Journal};
 use crate::store::linkable::Linkable;
 use crate::store::reap::RequiredSpace;
 use crate::store::retired::ReadyTree;
 use crate::store::spare::{self, SpareRecord};
 use crate::store::spare_slot::{CEILING, SpareSlot};
-use crate::store::stamps::Stamps;
+use crate::store::stamps::{self, Paths, Stamps};
 use crate::store::{Options, Store};
 
 /// Nice value of the thread that prepares a spare (nice(2)).
 const NICE: i32 = 10;
 
-/// A tree that was made in the slot: its record, and its stamps unless it is a copy.
+/// A tree that was made in the slot: its record, and its stamps unless it is a copy that can have none.
 pub(super) type Made = (SpareRecord, Option<Stamps>);
 
 /// Prepares a spare of the generation that was current when the task was made. It runs without the store, so that
@@ -34,6 +36,8 @@ pub struct SpareTask {
     options: Options,
     /// The generation's stamps, if its files may be hard-linked.
     linkable: Option<Arc<Stamps>>,
+    /// The journal for stamps of a copy. `None` if foreign writes cannot be detected in this root.
+    journal: Option<Arc<Journal>>,
     /// True if there is room for a new spare: of hard links if possible, otherwise a copy.
     has_room: bool,
     /// True if there is room for a spare that is a copy.
@@ -80,7 +84,7 @@ impl SpareTask {
         self.at_low_priority(|| {
             self.make(cancel, |cancel| {
                 self.slot.set_size(RequiredSpace { bytes: payload.bytes, entries: payload.count() });
-                let record = spare::copy(
+                spare::copy(
                     self.slot.dir().as_fd(),
                     payload,
                     &self.current.selection_digest,
@@ -89,11 +93,27 @@ impl SpareTask {
                     self.options.durability,
                     &clock::now().boot_id,
                     cancel,
-                );
-                Ok(Some((record?, None)))
+                    |top| self.stamps_of_copy(top, cancel),
+                )
+                .map(Some)
             })
             .map(drop)
         })
+    }
+
+    /// Stamps of a copy that was just written, with the list of its directories. `None` if foreign writes to it cannot be
+    /// detected, if it has too many directories for a list, or if the journal may not take what a delta writes into it.
+    fn stamps_of_copy(&self, top: &OwnedFd, cancel: &CancellationToken) -> Result<Option<Stamps>, Error> {
+        let has_room = |journal: &&Arc<Journal>| journal.len() + NAMES_MAX <= INODES_MAX;
+        let Some(journal) = self.journal.as_ref().filter(has_room) else { return Ok(None) };
+        let slot = self.slot.dir().as_fd();
+        let Ok(mut stamps) = Stamps::of_new(top, slot, journal) else { return Ok(None) };
+        match stamps.rescan(top, slot, Paths::Keep, cancel) {
+            Ok(None) => Ok(Some(stamps)),
+            Ok(Some(path)) => Err(stamps::foreign_write_error(path)),
+            Err(Error::Cancelled) => Err(Error::Cancelled),
+            Err(_) => Ok(None),
+        }
     }
 
     /// Returns true if a new spare consists of hard links to the generation's files, false if it is a copy.
@@ -217,6 +237,7 @@ impl Store {
             current: current.clone(),
             options: self.options.clone(),
             linkable: linkable.map(|stamps| self.spare.state.keep_for_task(stamps)),
+            journal: self.stamps.journal().cloned(),
             has_room,
             has_room_to_copy: self.shortage_for_spare(current, false).is_none(),
         })

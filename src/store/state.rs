@@ -7,6 +7,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::fsx::{self, Flush};
@@ -63,13 +64,20 @@ pub(crate) enum Loaded {
     Damaged(String),
 }
 
+/// Returns true if this error of a read says that the file's blocks are lost: a bad sector, or a wrong checksum of the
+/// file system.
+fn is_unreadable(error: &std::io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::IO | Errno::UCLEAN | Errno::BADMSG))
+}
+
 impl State {
-    /// Reads the file in our private directory. Only a failed system call is an error; a damaged file is not.
+    /// Reads the file in our private directory. A failed system call is an error, a damaged file is not, nor is one that
+    /// the disk does not return: without it one more generation is written, and with the error no start would succeed.
     pub(crate) fn load(private: impl AsFd) -> std::io::Result<Loaded> {
         let bytes = match fsx::read_file(private, STATE, LIMIT) {
             Ok(None) => return Ok(Loaded::Absent),
             Ok(Some(bytes)) => bytes,
-            Err(error) if error.kind() == std::io::ErrorKind::InvalidData => {
+            Err(error) if error.kind() == std::io::ErrorKind::InvalidData || is_unreadable(&error) => {
                 return Ok(Loaded::Damaged(error.to_string()));
             }
             Err(error) => return Err(error),

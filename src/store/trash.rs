@@ -94,6 +94,19 @@ impl Trash {
         Ok(())
     }
 
+    /// Like [`Self::put`], for a tree that no reader can have open. One that cannot be renamed is deleted where it is:
+    /// without its option `redirect_dir`, overlayfs renames no directory of a lower layer, such as an image's (`EXDEV`).
+    pub(crate) fn discard(&self, dir: impl AsFd, name: impl AsRef<OsStr>) -> std::io::Result<()> {
+        let name = name.as_ref();
+        match self.put(dir.as_fd(), name, None) {
+            Err(error) if error.kind() == std::io::ErrorKind::CrossesDevices => {
+                let removal = self.shared.remove(dir, name, &mut || ControlFlow::Continue(()));
+                removal.failed.map_or(Ok(()), |(_, error)| Err(error))
+            }
+            done => done,
+        }
+    }
+
     /// Queues everything in the trash that is not queued: left by an earlier process, or not deletable before.
     pub(crate) fn sweep(&self) -> Result<(), Error> {
         let handles = &self.shared.handles;
@@ -193,6 +206,19 @@ impl Shared {
         self.stop.load(Ordering::Relaxed)
     }
 
+    /// Removes `name` in `dir` and everything below it, and keeps the journal.
+    fn remove(
+        &self,
+        dir: impl AsFd,
+        name: &OsStr,
+        go_on: &mut dyn FnMut() -> ControlFlow<()>,
+    ) -> walk::Removal {
+        match &self.journal {
+            None => walk::remove(dir, name, go_on),
+            Some(journal) => walk::remove_by(dir, name, go_on, &mut |dir, name| journal.unlink(dir, name)),
+        }
+    }
+
     /// Deletes the next name in the queue. Returns false if the queue is empty.
     fn delete_next(&self) -> bool {
         let (name, lock) = {
@@ -202,12 +228,7 @@ impl Shared {
             (name, lock)
         };
         let mut go_on = || if self.is_stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
-        let removal = match &self.journal {
-            None => walk::remove(&self.handles.trash, &name, &mut go_on),
-            Some(journal) => walk::remove_by(&self.handles.trash, &name, &mut go_on, &mut |dir, name| {
-                journal.unlink(dir, name)
-            }),
-        };
+        let removal = self.remove(&self.handles.trash, &name, &mut go_on);
         drop(lock);
         let mut jobs = self.jobs();
         jobs.working = None;

@@ -137,7 +137,7 @@ pub(super) fn walk<V: Visitor>(
     let mut below = Vec::new();
     match walk.visit_open(&top, &mut below, &mut first.count)? {
         Some(path) => walk.queue.end(Ok(End::At(path))),
-        None => walk.queue.put(Group { open: Arc::new(top), closed: Vec::new(), below }),
+        None => walk.queue.put(Group { open: Arc::new(top), closed: Arc::default(), below }),
     }
     walk.take_share(first, if threads > 1 { WAITING_MIN } else { usize::MAX });
     if walk.queue.is_left() {
@@ -187,9 +187,9 @@ impl<V: Visitor> Walk<'_, V> {
     }
 
     fn visit(&self, next: Next<V::Dir>, share: &mut Share<V::Count>) -> Result<Option<End>, Error> {
-        let Next { open, mut closed, name } = next;
+        let Next { open, closed, name } = next;
         let mut reopened: Option<(V::Dir, Vec<u8>)> = None;
-        for above in &closed {
+        for above in &*closed {
             let (parent, path) = reopened.as_ref().map_or((&open.dir, &open.path), |(dir, path)| (dir, path));
             let path = join(path, above.to_bytes());
             let Some(dir) = self.visitor.open(parent, above, &path)? else { return Ok(Some(End::At(path))) };
@@ -212,9 +212,9 @@ impl<V: Visitor> Walk<'_, V> {
         let end = self.visit_open(&dir, &mut below, &mut share.count)?;
         if end.is_none() {
             let group = if dir.stays_open() {
-                Group { open: Arc::new(dir), closed: Vec::new(), below }
+                Group { open: Arc::new(dir), closed: Arc::default(), below }
             } else {
-                closed.push(name);
+                let closed = closed.iter().cloned().chain([name]).collect();
                 Group { open, closed, below }
             };
             self.queue.put(group);
@@ -246,8 +246,9 @@ struct Queue<D> {
 struct Group<D> {
     /// The directory or, if it does not stay open, the nearest one above it that does.
     open: Arc<Directory<D>>,
-    /// The names from that one down to the directory.
-    closed: Vec<CString>,
+    /// The names from that one down to the directory. Shared, because they are taken for each of its subdirectories
+    /// while the queue is locked.
+    closed: Arc<[CString]>,
     /// Its subdirectories.
     below: Vec<CString>,
 }
@@ -257,7 +258,7 @@ struct Next<D> {
     /// The nearest directory above it that stays open.
     open: Arc<Directory<D>>,
     /// The names from that one down to its parent.
-    closed: Vec<CString>,
+    closed: Arc<[CString]>,
     /// Its own name.
     name: CString,
 }
@@ -290,7 +291,7 @@ impl<D> Waiting<D> {
         }
         let group = self.groups.last_mut()?;
         let name = group.below.pop()?;
-        let next = Next { open: Arc::clone(&group.open), closed: group.closed.clone(), name };
+        let next = Next { open: Arc::clone(&group.open), closed: Arc::clone(&group.closed), name };
         if group.below.is_empty() {
             self.groups.pop();
         }

@@ -315,18 +315,44 @@ fn a_spare_without_room_is_said_once() {
     });
 }
 
+/// A world whose root is on a file system that does not tell case.
+fn world_without_case() -> World {
+    let mut world = World::new();
+    let (image, disk) = (world.dir().join("image"), world.dir().join("disk"));
+    std::fs::create_dir(&disk).unwrap();
+    std::fs::File::create(&image).unwrap().set_len(64 << 20).unwrap();
+    run::to_end(Command::new("mkntfs").args(["-F", "-q"]).arg(&image)).expect_ok("mkntfs");
+    let options = ["-o", "ignore_case,permissions"];
+    run::to_end(Command::new("lowntfs-3g").args(options).args([&image, &disk])).expect_ok("lowntfs-3g");
+    world.root = disk.join("root");
+    world
+}
+
+/// The root link keeps its earlier spelling, under which readers find it as well.
+#[test]
+fn a_name_at_the_top_whose_case_changes_is_published() {
+    mounting("a_name_at_the_top_whose_case_changes_is_published", || {
+        let world = world_without_case();
+        for (name, content) in [("readme", "one"), ("README", "two"), ("Readme", "three"), ("readme", "four")]
+        {
+            world.remote.commit(&Files::new().file(name, content).file("kept", content));
+            world.sync_once(&[]).expect_ok(name);
+            for spelling in ["readme", "README", "..data/readme"] {
+                let read = std::fs::read_to_string(world.root.join(spelling));
+                assert_eq!(read.unwrap(), content, "{spelling} of {name}");
+            }
+        }
+        world.remote.commit(&Files::new().file("kept", "five"));
+        let ran = world.sync_once(&[]).expect_ok("without it");
+        assert!(!world.root.join("README").exists(), "{}", ran.stderr);
+    });
+}
+
 /// On a file system that does not tell case, two sources bring names that differ in nothing else.
 #[test]
 fn names_that_are_one_name_to_the_file_system_are_refused() {
     mounting("names_that_are_one_name_to_the_file_system_are_refused", || {
-        let mut world = World::new();
-        let (image, disk) = (world.dir().join("image"), world.dir().join("disk"));
-        std::fs::create_dir(&disk).unwrap();
-        std::fs::File::create(&image).unwrap().set_len(64 << 20).unwrap();
-        run::to_end(Command::new("mkntfs").args(["-F", "-q"]).arg(&image)).expect_ok("mkntfs");
-        let options = ["-o", "ignore_case,permissions"];
-        run::to_end(Command::new("lowntfs-3g").args(options).args([&image, &disk])).expect_ok("lowntfs-3g");
-        world.root = disk.join("root");
+        let world = world_without_case();
         let other = Remote::create(&world.dir().join("other"));
         let one = world.remote.commit(&Files::new().file("jobs/same.yaml", "one"));
         other.commit(&Files::new().file("jobs/other.yaml", "other"));

@@ -116,6 +116,27 @@ fn a_generation_that_another_user_took_over_is_not_called_gone() {
     assert!(ran.stderr.contains(&line), "{}", ran.stderr);
 }
 
+/// As on NFS with `all_squash`, or where a volume's group may write.
+#[test]
+fn a_generation_of_another_user_that_may_be_changed_is_removed_in_its_time() {
+    let world = World::new();
+    let [first, second] = [1, 2].map(|n| world.remote.commit(&small(n)));
+    give_to_nobody(&world);
+    let sync = |commit: &str| {
+        let mut command = world.treeswap(&["sync", "--one-time", "--grace=0s", "--spare=off", "--repo"]);
+        command.arg(&world.remote.path).arg("--root").arg(&world.root).arg(format!("--ref={commit}"));
+        run::to_end(&mut unprivileged(&reachable(&world, &command))).expect_ok("sync")
+    };
+    sync(&first);
+    let taken = std::fs::read_link(world.root.join("..data")).unwrap();
+    run::to_end(Command::new("chmod").arg("-R").arg("a+rwX").arg(world.root.join(&taken))).expect_ok("chmod");
+    run::to_end(Command::new("chown").arg("-R").arg("0").arg(world.root.join(&taken))).expect_ok("chown");
+    sync(&second);
+    let ran = sync(&second);
+    assert!(!ran.stderr.contains("belongs to another user"), "{}", ran.stderr);
+    assert!(!world.root.join(&taken).exists(), "{}", ran.stderr);
+}
+
 #[test]
 fn nothing_keeps_serving_once_a_foreign_directory_has_the_roots_place() {
     let world = World::new();

@@ -18,6 +18,7 @@ fn each() -> Vec<Error> {
         Error::Replaced { path: root(), why: "nothing is there".into() },
         Error::Collision { root: root(), name: "a".into() },
         Error::Blob { path: "a".into(), source: BlobError::Sink(io::ErrorKind::StorageFull.into()) },
+        Error::Blob { path: "a".into(), source: BlobError::Unopened("too many open files".into()) },
         Error::Miswritten { path: "a".into(), why: "it is shorter".into() },
         Error::Folded { path: "A".into() },
         Error::NoRoom { path: root(), needed: 512 << 20, free: 1 << 20, unit: Unit::Bytes },

@@ -98,6 +98,20 @@ fn a_retired_generation_is_carried_forward_and_takes_what_is_new_from_the_curren
 }
 
 #[test]
+fn a_delta_to_another_tree_than_the_current_one_takes_nothing_from_it() {
+    let world = World::new();
+    let mut store = published(&world, 3);
+    reap(&mut store);
+    let waiting = store.waits_for_recycling().expect("it is ours").to_string();
+    let from = (1..3).find(|number| of(&content(*number)).revision.to_string() == waiting).unwrap();
+    assert!(
+        !carry_forward(&store, &content(from), &content(4)),
+        "its files have the sizes of the current one's"
+    );
+    assert!(carry_forward(&store, &content(from), &content(3)), "it still waits");
+}
+
+#[test]
 fn a_file_that_somebody_else_changed_is_not_shared() {
     let world = World::new();
     let mut store = published(&world, 2);

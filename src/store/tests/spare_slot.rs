@@ -159,3 +159,59 @@ fn what_does_not_fit_the_journal_is_not_moved() {
     store.wait_for_deletions(&go());
     assert_eq!(doubt(&mut store), None);
 }
+
+#[test]
+fn a_copy_that_somebody_else_changed_is_not_published() {
+    let first = varied("1");
+    let second = varied("2");
+    let blobs = Blobs::of(&[&first, &second]);
+    let delta = crate::payload::testing::delta(&first, &second, rules()).unwrap();
+    type Change = fn(&Path);
+    let changes: [(&str, Change); 5] = [
+        ("nothing", |_| {}),
+        ("a name that was added", |tree| fs_err::write(tree.join("bin/new"), "").unwrap()),
+        ("a file that was replaced", |tree| {
+            fs_err::write(tree.join("new"), "!").unwrap();
+            fs_err::rename(tree.join("new"), tree.join("bin/run")).unwrap();
+        }),
+        ("a mode of a directory", |tree| {
+            fs_err::set_permissions(tree.join("bin"), std::os::unix::fs::PermissionsExt::from_mode(0o700))
+                .unwrap();
+        }),
+        ("one from an earlier process", |_| {}),
+    ];
+    for (what, change) in changes {
+        let world = World::new();
+        let open = || Store::open(Options { spare: Spare::Copy, ..world.options() }).unwrap().0;
+        let mut store = open();
+        publish(&mut store, &first);
+        store.spare_task().unwrap().copy(&of(&first), &blobs, &go()).unwrap();
+        super::recycle::a_tick();
+        change(&world.at("..treeswap/spare/tree"));
+        if what.contains("earlier") {
+            drop(store);
+            store = open();
+        }
+        let staged = store.stage_delta(&delta, "all", &blobs, &go()).unwrap();
+        assert_eq!(staged.is_some(), what == "nothing", "{what}");
+    }
+}
+
+#[test]
+fn a_write_into_a_file_of_a_copy_is_found_by_the_first_scrub() {
+    let world = World::new();
+    let mut store = Store::open(Options { spare: Spare::Copy, ..world.options() }).unwrap().0;
+    let first = varied("1");
+    let second = varied("2");
+    let blobs = Blobs::of(&[&first, &second]);
+    publish(&mut store, &first);
+    store.spare_task().unwrap().copy(&of(&first), &blobs, &go()).unwrap();
+    super::recycle::a_tick();
+    let kept = world.at("..treeswap/spare/tree/bin/run");
+    fs_err::write(&kept, fs_err::read(&kept).unwrap().to_ascii_uppercase()).unwrap();
+    let delta = crate::payload::testing::delta(&first, &second, rules()).unwrap();
+    let staged =
+        store.stage_delta(&delta, "all", &blobs, &go()).unwrap().expect("only directories are looked at");
+    store.publish(staged, &clock::now()).unwrap();
+    assert!(super::share::doubt(&mut store).is_some_and(|why| why.contains("bin/run")));
+}
