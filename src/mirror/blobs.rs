@@ -16,28 +16,28 @@ use crate::revision::ObjectId;
 /// Holds a lease, so that no pack is removed.
 pub(super) struct Blobs {
     shared: Arc<Shared>,
-    _lease: ReadGuard,
+    lease: ReadGuard,
 }
 
 struct BlobSourceReader<'a> {
     store: Store,
-    shared: &'a Shared,
+    blobs: &'a Blobs,
 }
 
 impl Blobs {
     pub(super) fn new(shared: Arc<Shared>) -> Self {
-        let _lease = shared.lease();
-        Self { shared, _lease }
+        let lease = shared.lease();
+        Self { shared, lease }
     }
 }
 
 impl BlobSource for Blobs {
     fn reader(&self) -> Result<Box<dyn BlobReader + '_>, BlobError> {
         let store = self.shared.all().map_err(|error| {
-            self.shared.note_damage();
+            self.shared.note_damage_of(&self.lease);
             BlobError::Unopened(Box::new(error))
         })?;
-        Ok(Box::new(BlobSourceReader { store, shared: &self.shared }))
+        Ok(Box::new(BlobSourceReader { store, blobs: self }))
     }
 
     /// Orders blobs by their offset in their pack; those in no pack come last. git stores a delta near its base, and
@@ -63,7 +63,7 @@ impl BlobSource for Blobs {
 
 impl BlobSourceReader<'_> {
     fn unreadable(&self, id: &ObjectId, source: Box<dyn std::error::Error + Send + Sync>) -> BlobError {
-        self.shared.note_damage();
+        self.blobs.shared.note_damage_of(&self.blobs.lease);
         BlobError::Unreadable { id: *id, source }
     }
 }

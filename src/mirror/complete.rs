@@ -11,6 +11,7 @@ use std::fmt::Write as _;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use fs_err as fs;
 
@@ -23,6 +24,14 @@ use crate::sha256::{hex, sha256};
 /// The content of the file of a mirror that must be rebuilt.
 const DAMAGED: &str = "damaged";
 
+/// Held while the file of any mirror is changed: several threads may find at once that an object cannot be read, while
+/// another one records what it fetched.
+static CHANGE: Mutex<()> = Mutex::new(());
+
+fn begin_change() -> MutexGuard<'static, ()> {
+    CHANGE.lock().unwrap_or_else(PoisonError::into_inner) // it protects no data of this process
+}
+
 /// Returns true if the mirror in `dir` is as it was when `tip` was found complete: with what is filtered out absent if
 /// `partial`.
 pub(super) fn is_recorded(dir: &Path, tip: ObjectId, partial: bool) -> bool {
@@ -33,30 +42,32 @@ pub(super) fn is_recorded(dir: &Path, tip: ObjectId, partial: bool) -> bool {
 /// Records that `tip` was found complete, unless an object could not be read since. Without a record, the next opening
 /// checks it: an error does not matter.
 pub(super) fn record(dir: &Path, tip: ObjectId, partial: bool) {
+    let path = dir.join(COMPLETE);
+    let digest = digest(dir, tip, partial).map_err(|error| error.to_string());
+    let _change = begin_change();
     if is_damaged(dir) {
         return;
     }
-    let path = dir.join(COMPLETE);
-    let recorded = digest(dir, tip, partial)
-        .map_err(|error| error.to_string())
-        .and_then(|digest| replace(&path, digest.as_bytes(), false).map_err(|error| error.to_string()));
-    if let Err(error) = recorded {
+    let write = |digest: String| replace(&path, digest.as_bytes(), false).map_err(|error| error.to_string());
+    if let Err(error) = digest.and_then(write) {
         tracing::debug!("{} is not written: {error}", path.display());
     }
 }
 
 /// Makes the next opening check the tip.
 pub(super) fn forget(dir: &Path) {
+    let _change = begin_change();
     if !is_damaged(dir) {
-        clear(dir);
+        remove(dir);
     }
 }
 
 /// Makes the next opening rebuild the mirror, because an object could not be read.
 pub(super) fn note_damage(dir: &Path) {
+    let _change = begin_change();
     if let Err(error) = replace(&dir.join(COMPLETE), DAMAGED.as_bytes(), false) {
         tracing::warn!("{}", one_line(&error));
-        clear(dir);
+        remove(dir);
     }
 }
 
@@ -67,6 +78,11 @@ pub(super) fn is_damaged(dir: &Path) -> bool {
 
 /// Removes the file: after the mirror was rebuilt.
 pub(super) fn clear(dir: &Path) {
+    let _change = begin_change();
+    remove(dir);
+}
+
+fn remove(dir: &Path) {
     if let Err(error) = ignore_absent(fs::remove_file(dir.join(COMPLETE))) {
         tracing::warn!("{error}; remove it, or a restart does not notice damage of the mirror");
     }
@@ -157,5 +173,22 @@ mod tests {
         clear(dir);
         record(dir, tip, false);
         assert!(is_recorded(dir, tip, false));
+    }
+
+    #[test]
+    fn damage_that_several_threads_find_at_once_is_noted() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        std::fs::create_dir_all(dir.join("objects/pack")).unwrap();
+        for _ in 0..200 {
+            clear(dir);
+            std::thread::scope(|scope| {
+                for _ in 0..8 {
+                    scope.spawn(|| note_damage(dir));
+                }
+                scope.spawn(|| record(dir, ObjectId([1; 20]), false));
+            });
+            assert!(is_damaged(dir));
+        }
     }
 }

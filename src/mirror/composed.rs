@@ -124,21 +124,19 @@ impl Composer {
         unique: &UniqueBaseNames,
         cancel: &CancellationToken,
     ) -> Result<Revision, Error> {
-        let _lease = self.shared.lease();
-        let composed = self.try_to_compose(parts, unique, cancel);
-        if composed.as_ref().is_err_and(Error::is_damage) {
-            self.shared.note_damage();
-        }
-        composed
+        let lease = self.shared.lease();
+        let store = self.shared.all()?;
+        let composed = self.try_to_compose(&store, parts, unique, cancel);
+        composed.inspect_err(|error| self.shared.note_if_damage_of(&lease, error))
     }
 
     fn try_to_compose(
         &self,
+        store: &Store,
         parts: &[Part],
         unique: &UniqueBaseNames,
         cancel: &CancellationToken,
     ) -> Result<Revision, Error> {
-        let store = self.shared.all()?;
         let reader = store.reader().map_err(failed("open the mirrors' objects"))?;
         // Opened without the mirrors, so that every object is written here even if a mirror has it: the mirror may
         // remove it at any time.

@@ -347,6 +347,16 @@ impl Error {
         Ok(Refusal { revision, path, rule }.into())
     }
 
+    /// The error for an object that the remote has just sent, and no earlier pack can have led to: one of another type
+    /// is what its author named.
+    pub(super) fn of_received(
+        revision: Revision,
+        at: Option<&str>,
+        source: super::object_error::ObjectError,
+    ) -> Self {
+        Self::of_author(revision, at, source).unwrap_or_else(|source| Self::damaged(revision, source))
+    }
+
     /// The error for an object that exceeds the size limit of its type. It is a refusal, because fetching the object
     /// again would not help.
     pub(super) fn too_large(revision: Revision, path: String, bytes: u64, limit: u64) -> Self {
@@ -402,6 +412,7 @@ pub(super) fn kind_of(why: &str) -> io::ErrorKind {
     let means = [
         ("No space left on device", io::ErrorKind::StorageFull),
         ("Disk quota exceeded", io::ErrorKind::QuotaExceeded),
+        ("Quota exceeded", io::ErrorKind::QuotaExceeded), // the text of musl
         ("Read-only file system", io::ErrorKind::ReadOnlyFilesystem),
         ("Permission denied", io::ErrorKind::PermissionDenied),
     ];

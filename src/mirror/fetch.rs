@@ -19,9 +19,11 @@ use super::blocking::blocking;
 use super::closure::closure_beside;
 use super::complete;
 use super::error::Error;
+use super::files::check_descriptors;
 use super::indexer::Task;
 use super::layout::Layout;
 use super::modules::KeptRevisions;
+use super::odb::Store;
 use super::packed_blobs::PackedBlobs;
 use super::plan::{RequestReason, Situation, plan, without_haves};
 use super::repo_kind::{self, RepoKind};
@@ -59,7 +61,8 @@ pub(super) struct RenewalPack {
 /// Checks at opening that the last tip is complete, unless that is recorded ([`super::complete`]). If it is not, or if
 /// an object could not be read since the mirror was made, the mirror is set aside and the next fetch fills a new one. A
 /// repository made by git-sync has no tip in our refs: the revision that it published last becomes the tip if it is
-/// complete. So does `adopted`, the tip of a mirror whose packs were linked.
+/// complete. So does `adopted`, the tip of a mirror whose packs were linked. Fails, and leaves the mirror as it is, if
+/// no file can be opened to check it.
 pub(super) fn repair(layout: &Layout, shared: &Shared, adopted: Option<ObjectId>) -> Result<(), Error> {
     if complete::is_damaged(layout.dir()) {
         return rebuild(layout, UNREADABLE);
@@ -70,8 +73,7 @@ pub(super) fn repair(layout: &Layout, shared: &Shared, adopted: Option<ObjectId>
         None => adopted.into_iter().collect(),
     };
     let blobs = LazyCell::new(|| PackedBlobs::of(&shared.pack_indexes()));
-    let check = |tip: &ObjectId| -> Result<(), String> {
-        let store = shared.store().map_err(|error| error.to_string())?;
+    let check = |store: &Store, tip: &ObjectId| -> Result<(), String> {
         let reader = store.reader().map_err(|error| error.message().to_owned())?;
         let commit = reader.commit(tip).map_err(|error| error.to_string())?;
         if shared.is_known_complete(*tip) {
@@ -82,7 +84,12 @@ pub(super) fn repair(layout: &Layout, shared: &Shared, adopted: Option<ObjectId>
     };
     let mut broken = None;
     for tip in tips {
-        match check(&tip) {
+        let store = shared.store();
+        let checked = store.as_ref().map_err(ToString::to_string).and_then(|store| check(store, &tip));
+        if checked.is_err() {
+            check_descriptors(layout.dir())?; // while the store is open: it may have the last ones
+        }
+        match checked {
             Ok(()) => {
                 if layout.tip().is_none() {
                     layout.commit_tip(&layout.shallow(), tip)?;
@@ -182,8 +189,9 @@ impl Mirror {
         self.recreate_if_removed().await?;
         if self.shared.take_damage() {
             let layout = Arc::clone(&self.layout);
+            let shared = Arc::clone(&self.shared);
             self.renewal_pack = None;
-            blocking(move || rebuild_with_modules(&layout)).await?;
+            blocking(move || rebuild_with_modules(&layout).map(|()| shared.note_rebuilt())).await?;
             self.settled = None;
         }
         let mut known = self.inspect(tip.object, kept, None).await?;
@@ -210,9 +218,8 @@ impl Mirror {
             use Error::{BadPack, Incomplete, Indexer, Local};
             if matches!(error, BadPack { .. } | Incomplete { .. } | Indexer { .. } | Local { .. }) {
                 self.shared.forget_complete();
-            } else if error.is_damage() {
-                self.shared.note_damage();
             }
+            self.shared.note_if_damage(error);
         })
     }
 

@@ -5,6 +5,7 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use fs_err as fs;
+use rustix::io::Errno;
 
 use super::error::Error;
 use crate::fsx;
@@ -148,6 +149,24 @@ pub(super) fn fsync(path: &Path) -> Result<(), Error> {
     fs::File::open(path).and_then(|file| file.sync_all()).map_err(local("sync", path))
 }
 
+/// The error if this process can open no file at all: its descriptors, or those of the machine, are used up. Then
+/// nothing can be said about a file that was not opened. libgit2 treats a pack that it could not open as one that does
+/// not have the object, so this has to be asked before anything that it did open is closed again.
+pub(super) fn descriptors_used_up() -> Option<io::Error> {
+    // The descriptor is taken before the path is looked at, so any path will do. An error of fs_err has no number.
+    std::fs::File::open("/").err().filter(is_of_descriptors)
+}
+
+fn is_of_descriptors(error: &io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM))
+}
+
+/// Fails if this process can open no file at all: see [`descriptors_used_up`]. To be called before the mirror in `dir`,
+/// or part of it, is given up as unusable.
+pub(super) fn check_descriptors(dir: &Path) -> Result<(), Error> {
+    descriptors_used_up().map_or(Ok(()), |error| Err(local("open the files of", dir)(error)))
+}
+
 /// Converts an I/O error to [`Error::Local`] with the failed action and the path.
 pub(super) fn local(act: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
     let path = path.to_owned();
@@ -181,6 +200,13 @@ pub(super) fn remove_scratch(dir: &Path) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_limit_on_open_files_says_nothing_about_the_file() {
+        let is_limit = |errno: Errno| is_of_descriptors(&errno.into());
+        assert!([Errno::MFILE, Errno::NFILE, Errno::NOMEM].into_iter().all(is_limit));
+        assert!(![Errno::NOENT, Errno::ACCESS, Errno::IO, Errno::LOOP].into_iter().any(is_limit));
+    }
 
     #[test]
     fn a_mirror_is_removed_under_a_name_that_the_next_opening_sweeps() {

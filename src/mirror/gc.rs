@@ -27,6 +27,9 @@
 //!    removes; its objects are in the merged pack, or garbage;
 //! 4. after a renewing fetch: as after any fetch, with the old packs as garbage until the next renewal.
 //!
+//! If an object that is needed cannot be read, nothing is removed, and the next fetch rebuilds the mirror; but not in
+//! git-sync's layout.
+//!
 //! Packs are only removed while there are no readers (see [`super::shared`]); otherwise a later call removes them.
 
 use std::collections::{HashSet, VecDeque};
@@ -37,7 +40,7 @@ use fs_err as fs;
 use super::closure::tree_closure;
 use super::error::Error;
 use super::fetch::Renewal;
-use super::files::{Freed, fsync, local};
+use super::files::{Freed, check_descriptors, fsync, local};
 use super::gc_plan::{GcPlan, plan_gc, too_many};
 use super::indexer::{self, Job, Needs, Report, Task};
 use super::layout::Pack;
@@ -120,7 +123,11 @@ impl Mirror {
     fn present(&self, kept: &[Revision]) -> Result<Vec<Revision>, Error> {
         let store = self.shared.store()?;
         let reader = store.objects()?;
-        Ok(kept.iter().copied().filter(|id| reader.commit(&id.0).is_ok()).collect())
+        let present: Vec<_> = kept.iter().copied().filter(|id| reader.commit(&id.0).is_ok()).collect();
+        if present.len() < kept.len() {
+            check_descriptors(self.layout.dir())?; // what only seems to be absent must not become garbage
+        }
+        Ok(present)
     }
 
     /// Removes objects that none of the `kept` revisions needs, as far as the mirror has these. With `no_room` nothing
@@ -228,7 +235,27 @@ impl Mirror {
             Report::Collected { pack, gone } => Ok((pack, gone)),
             other => Err(indexer::failure(&self.options.indexer, &job, other)),
         });
-        ended.inspect_err(|_| self.shared.forget_complete())
+        ended.map_err(|error| {
+            self.shared.forget_complete();
+            self.note_damage_of_child(error)
+        })
+    }
+
+    /// Makes the next fetch rebuild the mirror if an object of it cannot be read, as otherwise no garbage would be
+    /// collected ever again. In git-sync's layout the mirror may have commits of consumers, which no remote has: it
+    /// stays, and the error that is returned says what can be done.
+    fn note_damage_of_child(&self, error: Error) -> Error {
+        let Error::Damaged { source, .. } = &error else { return error };
+        if !self.shared.linked {
+            self.shared.note_damage();
+            return error;
+        }
+        let why = format!(
+            "{source}; it is not rebuilt for that, because consumers may have committed to it: save what they have, \
+             then delete it while treeswap is stopped"
+        );
+        let path = self.layout.dir().to_owned();
+        Error::Local { act: "collect garbage in", path, source: std::io::Error::other(why) }
     }
 
     /// Removes all packs but `pack`. If the tip is not complete then, damage is recorded. Returns false if nothing was

@@ -34,7 +34,8 @@ use fs_err as fs;
 
 use super::error::Error;
 use super::files::{
-    BROKEN, HISTORY, MARK, TIP, fsync, ignore_absent, local, names, remove_matching, remove_scratch, replace,
+    BROKEN, HISTORY, MARK, TIP, check_descriptors, fsync, ignore_absent, local, names, remove_matching,
+    remove_scratch, replace,
 };
 use super::foreign_files;
 use super::repo_kind::{self, RepoKind};
@@ -159,6 +160,7 @@ impl Layout {
         if is_whole && is_configured {
             return Ok(());
         }
+        check_descriptors(&self.dir)?;
         for name in names(&self.dir)? {
             if name == MARK || name == "lost+found" || name.starts_with(BROKEN) {
                 continue;
@@ -174,16 +176,18 @@ impl Layout {
         // No template, so that no hooks and no exclude file are copied from the host.
         options.bare(true).external_template(false).initial_head("main");
         if let Some(url) = &self.origin {
-            options.origin_url(url); // written before the file is synced below, so that it is synced once
+            options.origin_url(url); // written before the file is synced, so that it is synced once
         }
         git2::Repository::init_opts(&self.dir, &options)
             .map_err(|source| Error::unwritten("make the mirror", &self.dir, source))?;
-        if self.durable {
-            for name in ["config", "HEAD", "objects", "refs", "."] {
-                fsync(&self.dir.join(name))?;
-            }
-        }
-        Ok(())
+        // Nothing is lost with an empty mirror. The first tip makes it durable, so that the first request need not wait.
+        if self.tip().is_some() { self.sync_skeleton() } else { Ok(()) }
+    }
+
+    /// Makes what [`Self::init`] writes durable.
+    fn sync_skeleton(&self) -> Result<(), Error> {
+        let names = ["config", "HEAD", "objects", "refs", "."].into_iter().filter(|_| self.durable);
+        names.map(|name| fsync(&self.dir.join(name))).collect()
     }
 
     /// Removes what an interrupted run left: lock files, temporary packs, packs without index, and vice versa. The lock
@@ -338,6 +342,9 @@ impl Layout {
 
     /// Writes the shallow boundary, then the ref, in this order.
     pub(super) fn commit_tip(&self, boundary: &[ObjectId], tip: ObjectId) -> Result<(), Error> {
+        if self.kind == RepoKind::Bare && self.tip().is_none() {
+            self.sync_skeleton()?;
+        }
         self.set_shallow(boundary)?;
         let path = self.dir.join(TIP);
         if let Some(parent) = path.parent() {

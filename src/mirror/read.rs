@@ -102,16 +102,13 @@ impl Objects {
         revision: Revision,
         act: impl FnOnce(&ObjectReader<'_>, Peeled) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        let _lease = self.shared.lease();
+        let lease = self.shared.lease();
         let store = self.shared.all()?;
         let reader = store.objects()?;
         let result = match reader.commit(&revision.0) {
             Ok(commit) => act(&reader, Peeled { commit: revision.0, tree: commit.tree }),
             Err(error) => Err(Error::damaged(revision, error)),
         };
-        if result.as_ref().is_err_and(Error::is_damage) {
-            self.shared.note_damage();
-        }
-        result
+        result.inspect_err(|error| self.shared.note_if_damage_of(&lease, error))
     }
 }

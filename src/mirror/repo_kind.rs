@@ -19,7 +19,9 @@ use rustix::fs::{CWD, RenameFlags};
 use rustix::io::Errno;
 
 use super::error::{Error, Libgit2};
-use super::files::{BROKEN, MARK, fsync, ignore_absent, local, names, remove_matching, replace};
+use super::files::{
+    BROKEN, MARK, check_descriptors, fsync, ignore_absent, local, names, remove_matching, replace,
+};
 use super::modules;
 use crate::revision::ObjectId;
 
@@ -51,6 +53,7 @@ pub(super) fn looks_like_git(dir: &Path) -> bool {
 /// Creates git-sync's repository, or what is missing of it.
 pub(super) fn init(dir: &Path, durable: bool) -> Result<(), Error> {
     if !is_whole(dir) {
+        check_descriptors(dir)?;
         for name in ["objects", "refs"] {
             let path = dir.join(name);
             if path.exists() && !path.is_dir() {
@@ -85,6 +88,7 @@ pub(super) fn init(dir: &Path, durable: bool) -> Result<(), Error> {
         }
     }
     if !head_is_known(dir) {
+        check_descriptors(dir)?;
         replace(&dir.join("HEAD"), format!("ref: {BRANCH}\n").as_bytes(), durable)?;
     }
     configure(dir, "core.bare", "false")

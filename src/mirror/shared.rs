@@ -2,11 +2,12 @@
 //! whether one was found damaged, and a lock that keeps packs from being removed while they are read.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::complete;
 use super::error::{Error, Libgit2};
+use super::files::descriptors_used_up;
 use super::indexer::ObjectTable;
 use super::modules::{self, Submodules};
 use super::odb::Store;
@@ -46,12 +47,19 @@ struct ReadLock {
     lock: Mutex<()>,
     /// The number of readers is its strong count less one.
     readers: Arc<()>,
+    /// How often one of the mirrors was rebuilt.
+    rebuilds: AtomicU64,
 }
 
 /// A lease that is held while objects are read. libgit2 opens a pack when it first needs it, which may be long after
-/// the handle was created, so no pack is removed while a lease exists.
+/// the handle was created, so no pack is removed while a lease exists; but a damaged mirror is rebuilt all the same.
 #[derive(Debug)]
-pub(super) struct ReadGuard(#[expect(dead_code, reason = "only its count matters")] Arc<()>);
+pub(super) struct ReadGuard {
+    #[expect(dead_code, reason = "only its count matters")]
+    counted: Arc<()>,
+    /// How often one of the mirrors had been rebuilt before.
+    rebuilds: u64,
+}
 
 impl Shared {
     pub(super) fn new(dir: PathBuf, submodules: Submodules, durable: bool, linked: bool) -> Self {
@@ -165,7 +173,7 @@ impl Shared {
     /// Registers a reader. Waits while packs are being removed.
     pub(super) fn lease(&self) -> ReadGuard {
         let _lock = self.lock();
-        ReadGuard(Arc::clone(&self.read_lock.readers))
+        ReadGuard { counted: Arc::clone(&self.read_lock.readers), rebuilds: self.rebuilds() }
     }
 
     /// Keeps new readers out while the returned guard exists. `None` if there are readers.
@@ -184,9 +192,48 @@ impl Shared {
         self.read_lock.lock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records that an object that should be present could not be read. If this process does not fetch again, the next
-    /// one rebuilds the mirror when it opens it. It is unknown which of the mirrors that are read together it is.
+    /// Records the damage that an error of reading shows, if it shows any. To be called while the store that was read
+    /// is still open.
+    pub(super) fn note_if_damage(&self, error: &Error) {
+        if error.is_damage() {
+            self.note_damage();
+        }
+    }
+
+    /// The same for a reader with a lease. See [`Self::note_damage_of`].
+    pub(super) fn note_if_damage_of(&self, lease: &ReadGuard, error: &Error) {
+        if error.is_damage() {
+            self.note_damage_of(lease);
+        }
+    }
+
+    /// Records the damage that a reader met, unless a mirror was rebuilt since it got its lease. It may have looked for
+    /// a pack that is gone, and the rebuilt mirror would be rebuilt again. Other damage is met by the next reader, too.
+    pub(super) fn note_damage_of(&self, lease: &ReadGuard) {
+        if lease.rebuilds == self.rebuilds() {
+            self.note_damage();
+        }
+    }
+
+    /// Forgets the damage, because the mirror was rebuilt. Readers that have a lease cannot note it again.
+    pub(super) fn note_rebuilt(&self) {
+        self.read_lock.rebuilds.fetch_add(1, Ordering::AcqRel);
+        self.damaged.store(false, Ordering::Release);
+        complete::clear(&self.dir); // one of them may have noted it meanwhile
+    }
+
+    fn rebuilds(&self) -> u64 {
+        self.read_lock.rebuilds.load(Ordering::Acquire)
+    }
+
+    /// Records that an object that should be present could not be read, unless no file can be opened at all. If this
+    /// process does not fetch again, the next one rebuilds the mirror when it opens it. It is unknown which of the
+    /// mirrors that are read together it is.
     pub(super) fn note_damage(&self) {
+        if let Some(error) = descriptors_used_up() {
+            tracing::warn!(mirror = %self.dir.display(), %error, "no file can be opened, so an object cannot be read");
+            return;
+        }
         self.damaged.store(true, Ordering::Release);
         let dirs = self.object_dirs();
         let mirrors = dirs.iter().filter_map(|objects| objects.parent());

@@ -6,8 +6,8 @@ use std::sync::{Arc, OnceLock};
 
 use super::common::Files;
 use super::common::http_backend::{Canned, Hit, HttpBackend, Kind};
-use super::{Bench, Depth, noise, payload, revision, try_update, update, wait, wide, wire};
-use treeswap::mirror::{Error, Gc, Mirror, Selection};
+use super::{Bench, noise, payload, revision, try_update, update, wait, wide, wire};
+use treeswap::mirror::{Error, Gc, Mirror};
 use treeswap::revision::Revision;
 
 #[test]
@@ -34,119 +34,6 @@ fn a_broken_mirror_is_set_aside_and_fetched_anew() {
         assert_eq!(update(&mut mirror, &[old]), old, "{what}");
         bench.assert_whole(&mirror, old);
     }
-}
-
-#[test]
-fn an_object_that_cannot_be_read_makes_the_next_fetch_start_anew() {
-    let bench = Bench::new("main");
-    let old = revision(&bench.world.remote.commit(&wide()));
-    let mut mirror = bench.open();
-    update(&mut mirror, &[]);
-    // The pack's content is overwritten in place, its length and index kept.
-    let pack = &bench.packs()[0];
-    let mut permissions = std::fs::metadata(pack).unwrap().permissions();
-    #[expect(clippy::permissions_set_readonly_false, reason = "a test's own file")]
-    permissions.set_readonly(false);
-    std::fs::set_permissions(pack, permissions).unwrap();
-    let length = std::fs::metadata(pack).unwrap().len() as usize;
-    let mut bytes = std::fs::read(pack).unwrap();
-    bytes[12..length - 20].fill(0xaa);
-    std::fs::write(pack, bytes).unwrap();
-    let error = mirror.objects().payload(old, &Selection::default()).unwrap_err();
-    assert!(matches!(error, Error::Damaged { .. }), "{error:?}");
-    assert_eq!(update(&mut mirror, &[old]), old);
-    bench.assert_whole(&mirror, old);
-}
-
-/// Overwrites bytes in the middle of an object's entry in its pack.
-fn damage(bench: &Bench, id: &str) {
-    for pack in bench.packs() {
-        // `<id> <type> <size> <bytes in the pack> <offset>`
-        let listed = bench.git(&["verify-pack", "-v", pack.to_str().unwrap()]);
-        let Some(line) = listed.lines().find(|line| line.starts_with(id)) else { continue };
-        let mut numbers = line.split_whitespace().skip(2).map(|number| number.parse().unwrap());
-        let [_, length, offset]: [usize; 3] = std::array::from_fn(|_| numbers.next().unwrap());
-        let mut bytes = std::fs::read(&pack).unwrap();
-        bytes[offset + length / 2..][..4].fill(0xaa);
-        std::fs::remove_file(&pack).unwrap(); // it is read-only
-        std::fs::write(&pack, bytes).unwrap();
-        return;
-    }
-    panic!("{id} is in no pack");
-}
-
-/// The remote sends it again, but the copy of the earlier pack may be found first.
-#[test]
-fn a_commit_that_is_damaged_in_the_mirror_is_no_fault_of_the_remote() {
-    for depth in [Depth::Full, Depth::Commits(1), Depth::Commits(2)] {
-        let bench = Bench::at_depth("main", depth);
-        let old = bench.world.remote.commit(&wide());
-        update(&mut bench.open(), &[]);
-        let new = revision(&bench.world.remote.commit(&wide().file("x", "y")));
-        update(&mut bench.open(), &[]);
-        damage(&bench, &old);
-        bench.world.remote.reset(&old);
-        let mut mirror = bench.open();
-        // Which copy is found first is not known.
-        let first = try_update(&mut mirror, &[new]);
-        assert!(first.as_ref().err().is_none_or(Error::is_damage), "{depth:?}: {first:?}");
-        drop(mirror);
-        let mut mirror = bench.open();
-        assert_eq!(update(&mut mirror, &[new]), revision(&old), "{depth:?}");
-        bench.assert_whole(&mirror, revision(&old));
-    }
-}
-
-/// Only the commit is known to be needed; the tree is asked for by its id.
-#[test]
-fn a_tree_that_is_damaged_in_a_partial_clone_is_no_fault_of_the_remote() {
-    let mut bench = Bench::new("main");
-    bench.options.filter = Some("tree:0".to_owned());
-    bench.world.remote.git(&["config", "uploadpack.allowFilter", "true"]);
-    bench.world.remote.git(&["config", "uploadpack.allowAnySHA1InWant", "true"]);
-    let filled = |mirror: &mut Mirror| {
-        let revision = try_update(mirror, &[])?;
-        wait(mirror.fill(revision, &Selection::default()))
-    };
-    let old = bench.world.remote.commit(&wide());
-    filled(&mut bench.open()).unwrap();
-    bench.world.remote.commit(&wide().file("x", "y"));
-    filled(&mut bench.open()).unwrap();
-    let tree = bench.world.remote.git(&["rev-parse", &format!("{old}^{{tree}}")]);
-    damage(&bench, tree.trim());
-    bench.world.remote.reset(&old);
-    let error = filled(&mut bench.open()).unwrap_err();
-    assert!(error.is_damage(), "{error:?}");
-    filled(&mut bench.open()).unwrap();
-}
-
-/// A mirror is checked for blobs that are missing, not for those whose content is damaged.
-#[test]
-fn a_file_that_one_process_cannot_read_makes_the_next_one_start_anew() {
-    let bench = Bench::new("main");
-    let noise = noise(1, 100_000);
-    let old = revision(&bench.world.remote.commit(&wide().file("large", noise)));
-    let mut mirror = bench.open();
-    update(&mut mirror, &[]);
-    let blob = bench.git(&["rev-parse", &format!("{old}:large")]).trim().to_owned();
-    damage(&bench, &blob);
-    drop(mirror);
-
-    let mirror = bench.open();
-    assert_eq!(bench.packs().len(), 1, "nothing is missing");
-    let blobs = mirror.objects().blobs();
-    let id = treeswap::revision::ObjectId::from_hex(&blob).unwrap();
-    let read = blobs.reader().unwrap().read(&id, &mut |_| Ok(()));
-    assert!(read.is_err(), "it is damaged");
-    drop((blobs, mirror));
-
-    let mut mirror = bench.open();
-    assert_eq!(bench.packs().len(), 0, "it is rebuilt");
-    assert_eq!(update(&mut mirror, &[old]), old);
-    bench.assert_whole(&mirror, old);
-    drop(mirror);
-    bench.open();
-    assert_eq!(bench.packs().len(), 1, "once");
 }
 
 #[test]

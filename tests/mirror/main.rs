@@ -4,6 +4,7 @@
 mod care;
 #[path = "../common/mod.rs"]
 mod common;
+mod damage;
 mod history;
 mod limits;
 mod modules;

@@ -62,6 +62,19 @@ fn only_the_files_that_are_selected_come() {
 }
 
 #[test]
+fn the_record_that_all_is_there_names_the_packs_of_what_was_filled_in() {
+    let (bench, files) = bench("blob:none");
+    bench.world.remote.commit(&files);
+    let mut mirror = bench.open();
+    filled(&mut mirror, &[], &sparse("/small/\n"));
+    drop(mirror);
+    let recorded = || std::fs::read_to_string(bench.dir().join("treeswap-complete")).unwrap();
+    let before = recorded();
+    drop(bench.open());
+    assert_eq!(recorded(), before, "it did not fit, so that all trees were read again");
+}
+
+#[test]
 fn merged_packs_still_say_that_what_they_lack_was_left_out() {
     let (mut bench, files) = bench("blob:none");
     bench.options.max_packs = 2;

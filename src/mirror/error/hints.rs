@@ -2,6 +2,8 @@
 
 use std::io;
 
+use rustix::io::Errno;
+
 use super::{Error, wire};
 use crate::sandbox;
 
@@ -56,7 +58,7 @@ impl Error {
             ),
             // If the indexing process could not enter its sandbox, the volume is not the cause.
             Self::Local { source, .. } => {
-                sandbox::hints_about(&source.to_string()).unwrap_or_else(|| one(about_volume(source.kind())))
+                sandbox::hints_about(&source.to_string()).unwrap_or_else(|| one(about_volume(source)))
             }
             Self::Foreign { .. } => one("give --mirror an empty directory, or one that does not exist yet"),
             Self::Locked { .. } => one("one mirror serves one root: give each its own --mirror"),
@@ -104,8 +106,11 @@ impl Error {
 }
 
 /// The hint for the operator if the mirror's files cannot be used.
-fn about_volume(kind: io::ErrorKind) -> &'static str {
-    match kind {
+fn about_volume(source: &io::Error) -> &'static str {
+    if matches!(Errno::from_io_error(source), Some(Errno::MFILE | Errno::NFILE)) {
+        return "raise the limit of open files (ulimit -n): each pack of a mirror that is read takes one";
+    }
+    match source.kind() {
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
             "the mirror must be writable by the user that treeswap runs as"
         }

@@ -112,6 +112,27 @@ fn a_full_volume_and_a_missing_right_need_somebody() {
 }
 
 #[test]
+fn a_used_up_quota_is_known_by_the_text_of_either_library() {
+    for (why, kind) in [
+        ("write the pack: Disk quota exceeded (os error 122)", io::ErrorKind::QuotaExceeded),
+        ("write the pack: Quota exceeded (os error 122)", io::ErrorKind::QuotaExceeded),
+        ("write the pack: No space left on device (os error 28)", io::ErrorKind::StorageFull),
+        ("read the pack: Input/output error (os error 5)", io::ErrorKind::Other),
+    ] {
+        assert_eq!(kind_of(why), kind, "{why}");
+    }
+}
+
+#[test]
+fn a_limit_on_open_files_is_no_matter_of_the_volume() {
+    let source = rustix::io::Errno::MFILE.into();
+    let error = Error::Local { act: "open the files of", path: "/mirror".into(), source };
+    let hints = error.hints();
+    assert_message_style(&error, &hints);
+    assert!(error.is_transient() && hints.concat().contains("ulimit"), "{hints:?}");
+}
+
+#[test]
 fn what_does_not_limit_the_indexing_process_is_no_matter_of_the_volume() {
     let said = "set limits: --sandbox=auto: cannot enter Landlock, which this kernel has: why";
     let error = Error::Local {

@@ -167,13 +167,28 @@ fn of_other_pack(error: ObjectError, is_certain: impl Fn(&ObjectId) -> bool) -> 
 }
 
 fn abort(error: Error, job: &Job) -> Abort {
-    match error {
-        Error::Git { source, .. } => Abort::Git(source.0),
-        other => Abort::Report(match crate::human::one_line(&other) {
-            text if is_exhausted(&text, job) => Report::Memory,
-            text => Report::Local(text),
-        }),
-    }
+    let error = match error {
+        Error::Git { source, .. } => return Abort::Git(source.0),
+        other => other,
+    };
+    let text = crate::human::one_line(&error);
+    Abort::Report(match error {
+        _ if is_exhausted(&text, job) => Report::Memory,
+        Error::Damaged { source, .. } if is_unreadable(job, &source.0) => {
+            Report::Incomplete { at: None, error: source.0 }
+        }
+        _ => Report::Local(text),
+    })
+}
+
+/// Returns true if the object cannot be decoded even now, when the task holds no memory any more. One that is missing
+/// may be in a pack that could not be opened, and one of another type may be as its author named it: of history, only
+/// the commits were checked.
+fn is_unreadable(job: &Job, error: &ObjectError) -> bool {
+    let ObjectError::Unreadable { id, .. } = error else { return false };
+    let Ok(store) = Store::open(&job.dir) else { return false };
+    let Ok(reader) = store.reader() else { return false };
+    reader.read(id).is_err_and(|error| error.code() != ErrorCode::NotFound)
 }
 
 /// Configures libgit2.
@@ -323,7 +338,9 @@ fn classify(error: &git2::Error, job: &Job) -> Report {
 
 /// Returns true if the message says that memory ran out, or more than nine tenths of it are in use.
 fn is_exhausted(text: &str, job: &Job) -> bool {
-    let refused = ["out of memory", "Cannot allocate memory", "too many objects"];
+    // Those of the C libraries are "Cannot allocate memory" and, in musl, "Out of memory".
+    let refused = ["out of memory", "cannot allocate memory", "too many objects"];
+    let text = text.to_ascii_lowercase();
     refused.iter().any(|words| text.contains(words))
         || memory_in_use().is_some_and(|bytes| bytes > job.memory / 10 * 9)
 }

@@ -102,7 +102,8 @@ pub(super) enum Report {
         /// The packs that may be removed, without a suffix.
         gone: Vec<String>,
     },
-    /// The pack was sound, but objects of the tip are missing or of no use. The pack was removed again.
+    /// The pack was sound, but objects of the tip are missing or of no use. The pack was removed again. If packs are
+    /// merged or garbage is collected: an object of the mirror cannot be read.
     Incomplete {
         /// The path of the object in the tree, if it was found.
         at: Option<Box<str>>,
@@ -123,6 +124,19 @@ pub(super) enum Report {
     Bytes,
     /// The file system or the object database failed.
     Local(String),
+}
+
+impl Report {
+    /// Returns true if what it names as packs are names of files, and not paths of files elsewhere: a child that runs
+    /// foreign code may write anything, and the service, which is in no sandbox, reads and removes these packs.
+    fn names_packs(&self) -> bool {
+        let is_name = |name: &String| !name.contains('/');
+        match self {
+            Self::Complete { pack, .. } => is_name(pack),
+            Self::Collected { pack, gone } => pack.iter().chain(gone).all(is_name),
+            _ => true,
+        }
+    }
 }
 
 /// The directory of the packs in a mirror.
@@ -216,8 +230,13 @@ fn parse_report(
     stderr: &[u8],
     status: Option<ExitStatus>,
 ) -> Result<Report, Error> {
-    if let Ok(report) = serde_json::from_slice(stdout) {
-        return Ok(report);
+    match serde_json::from_slice::<Report>(stdout) {
+        Ok(report) if report.names_packs() => return Ok(report),
+        Ok(_) => {
+            let why = "its report names a pack that is elsewhere".to_owned();
+            return Err(Error::Indexer { program: program.to_owned(), why });
+        }
+        Err(_) => {}
     }
     let stderr = String::from_utf8_lossy(stderr);
     if stderr.contains("memory allocation of") {
@@ -253,9 +272,10 @@ pub(super) fn failure(program: &Path, job: &Job, report: Report) -> Error {
             Report::Incomplete { error: error @ ObjectError::Unreadable { .. }, .. },
             Task::Index { tip, base: None, .. },
         ) => Error::damaged(Revision(*tip), error),
-        (Report::Incomplete { error: error @ ObjectError::Unreadable { id, .. }, .. }, Task::Fill(_)) => {
-            Error::damaged(Revision(id), error)
-        }
+        (
+            Report::Incomplete { error: error @ ObjectError::Unreadable { id, .. }, .. },
+            Task::Fill(_) | Task::Merge(_) | Task::CollectGarbage(_),
+        ) => Error::damaged(Revision(id), error),
         (Report::Incomplete { at, error }, Task::Index { tip, .. }) => {
             Error::of_author(Revision(*tip), at.as_deref(), error).unwrap_or_else(|error| Error::Incomplete {
                 requested: *tip,
@@ -290,4 +310,35 @@ async fn read(from: Option<impl tokio::io::AsyncRead + Unpin>, most: u64) -> Vec
         let _ = from.take(most).read_to_end(&mut text).await;
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_can_name_no_file_outside_of_the_packs() {
+        let job = Job {
+            dir: "/mirror".into(),
+            task: Task::Merge(Vec::new()),
+            memory: 0,
+            max_bytes: 0,
+            durable: false,
+            sandbox: Sandbox::Off,
+        };
+        for (name, is_taken) in
+            [("pack-1", true), ("..", true), ("../../other/objects/pack/pack-1", false), ("/pack-1", false)]
+        {
+            let name = || name.to_owned();
+            for report in [
+                Report::Complete { objects: 0, bytes: 0, pack: name() },
+                Report::Collected { pack: Some(name()), gone: Vec::new() },
+                Report::Collected { pack: None, gone: vec!["pack-2".to_owned(), name()] },
+            ] {
+                let said = serde_json::to_vec(&report).unwrap();
+                let parsed = parse_report(Path::new("/treeswap"), &job, &said, b"", None);
+                assert_eq!(parsed.is_ok(), is_taken, "{report:?}");
+            }
+        }
+    }
 }

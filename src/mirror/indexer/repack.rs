@@ -5,7 +5,7 @@
 //! The reflogs of `HEAD` and of the branch `git-sync`, which git-sync fills and expires, do not count: their lines that
 //! name garbage are dropped. All objects of a pack that another git is reusing are needed, too ([`is_reused`]).
 //! History ends at the commits in the `shallow` file. An object that is named but missing is ignored, which loses
-//! nothing. If anything cannot be read, the task fails, and everything is kept.
+//! nothing. If anything cannot be read, the task fails and names it, and everything is kept.
 //!
 //! An object is represented by its position in the sorted list of all ids, which takes 21 bytes for each.
 
@@ -14,12 +14,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use git2::ObjectType;
+use git2::{ErrorClass, ErrorCode, ObjectType};
 
 use super::{Job, Report};
 use crate::mirror::error::Libgit2;
 use crate::mirror::files::{local, replace};
 use crate::mirror::gc_plan::{PackUsage, RepackPlan, plan_repack};
+use crate::mirror::object_error::ObjectError;
 use crate::mirror::odb::{ObjectReader, Store, oid};
 use crate::mirror::repo_kind::BRANCH;
 use crate::mirror::{Error, git_index, loose, pack_index, tree};
@@ -252,14 +253,11 @@ fn write_pack(git: &Path, store: &Store, ids: &[ObjectId], from: &[String]) -> R
     let act =
         |source| Error::Git { act: format!("write a pack in {}", packs.display()), source: Libgit2(source) };
     let reader = store.reader().map_err(act)?;
-    let mut builder = store.builder().map_err(act)?;
-    for id in ids {
-        reader.check_loose(id).map_err(act)?;
-        builder.insert_object(oid(id), None).map_err(act)?;
-    }
-    builder.write(&packs, 0o444).map_err(act)?;
-    let name = format!("pack-{}", builder.name().map_err(act)?.unwrap_or_default());
-    drop(builder); // before the ids are read, because both take memory for each object
+    let name = match build(store, &reader, ids, &packs) {
+        Ok(name) => name,
+        Err(error) if is_of_system(&error) => return Err(act(error)),
+        Err(error) => return Err(unreadable(&reader, ids).unwrap_or_else(|| act(error))),
+    };
     let path = packs.join(format!("{name}.idx"));
     let written = pack_index::ids(&path).map_err(local("read", &path))?; // sorted, as in every index
     if let Some(id) = ids.iter().find(|id| written.binary_search(id).is_err()) {
@@ -272,6 +270,39 @@ fn write_pack(git: &Path, store: &Store, ids: &[ObjectId], from: &[String]) -> R
         fs_err::write(&marker, "").map_err(local("write", &marker))?;
     }
     Ok(Some(name))
+}
+
+/// Writes objects into a new pack, and returns its name. The builder takes memory for each object, so it is gone before
+/// anything else is read.
+fn build(
+    store: &Store,
+    reader: &ObjectReader<'_>,
+    ids: &[ObjectId],
+    packs: &Path,
+) -> Result<String, git2::Error> {
+    let mut builder = store.builder()?;
+    for id in ids {
+        reader.check_loose(id)?;
+        builder.insert_object(oid(id), None)?;
+    }
+    builder.write(packs, 0o444)?;
+    let name = builder.name()?.unwrap_or_default();
+    Ok(format!("pack-{name}"))
+}
+
+/// Returns true if the cause of an error is certainly not in an object.
+fn is_of_system(error: &git2::Error) -> bool {
+    matches!(error.class(), ErrorClass::Os | ErrorClass::Filesystem | ErrorClass::NoMemory)
+}
+
+/// The error of the first object that is there and cannot be read.
+fn unreadable(reader: &ObjectReader<'_>, ids: &[ObjectId]) -> Option<Error> {
+    ids.iter().find_map(|id| {
+        let error = reader.read(id).err().filter(|error| error.code() != ErrorCode::NotFound)?;
+        let why = error.message().to_owned();
+        let source = ObjectError::Unreadable { id: *id, expected: "object".to_owned(), why };
+        Some(Error::damaged(crate::revision::Revision(*id), source))
+    })
 }
 
 /// The names of all packs that have an index, without a suffix.

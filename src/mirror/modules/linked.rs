@@ -61,7 +61,9 @@ impl Objects {
         if submodules == Submodules::Off {
             return Ok(());
         }
-        for link in links_in(&self.shared.store()?, revision)? {
+        let store = self.shared.store()?;
+        let links = links_in(&store, revision).inspect_err(|error| self.shared.note_if_damage(error))?;
+        for link in links {
             let staged = staged.join(&link.path);
             let place = place.join(&link.path);
             if !staged.is_dir() {

@@ -33,7 +33,7 @@ use tokio_util::sync::CancellationToken;
 use super::error::Error;
 use super::files::{Freed, remove_mirrors};
 use super::object_error::ObjectError;
-use super::{Mirror, Options, Tip};
+use super::{Mirror, Options, Tip, tree};
 use crate::payload::{Limits, Refusal, Rule, escaped};
 use crate::revision::{ObjectId, Ref, Revision};
 use crate::sha256::{hex, sha256};
@@ -222,8 +222,9 @@ impl Mirror {
         super::blocking::blocking(move || {
             let store = shared.store()?;
             let reader = store.objects()?;
-            let tree = reader.commit(&commit.0).map_err(|error| Error::damaged(commit, error))?.tree;
-            let entries = crate::mirror::tree::count(&reader, commit, &tree, &cancel)?;
+            let found = reader.commit(&commit.0).map_err(|error| Error::damaged(commit, error));
+            let entries = found.and_then(|found| tree::count(&reader, commit, &found.tree, &cancel));
+            let entries = entries.inspect_err(|error| shared.note_if_damage(error))?;
             Ok(Fetched { commit, bytes: layout.bytes()?, entries: entries.unwrap_or(0) })
         })
         .await
@@ -310,7 +311,11 @@ impl Mirror {
     /// The submodules of a revision in the mirror.
     async fn links_of(&self, revision: Revision) -> Result<Vec<Link>, Error> {
         let shared = Arc::clone(&self.shared);
-        super::blocking::blocking(move || links_in(&shared.store()?, revision)).await
+        let links = move || {
+            let store = shared.store()?;
+            links_in(&store, revision).inspect_err(|error| shared.note_if_damage(error))
+        };
+        super::blocking::blocking(links).await
     }
 
     /// The submodules of each revision whose submodules can be read.
@@ -374,15 +379,20 @@ fn links_in(store: &super::odb::Store, revision: Revision) -> Result<Vec<Link>, 
 }
 
 /// The next object that must be fetched before the submodules of a revision can be listed; `None` if no object is
-/// missing.
+/// missing. `asked` is the one before it, which has just come: if it is of another type than the tree says, the
+/// revision is refused.
 pub(super) fn missing_object_of_links(
     store: &super::odb::Store,
     revision: Revision,
+    asked: Option<ObjectId>,
 ) -> Result<Option<ObjectId>, Error> {
     let reader = store.objects()?;
     let commit = reader.commit(&revision.0).map_err(|error| Error::damaged(revision, error))?;
     match links(&reader, commit.tree) {
-        Err(found::ModulesError::ObjectError(ObjectError::Missing { id, .. })) => Ok(Some(id)),
+        Err(ModulesError::ObjectError(ObjectError::Missing { id, .. })) => Ok(Some(id)),
+        Err(ModulesError::ObjectError(error)) if asked == Some(error.id()) => {
+            Err(Error::of_received(revision, None, error))
+        }
         _ => Ok(None),
     }
 }

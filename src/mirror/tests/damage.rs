@@ -32,6 +32,19 @@ fn a_missing_object_is_damage_and_names_itself() {
 }
 
 #[test]
+fn a_reader_from_before_a_rebuild_knows_nothing_of_the_rebuilt_mirror() {
+    let fixture = Fixture::new();
+    let early = fixture.objects().blobs();
+    fixture.shared.note_rebuilt();
+    let late = fixture.objects().blobs();
+    for (blobs, is_noted) in [(&early, false), (&late, true)] {
+        let read = blobs.reader().unwrap().read(&ObjectId([7; 20]), &mut |_| Ok(()));
+        assert!(read.is_err(), "it is not there");
+        assert_eq!(fixture.shared.take_damage(), is_noted);
+    }
+}
+
+#[test]
 fn a_tree_where_a_blob_should_be_is_damage() {
     let fixture = Fixture::new();
     let tree = fixture.tree(&[]);
