@@ -15,7 +15,7 @@ use super::error::Error;
 pub(super) use ssh_command::ssh_command;
 use table::{Setting, Use};
 
-use crate::mirror::wire::{Closeness, ExtraHeader, Proxy, Scope};
+use crate::mirror::wire::{Closeness, Elsewhere, ExtraHeader, Proxy, Scope};
 use crate::secret::{self, Secret};
 
 /// One setting of git: a dotted key and its value.
@@ -125,6 +125,8 @@ pub(super) struct Effect {
     pub(super) cookie_file: Option<PathBuf>,
     /// `http.proxy`.
     pub(super) proxy: Proxy,
+    /// The same of connections for other origins, such as a submodule's: what keys without a URL say.
+    pub(super) elsewhere: Elsewhere,
     /// `protocol.file.allow=always`: submodules may be repositories of this machine.
     pub(super) local_submodules: bool,
     /// The remote's URL after `url.<base>.insteadOf`.
@@ -161,6 +163,16 @@ impl Effect {
 /// Computes the effect of the settings on a remote. As in git, of several entries of one setting the one whose key
 /// matches the remote's URL most closely wins, and the later one of two that match equally.
 pub(super) fn apply(entries: &[Entry], remote: &str) -> Result<Effect, Error> {
+    let mut effect = effect_on(entries, remote)?;
+    let names_url =
+        |entry: &&Entry| matches!(split(&entry.key), Ok((section, Some(_), _)) if section == "http");
+    let others: Vec<Entry> = entries.iter().filter(|entry| !names_url(entry)).cloned().collect();
+    let Effect { ca_file, unverified, proxy, .. } = effect_on(&others, remote)?;
+    effect.elsewhere = Elsewhere { ca_file, unverified, proxy };
+    Ok(effect)
+}
+
+fn effect_on(entries: &[Entry], remote: &str) -> Result<Effect, Error> {
     let mut effect = Effect { remote: rewritten(entries, remote), ..Effect::default() };
     let url = Url::parse(&effect.remote).ok().filter(|url| matches!(url.scheme(), "http" | "https"));
     let mut closest: BTreeMap<(String, String), Closeness> = BTreeMap::new();

@@ -163,6 +163,44 @@ async fn a_filter_leaves_the_blobs_out_and_they_can_be_wanted_afterwards() {
 }
 
 #[tokio::test]
+async fn the_boundary_of_a_remote_that_is_shallow_itself_is_told_without_a_depth() {
+    let world = World::new();
+    let commits: Vec<String> =
+        (0..3).map(|n| world.remote.commit(&Files::new().file("n", format!("{n}")))).collect();
+    let from = format!("file://{}", world.remote.path.display());
+    let mut clone = run::clean("git", &world.dir().join("home"));
+    clone.args(["clone", "-q", "--bare", "--depth=2", &from]).arg(world.dir().join("shallow"));
+    run::to_end(&mut clone).expect_ok("clone");
+    let zero = HttpBackend::start(world.dir(), Kind { only_v0: true, ..Kind::default() });
+    let request = Request { wants: vec![id(&commits[2])], ..Request::default() };
+    let (answer, pack) = fetch(&mut client(&zero.url("shallow")), &request).await;
+    assert_eq!((answer.shallow.as_slice(), objects(&pack)), ([id(&commits[1])].as_slice(), 6));
+}
+
+/// Azure DevOps is one.
+#[tokio::test]
+async fn a_server_of_version_0_that_insists_on_multi_ack_is_asked_for_it() {
+    let (tip, held) = ("1".repeat(40), "2".repeat(40));
+    let line = |text: &str| format!("{:04x}{text}", text.len() + 4);
+    let first = line(&format!("{tip} HEAD\0multi_ack_detailed side-band-64k shallow\n")) + "0000";
+    let acknowledged = ["common", "ready"].map(|word| line(&format!("ACK {held} {word}\n"))).concat();
+    let granted = acknowledged + &line(&format!("ACK {held}\n")) + &line("\u{1}PACK") + "0000";
+    let refused = line("ERR TF401041: clients must support multi-ack\n");
+    let address = server(move |mut socket| {
+        question(&mut socket);
+        let _ = socket.write_all(first.as_bytes());
+        let mut asked = [0; 4096];
+        let read = socket.read(&mut asked).unwrap_or(0);
+        let asked = String::from_utf8_lossy(&asked[..read]);
+        let answer = if asked.contains(" multi_ack_detailed ") { &granted } else { &refused };
+        let _ = socket.write_all(answer.as_bytes());
+    });
+    let request = Request { wants: vec![id(&tip)], haves: vec![id(&held)], ..Request::default() };
+    let (_, pack) = fetch(&mut client(&format!("git://{address}/x")), &request).await;
+    assert_eq!(pack, b"PACK");
+}
+
+#[tokio::test]
 async fn capabilities_are_read_once() {
     let world = World::new();
     let commit = world.remote.commit(&Files::new().file("a", "1"));

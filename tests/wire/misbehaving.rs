@@ -123,6 +123,22 @@ async fn a_pack_beyond_its_budget_ends_there() {
 }
 
 #[tokio::test]
+async fn a_git_program_is_stopped_while_it_writes_a_pack_beyond_the_budget() {
+    let world = World::new();
+    let program = world.dir().join("git-without-end");
+    let pack = "\"$GIT_DIR\"/objects/pack/tmp_pack_x";
+    run::executable(&program, &format!("#!/bin/sh\nhead -c 200000 /dev/zero >{pack}\nexec sleep 600\n"));
+    let mut client = with("https://127.0.0.1:1/x", |options| {
+        options.max_fetch_bytes = 100_000;
+        options.timeouts.overall = Duration::from_secs(60);
+        options.program = Some(Program { path: program, config: Vec::new(), mirror: world.dir().into() });
+    });
+    let request = Request { wants: vec![id(&"1".repeat(40))], ..Request::default() };
+    let error = client.fetch(&request, &mut Vec::new()).await.unwrap_err();
+    names(&error, &["--max-fetch-bytes", "98 KiB"]);
+}
+
+#[tokio::test]
 async fn what_arrives_together_is_charged_to_its_own_budget() {
     let world = World::new();
     let noise: Vec<u8> = (0u32..1_300).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect();

@@ -42,6 +42,16 @@ fn the_environments_proxy_is_used_unless_it_excepts_the_host() {
     let excepted = [("http_proxy", proxy_url.as_str()), ("no_proxy", "example.com,.invalid")];
     sync(&world, ELSEWHERE, &excepted, &[]).expect_failure("past the proxy");
     assert!(proxy.hits().is_empty());
+
+    // The same exceptions hold for git's own setting.
+    let setting = format!("http.proxy:{proxy_url}");
+    let setting = ["--git-config", setting.as_str()];
+    sync(&world, ELSEWHERE, &[], &setting).expect_ok("through the proxy of the setting");
+    assert!(!proxy.hits().is_empty());
+
+    proxy.forget();
+    let ran = sync(&world, ELSEWHERE, &excepted[1..], &setting).expect_failure("past the setting's proxy");
+    assert!(proxy.hits().is_empty() && !ran.stderr.contains("through the proxy"), "{}", ran.stderr);
 }
 
 #[test]

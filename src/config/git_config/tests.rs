@@ -121,6 +121,24 @@ fn the_closest_url_wins_and_the_later_one_of_two_that_are_alike_as_in_git() {
 }
 
 #[test]
+fn what_names_a_url_does_not_hold_elsewhere() {
+    let remote = "https://git.example.com/x";
+    let (verify, proxy, file) = (
+        "http.https://git.example.com.sslVerify",
+        "http.https://git.example.com.proxy",
+        "http.https://git.example.com.sslCAInfo",
+    );
+    let own = [(verify, "false"), (proxy, "http://proxy:3128"), (file, "/own.pem")];
+    let found = effect(&[own[0], own[1], own[2], ("http.sslCAInfo", "/all.pem")], remote);
+    assert!(found.unverified && matches!(found.proxy, Proxy::To(_)));
+    assert_eq!(found.ca_file, Some("/own.pem".into()));
+    assert!(!found.elsewhere.unverified && matches!(found.elsewhere.proxy, Proxy::Environment));
+    assert_eq!(found.elsewhere.ca_file, Some("/all.pem".into()));
+    let found = effect(&[(verify, "true"), ("http.sslVerify", "false")], remote);
+    assert!(!found.unverified && found.elsewhere.unverified);
+}
+
+#[test]
 fn a_protocols_own_setting_beats_that_for_all_protocols() {
     let all = "protocol.allow";
     let file = "protocol.file.allow";

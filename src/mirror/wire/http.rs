@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use hyper_util::client::proxy::matcher::Matcher;
 use reqwest::header::{
     ACCEPT, CACHE_CONTROL, CONTENT_TYPE, COOKIE, HeaderMap, HeaderValue, LOCATION, RETRY_AFTER,
 };
@@ -71,7 +72,11 @@ pub(super) struct Http {
 }
 
 impl Http {
-    pub(super) fn new(url: &Url, userinfo: Userinfo, options: Options) -> Result<Self, Error> {
+    pub(super) fn new(url: &Url, userinfo: Userinfo, mut options: Options) -> Result<Self, Error> {
+        // As in git, the variable is also an exception to `http.proxy`.
+        if matches!(options.proxy, Proxy::To(_)) && is_excepted_from_proxies(url) {
+            options.proxy = Proxy::None;
+        }
         let name = redact(url.as_str());
         let failed = |source| Error::Connect { remote: name.clone(), source };
         let tls = if options.unverified { tls::unverified() } else { tls::config(options.ca_file.clone()) };
@@ -421,6 +426,14 @@ impl Http {
             Error::Connect { remote, source: root_cause(&error) }
         }
     }
+}
+
+/// Returns true if `NO_PROXY` excepts the URL's host from all proxies.
+fn is_excepted_from_proxies(url: &Url) -> bool {
+    let excepted = ["NO_PROXY", "no_proxy"].iter().find_map(|name| std::env::var(name).ok());
+    let proxies = Matcher::builder().all("http://any.invalid").no(excepted.unwrap_or_default()).build();
+    let Ok(url) = url.as_str().parse() else { return false };
+    proxies.intercept(&url).is_none()
 }
 
 /// The pause that the server asks for, capped. `None` if it asks for none, or in a way that is not understood.

@@ -10,6 +10,7 @@ use git2::{ErrorCode, ObjectType, Repository, RepositoryOpenFlags};
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
 
+use crate::detached_io;
 use crate::mirror::error::Libgit2;
 use crate::mirror::odb::{Store, to_object_id};
 use crate::revision::Ref;
@@ -42,10 +43,19 @@ impl Local {
         let path = self.path.clone();
         let owned = wanted.to_vec();
         let found = FoundRefs::none(&self.name);
-        match blocking(move || look_up(&path, &owned, found)).await {
+        let read = move || {
+            let found = look_up(&path, &owned, found);
+            let denied = if found.is_err() { permission_error(&path) } else { None };
+            (found, denied)
+        };
+        // Every poll comes here. If the file system hangs, only one thread does, and none of the runtime's.
+        let (found, denied) = detached_io::run(&self.path, read).await.unwrap_or_else(|| {
+            (Err(git2::Error::from_str("the thread that reads it could not be started, or panicked")), None)
+        });
+        match found {
             Ok(found) => Ok(found),
-            Err(source) if source.code() == ErrorCode::NotFound || permission_error(&self.path).is_some() => {
-                self.failed(source)
+            Err(source) if source.code() == ErrorCode::NotFound || denied.is_some() => {
+                self.failed(source, denied)
             }
             // libgit2 cannot read some formats (reftable, sha256); git can, or reports the problem better.
             Err(source) => match self.upload_pack()? {
@@ -54,14 +64,15 @@ impl Local {
                     let opened = Opened::new(reader, &self.name, &self.options, &candidates).await?;
                     opened.look_up(&self.name, &self.options, &candidates).await
                 }
-                None => self.failed(source),
+                None => self.failed(source, None),
             },
         }
     }
 
-    fn failed<T>(&self, source: git2::Error) -> Result<T, Error> {
+    /// The error for what libgit2 reports, or for the permission error that is behind it.
+    fn failed<T>(&self, source: git2::Error, denied: Option<std::io::Error>) -> Result<T, Error> {
         let path = self.path.clone();
-        Err(match permission_error(&path) {
+        Err(match denied {
             Some(source) => Error::LocalDenied { path, source },
             None => Error::Local { path, source: Libgit2(source) },
         })
@@ -114,7 +125,8 @@ impl Local {
             Ok(bytes)
         };
         // The thread ends when the channel closes: after an error here, or when our future is dropped.
-        let packing = async { packing.await.or_else(|source| self.failed(source)) };
+        let packing =
+            async { packing.await.or_else(|source| self.failed(source, permission_error(&self.path))) };
         let (answer, bytes) = tokio::try_join!(packing, copying)?;
         Ok(PackResponse { bytes, ..answer })
     }
@@ -207,4 +219,40 @@ fn look_up_one(store: &Store, followed: &Ref, found: &mut FoundRefs) -> Result<(
         return Ok(());
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::OpenOptions;
+    use std::time::Duration;
+
+    use tokio::time::timeout;
+
+    use super::*;
+
+    #[test]
+    fn a_repository_that_hangs_takes_no_thread_of_the_runtime() {
+        let dir = tempfile::tempdir().unwrap();
+        Repository::init_bare(dir.path()).unwrap();
+        let fifo = dir.path().join("packed-refs");
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        let runtime = builder.enable_all().max_blocking_threads(1).build().unwrap();
+        let (answered, is_free) = runtime.block_on(async {
+            let wanted: [Ref; 1] = ["main".parse().unwrap()];
+            let mut answered = Vec::new();
+            for _ in 0..2 {
+                let options = Options::new(dir.path().to_string_lossy());
+                let mut local = Local::new("a test".to_owned(), dir.path().to_owned(), options);
+                answered.push(timeout(Duration::from_millis(100), local.resolve(&wanted)).await.is_ok());
+            }
+            let free = timeout(Duration::from_secs(5), tokio::task::spawn_blocking(|| ())).await;
+            (answered, free.is_ok())
+        });
+        // Whoever waits for a writer goes on, and finds no file the next time.
+        let _writer = OpenOptions::new().read(true).write(true).open(&fifo).unwrap();
+        std::fs::remove_file(&fifo).unwrap();
+        assert_eq!(answered, [false, false], "a FIFO without a writer was read");
+        assert!(is_free, "a thread of the runtime waits for the file");
+    }
 }

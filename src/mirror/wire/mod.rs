@@ -71,6 +71,9 @@ pub struct Options {
     pub headers: Vec<ExtraHeader>,
     /// The proxy for http and https.
     pub proxy: Proxy,
+    /// The three above for remotes of another origin, such as a submodule's, if they differ there: keys such as
+    /// `http.URL.sslVerify` are limited to URLs.
+    pub elsewhere: Option<Elsewhere>,
     /// Is called with the outcome of every request for a credential.
     pub issued: Issued,
     /// Limits on waiting.
@@ -97,6 +100,7 @@ impl fmt::Debug for Options {
             .field("unverified", &self.unverified)
             .field("headers", &self.headers)
             .field("proxy", &self.proxy)
+            .field("elsewhere", &self.elsewhere)
             .field("timeouts", &self.timeouts)
             .field("max_refs_bytes", &self.max_refs_bytes)
             .field("max_fetch_bytes", &self.max_fetch_bytes)
@@ -104,6 +108,17 @@ impl fmt::Debug for Options {
             .field("program", &self.program)
             .finish()
     }
+}
+
+/// What git's configuration says about connections without naming a URL.
+#[derive(Clone, Debug, Default)]
+pub struct Elsewhere {
+    /// See [`Options::ca_file`].
+    pub ca_file: Option<PathBuf>,
+    /// See [`Options::unverified`].
+    pub unverified: bool,
+    /// See [`Options::proxy`].
+    pub proxy: Proxy,
 }
 
 /// A git program that fetches instead of this client (`--git`), with its own transports and configuration.
@@ -160,7 +175,7 @@ pub struct Timeouts {
 
 impl Options {
     /// These options for another remote, such as a submodule's. Credentials that belonged to the first remote's origin
-    /// stay limited to that origin.
+    /// stay limited to that origin, and so does what the configuration says about URLs of that origin.
     #[must_use]
     pub fn for_remote(&self, remote: &str) -> Self {
         let (own, userinfo) = match remote::parse(&self.remote) {
@@ -186,7 +201,13 @@ impl Options {
         let same = matches!((remote::parse(remote), &own),
             (Ok((Remote::Http(url), _)), Some(own)) if url.origin() == own.origin());
         let issuance = self.issuance.clone().filter(|_| same);
-        Self { remote: remote.to_owned(), credentials, issuance, ..self.clone() }
+        let options = Self { remote: remote.to_owned(), credentials, issuance, ..self.clone() };
+        match self.elsewhere.clone() {
+            Some(Elsewhere { ca_file, unverified, proxy }) if !same => {
+                Self { ca_file, unverified, proxy, ..options }
+            }
+            _ => options,
+        }
     }
 
     /// The default options for a remote.
@@ -205,6 +226,7 @@ impl Options {
             unverified: false,
             headers: Vec::new(),
             proxy: Proxy::default(),
+            elsewhere: None,
             issued: Issued::default(),
             timeouts: Timeouts {
                 connect: Duration::from_secs(10),
@@ -273,7 +295,8 @@ impl Request {
 /// What a fetch returned besides the pack itself.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct PackResponse {
-    /// Commits that joined the boundary.
+    /// Commits that joined the boundary. Without a depth, those at which the remote's own history ends; some of them
+    /// may be of other histories.
     pub shallow: Vec<ObjectId>,
     /// Commits that left the boundary.
     pub unshallow: Vec<ObjectId>,
@@ -417,5 +440,37 @@ impl Client {
 
     fn past_deadline(&self, doing: &'static str) -> Error {
         Error::Timeout { remote: self.name.clone(), wait: Wait::Overall, after: self.overall, doing }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_limited_to_the_origin_of_a_remote_does_not_hold_for_others() {
+        let own = Options {
+            ca_file: Some("/own.pem".into()),
+            unverified: true,
+            proxy: Proxy::None,
+            ..Options::new("https://git.example.com/team/x")
+        };
+        let limited = Options {
+            elsewhere: Some(Elsewhere { ca_file: Some("/all.pem".into()), ..Elsewhere::default() }),
+            ..own.clone()
+        };
+        let seen = |options: &Options, remote: &str| {
+            let options = options.for_remote(remote);
+            let is_environment = matches!(options.proxy, Proxy::Environment);
+            (options.ca_file.unwrap().display().to_string(), options.unverified, is_environment)
+        };
+        let (its_own, all) = (("/own.pem".to_owned(), true, false), ("/all.pem".to_owned(), false, true));
+        assert_eq!(seen(&limited, "https://git.example.com/team/y"), its_own);
+        for other in
+            ["https://other.example.com/x", "https://git.example.com:8443/x", "http://git.example.com/x"]
+        {
+            assert_eq!(seen(&limited, other), all, "{other}");
+            assert_eq!(seen(&own, other), its_own, "{other}: nothing is limited");
+        }
     }
 }

@@ -5,6 +5,8 @@ use std::fmt::Write as _;
 
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 
+use crate::revision::ObjectId;
+
 use super::error::{ANY_WANT, Budget, FILTER};
 use super::framing::{Band, Line, PacketReader, push, push_delimiter, push_flush};
 use super::refs::{Capabilities, Version, id_after};
@@ -60,6 +62,8 @@ pub(super) struct EncodedRequest {
     side_band: bool,
     /// In version 0 the response has a `shallow` section only if the request asked to move the boundary.
     expects_shallow_section: bool,
+    /// Where the remote's own history ends, unless the response says it.
+    boundary: Vec<ObjectId>,
 }
 
 /// Encodes the request. Returns [`Error::Unsupported`] if the server lacks a capability that it needs.
@@ -87,7 +91,9 @@ pub(super) fn encode(
         Version::Zero => version_zero(&mut message, request, offered, filtered),
     }
     let expects_shallow_section = depth(request).is_some();
-    Ok(EncodedRequest { message, version: offered.version, filtered, side_band, expects_shallow_section })
+    let boundary = if expects_shallow_section { Vec::new() } else { offered.boundary.clone() };
+    let version = offered.version;
+    Ok(EncodedRequest { message, version, filtered, side_band, expects_shallow_section, boundary })
 }
 
 fn version_two(message: &mut Vec<u8>, request: &Request, offered: &Capabilities, filtered: bool) {
@@ -115,12 +121,21 @@ fn version_two(message: &mut Vec<u8>, request: &Request, offered: &Capabilities,
 fn version_zero(message: &mut Vec<u8>, request: &Request, offered: &Capabilities, filtered: bool) {
     let mut capabilities = String::new();
     let side_band = if offered.has("side-band-64k") { "side-band-64k" } else { "side-band" };
-    let wanted = [side_band, "ofs-delta", "no-progress", "shallow", "thin-pack", "filter"];
-    for name in wanted.into_iter().filter(|name| offered.has(name)) {
-        if (name != "thin-pack" || request.thin) && (name != "filter" || filtered) {
-            // Writing to a string doesn't fail.
-            let _ = write!(capabilities, " {name}");
-        }
+    // Azure DevOps refuses clients without it. It allows any number of acknowledgments, and without a side-band it is
+    // not certain where the last one ends and the pack begins.
+    let multi_ack = if offered.has("multi_ack_detailed") { "multi_ack_detailed" } else { "multi_ack" };
+    let wanted = [
+        (multi_ack, offered.has(side_band)),
+        (side_band, true),
+        ("ofs-delta", true),
+        ("no-progress", true),
+        ("shallow", true),
+        ("thin-pack", request.thin),
+        ("filter", filtered),
+    ];
+    for (name, _) in wanted.into_iter().filter(|(name, useful)| *useful && offered.has(name)) {
+        // Writing to a string doesn't fail.
+        let _ = write!(capabilities, " {name}");
     }
     for (at, id) in request.wants.iter().enumerate() {
         let capabilities = if at == 0 { capabilities.as_str() } else { "" };
@@ -143,7 +158,8 @@ impl EncodedRequest {
         pack: &mut (dyn AsyncWrite + Unpin + Send),
         remote: &str,
     ) -> Result<PackResponse, Error> {
-        let mut response = PackResponse { filtered: self.filtered, ..PackResponse::default() };
+        let shallow = self.boundary.clone();
+        let mut response = PackResponse { filtered: self.filtered, shallow, ..PackResponse::default() };
         let sink = |source| Error::Sink { remote: remote.to_owned(), source };
         reader.begin("waiting for the pack", Budget::Refs, limits.before_pack);
         match self.version {
@@ -169,7 +185,7 @@ impl EncodedRequest {
         Ok(response)
     }
 
-    /// Reads what precedes the pack in version 0: the boundary, then one acknowledgment (multi_ack is not requested).
+    /// Reads what precedes the pack in version 0: the boundary, then acknowledgments.
     async fn read_negotiation(
         &self,
         reader: &mut PacketReader,
@@ -179,14 +195,14 @@ impl EncodedRequest {
             read_shallow_section(reader, response).await?;
         }
         if !self.side_band {
-            // The pack follows the one acknowledgment without framing, and nothing else can.
+            // The pack follows the one acknowledgment (multi_ack was not requested) without framing.
             return match reader.line().await? {
                 line if is_acknowledgment(&line) => Ok(()),
                 Line::Data(other) => Err(reader.unexpected(&other)),
                 Line::Flush | Line::Delimiter => Err(reader.cut().await),
             };
         }
-        // Some servers send more than one.
+        // With multi_ack there is one for each `have`, and more. After `done` none of them is of use.
         while is_acknowledgment(reader.peek().await?) {
             reader.line().await?;
         }
@@ -238,7 +254,6 @@ mod tests {
     use super::super::refs::read_advertisement;
     use super::super::stderr::Stderr;
     use super::*;
-    use crate::revision::ObjectId;
 
     fn reader(bytes: &[u8]) -> PacketReader {
         let incoming = Incoming::Stream(Box::new(std::io::Cursor::new(bytes.to_vec())));
@@ -303,6 +318,39 @@ mod tests {
         let lines = [version_zero_with("side-band-64k")];
         let twice = b"0008NAK\n0008NAK\n0009\x01PACK0000";
         assert_eq!(respond(&[&lines[0]], twice, limits).await.unwrap(), b"PACK");
+    }
+
+    #[tokio::test]
+    async fn many_acknowledgments_are_asked_for_and_skipped_only_with_a_side_band() {
+        let held = ObjectId([2; 20]);
+        let request =
+            Request { wants: vec![ObjectId([1; 20])], haves: vec![held], thin: true, ..Request::default() };
+        let limits = ResponseLimits { before_pack: 1_000, pack: 1_000 };
+        for (offered, asked) in [
+            (
+                "multi_ack thin-pack side-band-64k multi_ack_detailed",
+                " multi_ack_detailed side-band-64k thin-pack",
+            ),
+            ("multi_ack side-band", " multi_ack side-band"),
+            ("multi_ack multi_ack_detailed", ""),
+        ] {
+            let encoded = encoded(&[&version_zero_with(offered)], &request).await.unwrap();
+            let sent = String::from_utf8(encoded.message.clone()).unwrap();
+            let want = format!("want {}{asked}\n", request.wants[0]);
+            assert!(sent[4..].starts_with(&want), "{offered}: {sent}");
+            if asked.is_empty() {
+                continue;
+            }
+            let mut answer = Vec::new();
+            for words in [" common", " ready", " continue", ""] {
+                push(&mut answer, &format!("ACK {held}{words}\n"));
+            }
+            push(&mut answer, "\u{1}PACK");
+            push_flush(&mut answer);
+            let mut pack = Vec::new();
+            encoded.read_response(&mut reader(&answer), limits, &mut pack, "remote").await.unwrap();
+            assert_eq!(pack, b"PACK", "{offered}");
+        }
     }
 
     #[tokio::test]

@@ -15,6 +15,7 @@ use std::io::Write as _;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::time::Duration;
 
 use rustix::fs::MemfdFlags;
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -40,6 +41,9 @@ pub(in crate::mirror) const UNFINISHED: &str = "tmp_worktree-fetch-";
 /// A pack without objects, for the indexer when the program found nothing to fetch.
 const EMPTY_PACK: &[u8] =
     b"PACK\0\0\0\x02\0\0\0\0\x02\x9d\x08\x82\x3b\xd8\xa8\xea\xb5\x10\xad\x6a\xc7\x5c\x82\x3c\xfd\x3e\xd3\x1e";
+
+/// How often the size of the pack is checked while the program writes it.
+const SIZE_CHECK: Duration = Duration::from_millis(250);
 
 /// Environment variables that would make git use another repository than the scratch repository.
 const MISLEADING: [&str; 7] = [
@@ -129,7 +133,15 @@ impl Fetcher {
         if let Some(filter) = &request.filter {
             args.push(format!("--filter={filter}"));
         }
-        match self.run(&args, Some(&scratch.0)).await {
+        let limit = self.options.max_fetch_bytes;
+        // The program has no such limit itself, and would fill the volume.
+        let ran = tokio::select! {
+            ran = self.run(&args, Some(&scratch.0)) => ran,
+            () = scratch.outgrows(limit) => {
+                Err(Error::TooMuch { remote: self.name.clone(), budget: Budget::Pack, limit })
+            }
+        };
+        match ran {
             // git checks that all wanted objects arrived. Of objects that are wanted by id a server may leave some out, and
             // the mirror asks for these again.
             Err(Error::Program { .. })
@@ -402,6 +414,26 @@ impl ScratchRepo {
         let all = fs_err::read_dir(self.0.join("objects/pack"))?.map(|entry| Ok(entry?.path()));
         let all: Vec<_> = all.collect::<std::io::Result<_>>()?;
         Ok(all.into_iter().filter(|path| path.extension().is_some_and(|end| end == "pack")).collect())
+    }
+
+    /// Ends when a pack in the repository, or one that git is writing, has more bytes than this.
+    async fn outgrows(&self, limit: u64) {
+        let mut ticks = tokio::time::interval(SIZE_CHECK);
+        while self.largest_pack() <= limit {
+            ticks.tick().await;
+        }
+    }
+
+    /// The size of the largest pack. What cannot be read has none: git moves files meanwhile.
+    fn largest_pack(&self) -> u64 {
+        let Ok(entries) = fs_err::read_dir(self.0.join("objects/pack")) else { return 0 };
+        let sizes = entries.filter_map(Result::ok).filter_map(|entry| {
+            let name = entry.file_name();
+            let name = name.as_encoded_bytes();
+            let is_pack = name.starts_with(b"tmp_pack_") || name.ends_with(b".pack");
+            entry.metadata().ok().filter(|_| is_pack).map(|about| about.len())
+        });
+        sizes.max().unwrap_or(0)
     }
 
     /// The repository's boundary.

@@ -22,11 +22,13 @@ pub(super) enum Version {
 }
 
 /// The capabilities that this client uses. Others are not kept, because a remote may advertise any number of them.
-const KNOWN: [&str; 11] = [
+const KNOWN: [&str; 13] = [
     "allow-any-sha1-in-want",
     "allow-reachable-sha1-in-want",
     "fetch",
     "filter",
+    "multi_ack",
+    "multi_ack_detailed",
     "no-progress",
     "object-format",
     "ofs-delta",
@@ -42,11 +44,14 @@ pub(super) struct Capabilities {
     pub(super) version: Version,
     /// Values by name. The value of version 2's `fetch` is a list of features.
     offered: BTreeMap<&'static str, String>,
+    /// In version 0, the commits at which the history of a remote ends that is itself shallow. In version 2 the
+    /// response to a fetch has them.
+    pub(super) boundary: Vec<ObjectId>,
 }
 
 impl Capabilities {
     fn new(version: Version) -> Self {
-        Self { version, offered: BTreeMap::new() }
+        Self { version, offered: BTreeMap::new(), boundary: Vec::new() }
     }
 
     fn add(&mut self, text: &str) {
@@ -228,8 +233,11 @@ async fn read_references(
             }
         }
         first = false;
-        // A shallow repository advertises its boundary here; a fetch sends it again.
-        if !reference.starts_with(b"shallow ") {
+        // A shallow repository advertises its boundary here. The response to a fetch repeats it only for a depth.
+        if let Some(boundary) = reference.strip_prefix(b"shallow ") {
+            let id = std::str::from_utf8(boundary).ok().and_then(ObjectId::from_hex);
+            capabilities.boundary.push(id.ok_or_else(|| reader.unexpected(&data))?);
+        } else {
             let (id, name) = id_and_rest(reference).ok_or_else(|| reader.unexpected(&data))?;
             found.take(candidates, name, id);
         }
@@ -360,6 +368,7 @@ mod tests {
         let candidates = BTreeSet::from(["refs/tags/v1".to_owned()]);
         let read = read_advertisement(&mut reader(v0), "remote", &candidates).await.unwrap();
         assert!(read.capabilities.fetch_has("shallow") && !read.capabilities.allows_any_want());
+        assert_eq!(read.capabilities.boundary, [ObjectId::from_hex(A).unwrap()]);
         assert_eq!(read.found.named.len(), 1);
         assert_eq!(read.found.named["refs/tags/v1"].1.unwrap().to_string(), A);
         let empty = message(&[&format!("{} capabilities^{{}}\0shallow\n", "0".repeat(40))]);

@@ -10,6 +10,7 @@ mod error;
 mod keys;
 mod known_hosts;
 mod target;
+mod verifier;
 
 use std::borrow::Cow;
 use std::io;
@@ -19,9 +20,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use russh::client::{AuthResult, DisconnectReason, Handle, Handler, connect_stream};
-use russh::keys::{Algorithm, HashAlg, PrivateKeyWithHashAlg, PublicKeyOrCertificate};
-use russh::{Disconnect, MethodKind, Preferred};
+use russh::client::{AuthResult, Handle, connect_stream};
+use russh::keys::{Algorithm, HashAlg, PrivateKeyWithHashAlg};
+use russh::{MethodKind, Preferred};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -37,6 +38,7 @@ use crate::{detached_io, secret};
 use super::Timeouts;
 use keys::Key;
 use known_hosts::HostKeys;
+use verifier::{SessionError, Verifier};
 
 /// The interval of keepalive requests on an idle connection; the session ends after three unanswered ones.
 const KEEPALIVE: Duration = Duration::from_secs(15);
@@ -285,62 +287,6 @@ fn config(hosts: Option<&HostKeys>) -> russh::client::Config {
     }
     preferred.key = Cow::Owned(hosts.map_or_else(|| algorithms.clone(), |hosts| hosts.prefer(&algorithms)));
     russh::client::Config { preferred, keepalive_interval: Some(KEEPALIVE), ..Default::default() }
-}
-
-/// Checks the host key, and records the server's disconnect message.
-struct Verifier {
-    hosts: Option<HostKeys>,
-    disconnect: DisconnectMessage,
-}
-
-impl Handler for Verifier {
-    type Error = SessionError;
-
-    async fn check_server_key(&mut self, shown: &PublicKeyOrCertificate) -> Result<bool, SessionError> {
-        if let Some(hosts) = &self.hosts {
-            hosts.check(shown).map_err(|error| SessionError::HostKey(Box::new(error)))?;
-        }
-        Ok(true)
-    }
-
-    async fn disconnected(&mut self, reason: DisconnectReason<SessionError>) -> Result<(), SessionError> {
-        match reason {
-            DisconnectReason::ReceivedDisconnect(words) => {
-                self.disconnect.set(is_refusal(&words.reason_code), &words.message);
-            }
-            DisconnectReason::Error(SessionError::Protocol(error)) => {
-                self.disconnect.set(matches!(error, russh::Error::NoAuthMethod), &error.to_string());
-            }
-            DisconnectReason::Error(SessionError::HostKey(_)) => {}
-        }
-        Ok(())
-    }
-}
-
-/// Why a session ended: we rejected the host key, or the protocol failed.
-#[derive(Debug)]
-enum SessionError {
-    HostKey(Box<Error>),
-    Protocol(russh::Error),
-}
-
-impl From<russh::Error> for SessionError {
-    fn from(error: russh::Error) -> Self {
-        Self::Protocol(error)
-    }
-}
-
-/// Returns true if a server disconnects with this reason in order to refuse the client, and not because it is too busy
-/// or ends. OpenSSH sends `ProtocolError` after too many rejected keys.
-fn is_refusal(reason: &Disconnect) -> bool {
-    matches!(
-        reason,
-        Disconnect::HostNotAllowedToConnect
-            | Disconnect::ProtocolError
-            | Disconnect::AuthCancelledByUser
-            | Disconnect::NoMoreAuthMethodsAvailable
-            | Disconnect::IllegalUserName
-    )
 }
 
 /// The server's disconnect message, if it sent one, or else the error that ended the session.
