@@ -1,6 +1,6 @@
 //! Requests about ConfigMaps.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::ConfigMap as KubeConfigMap;
 
@@ -20,27 +20,41 @@ impl Cluster {
     /// Returns the metadata of every ConfigMap of a namespace, by name: all of them, or an error. Content is not
     /// transferred.
     pub async fn list(&self, namespace: &str) -> Result<BTreeMap<String, Meta>, Error> {
-        let found = self.listed(&Operation::of(Verb::List, Kind::ConfigMap, namespace, "")).await?;
+        self.list_if(namespace, |_| true).await
+    }
+
+    /// [`Self::list`] of those that `keep` returns true for. No others are held beyond their page: a namespace may have
+    /// any number of them.
+    async fn list_if(
+        &self,
+        namespace: &str,
+        keep: impl Fn(&Meta) -> bool,
+    ) -> Result<BTreeMap<String, Meta>, Error> {
+        let found = self.listed(&Operation::of(Verb::List, Kind::ConfigMap, namespace, ""), keep).await?;
         Ok(found.into_iter().map(|meta| (meta.name.clone(), meta)).collect())
     }
 
     /// Returns the metadata of every ConfigMap of that name in all namespaces: all of them, or an error. Needs the
     /// right to list ConfigMaps in the whole cluster, which a ClusterRole can limit to the name (`resourceNames`).
     pub async fn list_everywhere(&self, name: &str) -> Result<Vec<Meta>, Error> {
-        self.listed(&Operation::of(Verb::List, Kind::ConfigMap, "", name)).await
+        self.listed(&Operation::of(Verb::List, Kind::ConfigMap, "", name), |_| true).await
     }
 
-    async fn listed(&self, operation: &Operation) -> Result<Vec<Meta>, Error> {
+    async fn listed(&self, operation: &Operation, keep: impl Fn(&Meta) -> bool) -> Result<Vec<Meta>, Error> {
         let mut restarts = 0;
         loop {
-            match self.list_once(operation).await {
+            match self.list_once(operation, &keep).await {
                 Err(Error { why: Failure::Expired, .. }) if restarts < RESTARTS => restarts += 1,
                 result => return result,
             }
         }
     }
 
-    async fn list_once(&self, operation: &Operation) -> Result<Vec<Meta>, Error> {
+    async fn list_once(
+        &self,
+        operation: &Operation,
+        keep: &impl Fn(&Meta) -> bool,
+    ) -> Result<Vec<Meta>, Error> {
         let mut found = Vec::new();
         let mut next = String::new();
         loop {
@@ -53,7 +67,7 @@ impl Cluster {
                 request.query("continue", &next);
             }
             let page: MetadataList = self.inner.call(&request.detail(Detail::MetadataList)).await?;
-            found.extend(page.items);
+            found.extend(page.items.into_iter().filter(keep));
             match page.next {
                 Some(token) => next = token,
                 None => return Ok(found),
@@ -71,17 +85,14 @@ impl Cluster {
     /// Returns the metadata of those of the named ConfigMaps that exist, by name. Uses one list; without the right to
     /// list, one request for each.
     pub async fn survey(&self, namespace: &str, names: &[&str]) -> Result<BTreeMap<String, Meta>, Error> {
-        match self.list(namespace).await {
-            Ok(mut all) => {
-                all.retain(|name, _| names.contains(&name.as_str()));
-                Ok(all)
-            }
+        let wanted: BTreeSet<&str> = names.iter().copied().collect();
+        match self.list_if(namespace, |meta| wanted.contains(meta.name.as_str())).await {
             Err(Error { why: Failure::Forbidden { .. }, .. }) => {
                 let found = names.iter().map(|name| self.head(namespace, name));
                 let found = futures_util::future::try_join_all(found).await?;
                 Ok(found.into_iter().flatten().map(|meta| (meta.name.clone(), meta)).collect())
             }
-            Err(error) => Err(error),
+            listed => listed,
         }
     }
 

@@ -408,9 +408,10 @@ impl ConfigError {
     /// could not be read for another reason than that there is none, as where a file system is gone.
     pub fn may_pass(&self) -> bool {
         match self {
-            // `InvalidData` is a file that is no text.
+            // The file is no text, or too large. No system call's error has one of these kinds.
             Self::Read { source, .. } => {
-                !is_misnamed(source.kind()) && source.kind() != io::ErrorKind::InvalidData
+                let is_malformed = matches!(source.kind(), io::ErrorKind::InvalidData | io::ErrorKind::Other);
+                !is_malformed && !is_misnamed(source.kind())
             }
             _ => false,
         }
@@ -475,6 +476,9 @@ impl ConfigError {
                     "it must be readable by the user that treeswap runs as".to_owned()
                 }
                 io::ErrorKind::InvalidData => LIKE_KUBECTLS.to_owned(),
+                io::ErrorKind::Other => {
+                    "split it by contexts: `kubectl config view --raw --minify --context=NAME`".to_owned()
+                }
                 _ => "check the volume that it is on, and its mount".to_owned(),
             },
             Self::Malformed { .. } => LIKE_KUBECTLS.to_owned(),

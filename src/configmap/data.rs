@@ -127,13 +127,20 @@ pub struct Value {
 impl Value {
     /// Encodes a file's content. The bytes are dropped at once if they exceed what one ConfigMap holds.
     pub fn new(content: Vec<u8>, compress: bool) -> Self {
+        if compress {
+            return Self::compressed(&content);
+        }
         let digest = sha256(&[&content]);
         let (form, bytes) = match std::str::from_utf8(&content) {
-            _ if compress => (ValueEncoding::Gzip, gzip(&content)),
             Ok(_) => (ValueEncoding::Text, Capped::of(content)),
             Err(_) => (ValueEncoding::Binary, Capped::of(content)),
         };
         Self::of(bytes, form, digest)
+    }
+
+    /// The same for content that is compressed and that the caller keeps.
+    pub fn compressed(content: &[u8]) -> Self {
+        Self::of(gzip(content), ValueEncoding::Gzip, sha256(&[content]))
     }
 
     /// The value of a file of this size, if the size alone says that no ConfigMap can hold it; `None` if the file has

@@ -1,7 +1,5 @@
 //! Findings: problems that a plan has with the actual files of a tree, and their messages.
 
-use std::collections::BTreeSet;
-
 use super::data::{InvalidKey, sized};
 use super::policies::TimeLimit;
 use super::rule_problem::{SHOWN, others};
@@ -96,6 +94,14 @@ pub enum Finding {
         /// The limit, in bytes.
         limit: u64,
     },
+    /// With the parts that oversized ConfigMaps were split into, there are too many ConfigMaps in all their clusters
+    /// and namespaces.
+    TooManyTargets {
+        /// How many there are.
+        targets: usize,
+        /// The limit.
+        limit: usize,
+    },
     /// Matching the files against the rules takes too long.
     MatchingLimit {
         /// The number of rules.
@@ -186,6 +192,10 @@ impl Finding {
             Self::MemoryLimit { .. } => {
                 "raise the container's memory limit, or match fewer files: two plans must fit in memory"
             }
+            Self::TooManyTargets { .. } => {
+                "write the ConfigMaps that are split to fewer clusters and namespaces, or make them smaller, as with \
+                 gzip"
+            }
             Self::MatchingLimit { limit: TimeLimit { set_by: None, .. }, .. } => {
                 "write fewer rules, and patterns that begin with a directory instead of `**/`; check the processor limit"
             }
@@ -266,6 +276,11 @@ impl std::fmt::Display for Finding {
                 let limit = human::bytes(*limit);
                 write!(f, "the ConfigMaps take more than the {limit} of memory that there are for a plan")
             }
+            Self::TooManyTargets { targets, limit } => write!(
+                f,
+                "with the parts that --oversize=grow makes there are {targets} ConfigMaps in all clusters and \
+                 namespaces, the limit is {limit}"
+            ),
             Self::MatchingLimit { rules, limit: TimeLimit { time, set_by } } => match set_by {
                 None => write!(f, "matching the files against {rules} rules takes longer than {time:?}"),
                 Some(what) => write!(
@@ -327,12 +342,20 @@ pub struct Refused(
 );
 
 impl Refused {
-    /// Hints for the operator, one line each: the other findings, and flags that accept them.
+    /// Hints for the operator, one line each: the other findings, as many as a message shows, and what to do. What to
+    /// do about several findings is said once, after them; the first finding is the message itself.
     pub fn hints(&self) -> Vec<String> {
-        let mut hints: Vec<String> =
-            self.0.iter().skip(1).take(SHOWN).map(|one| format!("also {one}")).collect();
-        let flags: BTreeSet<&str> = self.0.iter().filter_map(Finding::hint).collect();
-        hints.extend(flags.into_iter().map(str::to_owned));
+        let shown = &self.0[..self.0.len().min(1 + SHOWN)];
+        let mut hints = Vec::new();
+        for (at, finding) in shown.iter().enumerate() {
+            let hint = finding.hint();
+            if shown[..at].iter().any(|earlier| earlier.hint() == hint) {
+                continue; // it is listed with that one
+            }
+            let alike = shown.iter().skip(1).filter(|other| other.hint() == hint);
+            hints.extend(alike.map(|other| format!("also {other}")));
+            hints.extend(hint.map(str::to_owned));
+        }
         hints
     }
 }
@@ -375,6 +398,7 @@ mod tests {
             stamp(text(), StampProblem::Taken(path())),
             stamp(text(), StampProblem::Oversize { what, bytes, limit, largest }),
             Finding::MemoryLimit { limit: 1 << 20 },
+            Finding::TooManyTargets { targets: 2, limit: 1 },
             matching_limit(None),
             matching_limit(Some("--sync-timeout")),
             Finding::NameTaken { name: text(), taken: text() },
@@ -396,6 +420,7 @@ mod tests {
                 | Finding::OversizeKey { .. }
                 | Finding::Stamp { .. }
                 | Finding::MemoryLimit { .. }
+                | Finding::TooManyTargets { .. }
                 | Finding::MatchingLimit { .. }
                 | Finding::NameTaken { .. }
                 | Finding::RepositoryUnknown { .. } => true,
@@ -409,6 +434,31 @@ mod tests {
                 false => crate::human::assert_message_style(&refused, &["it is only noted".to_owned()]),
             }
         }
+    }
+
+    #[test]
+    fn what_to_do_follows_the_findings_that_it_is_for_and_is_said_once() {
+        let (what, bytes, limit) = ("of values", 2, 1);
+        let large = |name: &str| {
+            let (name, largest) = (name.into(), Vec::new());
+            Finding::Oversize { name, what, bytes, limit, largest }
+        };
+        let alone = |name: &str| {
+            let (name, key, path) = (name.into(), "k".into(), b"f".to_vec());
+            Finding::OversizeKey { name, key, path, what, bytes, limit, compressed: true }
+        };
+        let refused = Refused(vec![large("a"), alone("b"), large("c"), alone("d")]);
+        let hints = refused.hints();
+        let begin = ["also ConfigMap c ", "gzip and ", "also key k ", "also key k ", "make the file "];
+        assert!(refused.to_string().starts_with("ConfigMap a "), "{refused}");
+        assert_eq!(hints.len(), begin.len(), "{hints:?}");
+        assert!(hints.iter().zip(begin).all(|(hint, begin)| hint.starts_with(begin)), "{hints:?}");
+        // What is not shown has no hint: it would seem to be for what is.
+        let mut many = vec![large("a"); 1 + SHOWN];
+        many.push(alone("b"));
+        let hints = Refused(many).hints();
+        assert_eq!(hints.len(), SHOWN + 1, "{hints:?}");
+        assert!(hints[SHOWN].starts_with("gzip and "), "{hints:?}");
     }
 
     #[test]

@@ -20,7 +20,7 @@ use super::finding::{FINDINGS_MAX, Finding};
 use super::plan::{Contents, Findings, Options, Plan, ReadFailed, ValueError, ValueSource};
 use super::policies::{IllegalKeys, Links, Overlaps, Oversize};
 use super::rule_problem::SHOWN;
-use super::rules::RuleSet;
+use super::rules::{RuleSet, TARGETS_MAX};
 use super::tree::{BadLink, Entry, FileRef, Tree};
 use fed::{FedConfigMap, MatchedFile};
 use wanted::Wanted;
@@ -351,7 +351,13 @@ impl Matches {
         let mut findings = self.findings();
         let mut configmaps: Vec<_> = built().flat_map(|(_, built)| built.planned.iter().cloned()).collect();
         configmaps.sort_by(|a, b| (&a.name, &a.places).cmp(&(&b.name, &b.places)));
-        fed::name_conflicts(&configmaps).into_iter().for_each(|finding| findings.add(finding, true));
+        // Rules name no more than that, but each part of a ConfigMap that was split goes to all of its places.
+        let targets: usize = configmaps.iter().map(|planned| planned.places.len()).sum();
+        if targets > TARGETS_MAX {
+            findings.add(Finding::TooManyTargets { targets, limit: TARGETS_MAX }, true);
+        } else {
+            fed::name_conflicts(&configmaps).into_iter().for_each(|finding| findings.add(finding, true));
+        }
         Ok(Plan { configmaps, refused: findings.refused, noted: findings.noted })
     }
 

@@ -92,8 +92,8 @@ pub struct Options {
 pub struct Planned {
     /// Its name.
     pub name: String,
-    /// The clusters and namespaces it goes to; sorted.
-    pub places: Vec<ClusterNamespace>,
+    /// The clusters and namespaces it goes to; sorted. The parts of one that was split share them.
+    pub places: Arc<[ClusterNamespace]>,
     /// Its data without the key `VERSION`. Empty if it is too large and not split: then it is refused or left out.
     pub data: DesiredData,
     /// The path of the file that each key of the data is from.

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use super::data::{check_key, check_name, check_namespace, partition};
 use super::glob::{Dialect, Pattern, Patterns};
 use super::rule_problem::{PROBLEMS_MAX, Problem, ProblemKind, RulesError};
-use super::rules::{ClusterNamespace, Names, Rule, RuleSet, Setting};
+use super::rules::{ClusterNamespace, Names, Rule, RuleSet, Setting, TARGETS_MAX};
 use super::yaml::{Node, Top};
 use crate::human;
 
@@ -87,10 +87,6 @@ impl RuleSet {
 /// Largest rules text, in bytes. The text may come from a file of the tree, and a compiled pattern takes a hundred
 /// times the memory of its text. Kubernetes' own plugins.yaml has 0.2 MB.
 const TEXT_MAX: usize = 1 << 20;
-
-/// Most ConfigMaps that rules name, counted in each cluster and namespace. Groups multiply: a text of some kilobytes
-/// could name millions.
-const TARGETS_MAX: usize = 100_000;
 
 /// The longest name that a problem's field shows as it is, in bytes.
 const NAME_MAX: usize = 1_000;

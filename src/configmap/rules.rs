@@ -3,6 +3,10 @@
 use super::glob::{Dialect, Patterns};
 use super::rule_problem::Problem;
 
+/// Most ConfigMaps that rules name, and that a plan has, counted in each cluster and namespace. Groups multiply: a text
+/// of some kilobytes could name millions.
+pub(super) const TARGETS_MAX: usize = 100_000;
+
 /// Settings for reading rules that are not in the rules file.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting<'a> {

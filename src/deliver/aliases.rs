@@ -3,29 +3,35 @@
 //!
 //! If a revision used two names for one cluster, the worker of each name would take the other's ConfigMaps for orphans
 //! and prune them. So in that case the cluster is written under neither name, in any round. Two contexts of one API
-//! server are recognized only in a namespace that both write: by the inventory, which the first of them wrote.
+//! server are recognized only in a namespace that both name, or that one names and the other would prune: by the
+//! inventory, which the first of them wrote.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Directory;
-use crate::cluster::Meta;
+use crate::cluster::{Cluster, Error, Meta};
 use crate::configmap::apply::{Desired, names};
 
-/// The cluster's own name, by each name that it is known by.
+/// The cluster, by each name that it is known by.
 #[derive(Debug, Default)]
-pub(super) struct Aliases(BTreeMap<String, String>);
+pub(super) struct Aliases(BTreeMap<String, Cluster>);
 
 impl Aliases {
     /// Resolves the names of all configured clusters.
     pub(super) fn of(clusters: &impl Directory) -> Self {
-        let meant = |name: String| Some((name.clone(), clusters.find(&name).ok()?.name().to_owned()));
+        let meant = |name: String| Some((name.clone(), clusters.find(&name).ok()?));
         Self(clusters.names().into_iter().filter_map(meant).collect())
+    }
+
+    /// Returns the own name of the cluster called `name`.
+    fn own(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(Cluster::name)
     }
 
     /// Returns another name that the revision uses for the cluster called `name`, if there is one.
     pub(super) fn other<'d>(&self, name: &str, desired: &'d Desired) -> Option<&'d str> {
-        let cluster = self.0.get(name)?;
-        desired.clusters().find(|other| *other != name && self.0.get(*other) == Some(cluster))
+        let cluster = self.own(name)?;
+        desired.clusters().find(|other| *other != name && self.own(other) == Some(cluster))
     }
 
     /// Returns another name that the revision uses for the cluster called `name`, if an inventory in that cluster was
@@ -37,17 +43,37 @@ impl Aliases {
         name: &str,
         desired: &'d Desired,
     ) -> Option<&'d str> {
-        let writer =
-            inventory.annotations.get(names::CLUSTER).filter(|writer| self.0.get(name) != Some(writer))?;
-        desired.clusters().find(|other| *other != name && self.0.get(*other) == Some(writer))
+        let writer = inventory.annotations.get(names::CLUSTER).map(String::as_str);
+        let writer = writer.filter(|writer| self.own(name) != Some(*writer))?;
+        desired.clusters().find(|other| *other != name && self.own(other) == Some(writer))
+    }
+
+    /// Returns true if the revision names the namespace of an inventory in another cluster, and that very inventory is
+    /// there: it is the same cluster, by another context. Fails if such a cluster does not say whether it is.
+    pub(super) async fn is_named_otherwise(
+        &self,
+        inventory: &Meta,
+        name: &str,
+        desired: &Desired,
+    ) -> Result<bool, Error> {
+        let Meta { namespace, name: marker, uid, .. } = inventory;
+        let others = desired.clusters().filter(|other| *other != name);
+        let others = others.filter(|other| desired.of(other, namespace).is_some());
+        let others: Vec<&Cluster> = others.filter_map(|other| self.0.get(other)).collect();
+        for cluster in others {
+            if cluster.head(namespace, marker).await?.is_some_and(|found| found.uid == *uid) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Returns the clusters that a revision has ConfigMaps for and, if `prune`, all other clusters, each by one name.
     pub(super) fn affected_clusters(&self, desired: &Desired, prune: bool) -> BTreeSet<String> {
         let mut names: BTreeSet<String> = desired.clusters().map(str::to_owned).collect();
         if prune {
-            let mut seen: BTreeSet<&String> = names.iter().filter_map(|name| self.0.get(name)).collect();
-            let others = self.0.iter().filter(|(_, cluster)| seen.insert(*cluster));
+            let mut seen: BTreeSet<&str> = names.iter().filter_map(|name| self.own(name)).collect();
+            let others = self.0.iter().filter(|(_, cluster)| seen.insert(cluster.name()));
             let others: Vec<String> = others.map(|(name, _)| name.clone()).collect();
             names.extend(others);
         }

@@ -12,9 +12,11 @@
 //!
 //! Why an older revision never overwrites a newer one, without clocks or locks: the older writer read the objects and
 //! asked the remote before the newer revision was pushed, and every write of the newer revision came after the push, so
-//! the older writer's write meets a changed resourceVersion and conflicts. One case remains: a newer writer finds an
-//! object as desired, skips it, and an older write then lands. Step 5 of the older writer, or the next run, repairs
-//! that.
+//! the older writer's write meets a changed resourceVersion and conflicts. Two cases remain. A newer writer finds an
+//! object as desired, skips it, and an older write then lands: step 5 of the older writer, or the next run, repairs
+//! that. And a newer writer finds that an object which it does not want is absent, takes it off the inventory, and an
+//! older creation then lands: step 5 of the older writer, which remembers what it wrote, repairs that. A creation that
+//! failed is therefore not sent again before the object is read and the remote asked.
 //!
 //! Before the first write of step 4 the inventory lists every object that is about to be created. So a crash in steps 1
 //! to 3 leaves nothing behind; a crash in step 4 leaves some targets written, each whole, which the next run finds
@@ -31,9 +33,9 @@
 //! not be written; `rewind` handles a ref that went back; `write` is step 4; `set` computes the inventory and the
 //! ledger, `record` writes them (step 5). `aliases` finds names that mean the same cluster; `orphaned` finds namespaces
 //! that no rule names any more. `turns` decides when a worker may write, by `lease` (options), `pool` and `places` (a
-//! limit for a fleet) and `renewal` (one Lease). `pauses` has the waits and retries, `report` the results, `step` the
-//! step that a delivery is in, `ledgers` merges a report into ledgers, `follow` is the loop that delivers every new
-//! revision.
+//! limit for a fleet) and `renewal` (one Lease). `pauses` has the waits, retries and limits at shutdown, `report` the
+//! results, `step` the step that a delivery is in, `ledgers` merges a report into ledgers, `follow` is the loop that
+//! delivers every new revision.
 
 mod aliases;
 mod earlier_writes;
@@ -81,6 +83,7 @@ pub use crate::revision::Relation;
 use crate::revision::Revision;
 use crate::sources::{DeliveryInput, Named, SourceError};
 use aliases::Aliases;
+use pauses::Ending;
 use pool::Pool;
 use report::ClusterOutcome;
 use step::CurrentStep;
@@ -228,7 +231,8 @@ async fn deliver_in_steps<S: DeliveryInput>(
     let mut outcomes: BTreeMap<String, ClusterOutcome> = BTreeMap::new();
     let mut failures = Vec::new();
     let aliases = Arc::new(Aliases::of(clusters));
-    let pool = Pool::of(options.leases.as_ref(), clusters, cancel).map(Arc::new);
+    let ending = Ending::new(cancel);
+    let pool = Pool::of(options.leases.as_ref(), clusters, &ending).map(Arc::new);
     for round in 1.. {
         let is_behind =
             |name: &&str| outcomes.get(*name).is_none_or(|outcome| outcome.revision != desired.revision);
@@ -239,7 +243,7 @@ async fn deliver_in_steps<S: DeliveryInput>(
             clusters,
             aliases: &aliases,
             options,
-            cancel,
+            ending: &ending,
             pool: pool.as_ref(),
         };
         step.begin(Step::Apply);
@@ -308,7 +312,7 @@ struct WorkerContext<'a, S, D> {
     clusters: &'a D,
     aliases: &'a Arc<Aliases>,
     options: &'a Options,
-    cancel: &'a CancellationToken,
+    ending: &'a Ending,
     pool: Option<&'a Arc<Pool>>,
 }
 
@@ -337,7 +341,7 @@ impl<S: DeliveryInput, D: Directory> WorkerContext<'_, S, D> {
                 Arc::clone(self.aliases),
                 Arc::clone(self.input),
                 self.options.clone(),
-                self.cancel.clone(),
+                self.ending.clone(),
                 self.pool.cloned(),
             );
             let name = name.clone();

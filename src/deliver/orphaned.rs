@@ -5,6 +5,9 @@
 
 use std::collections::BTreeMap;
 
+use futures_util::future;
+
+use super::aliases::Aliases;
 use super::pauses::retried;
 use super::report::{Notes, Outcome, Target};
 use super::survey::{Item, NamespaceSurvey, SurveyContext};
@@ -15,24 +18,44 @@ use crate::human;
 use crate::revision::Relation;
 use crate::sources::DeliveryInput;
 
-/// Returns the namespaces of this cluster that have an inventory of ours and that no rule names any more.
+/// The namespaces of a cluster that have an inventory of ours and that no rule names any more.
+#[derive(Debug, Default)]
+pub(super) struct Orphans {
+    /// Those that are known.
+    pub(super) namespaces: Vec<String>,
+    /// Those that a rule may name by another context of this cluster, with why that is not known.
+    pub(super) unclear: Vec<(String, Error)>,
+}
+
+/// Finds the namespaces of this cluster that have an inventory of ours and that no rule names any more.
 pub(super) async fn find(
     reader: SurveyContext<'_>,
-    cluster: &str,
-    desired: &Desired,
-) -> Result<Vec<String>, Error> {
+    aliases: &Aliases,
+    (cluster, desired): (&str, &Desired),
+) -> Result<Orphans, Error> {
     let owner = &reader.policy.owner;
     let marker = owner.marker();
     // No retries for a cluster that no rule names: an unreachable one must not hold up the delivery.
     let tries = if desired.namespaces(cluster).next().is_some() { reader.options.tries } else { 1 };
     let options = Options { tries, ..reader.options.clone() };
-    let found = retried(&options, reader.cancel, || reader.cluster.list_everywhere(&marker)).await?;
-    let orphaned = found.into_iter().filter(|meta| {
+    let list = || reader.cluster.list_everywhere(&marker);
+    let mut unnamed = retried(&options, reader.cancel, list).await?;
+    unnamed.retain(|meta| {
         owner.claim(&meta.labels, &meta.annotations) == Claim::Ours
             && meta.annotations.get(names::CLUSTER).is_some_and(|name| name == reader.cluster.name())
             && desired.of(cluster, &meta.namespace).is_none()
     });
-    Ok(orphaned.map(|meta| meta.namespace).collect())
+    let named = unnamed.iter().map(|meta| aliases.is_named_otherwise(meta, cluster, desired));
+    let named = future::join_all(named).await;
+    let mut orphans = Orphans::default();
+    for (meta, named) in unnamed.into_iter().zip(named) {
+        match named {
+            Ok(true) => {}
+            Ok(false) => orphans.namespaces.push(meta.namespace),
+            Err(error) => orphans.unclear.push((meta.namespace, error)),
+        }
+    }
+    Ok(orphans)
 }
 
 /// Reports that the orphaned namespaces could not be found, so that nothing is pruned in them. That is a note if no

@@ -1,24 +1,60 @@
-//! Waits and retries: the backoff between attempts, retried reads, and the time limit for the last answers at shutdown.
+//! Waits and retries: the backoff between attempts, retried reads, and the time limits of a delivery that is ended.
 
 use std::future::Future;
+use std::ops::Deref;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::Options;
 use crate::cluster::{Error, Failure};
 use crate::retry::{jittered, random_fraction};
+use crate::shutdown::DRAIN;
 
-/// How long the answer to a write is awaited after shutdown began.
-pub(super) const LAST_ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
+// The limits of what is awaited when a delivery is ended. Each counts from when the end began, so that a server that
+// hangs uses up none of the next limit's time.
 
-/// How long the errors of failed reads are awaited after shutdown began.
+/// The limit for the errors of failed reads.
 pub(super) const LAST_ERROR_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Completes `after` the shutdown began; never if it does not begin.
-pub(super) async fn after_shutdown(cancel: &CancellationToken, after: Duration) {
-    cancel.cancelled().await;
-    tokio::time::sleep(after).await;
+/// The limit for answers to writes, and for those about Leases.
+pub(super) const LAST_ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The limit for writing the records.
+pub(super) const RECORDING_TIMEOUT: Duration = Duration::from_millis(2_500);
+
+/// The limit for releasing Leases. The report follows, and has to be in the ledger before the drain is over.
+pub(super) const LAST_RELEASE_TIMEOUT: Duration = DRAIN.saturating_sub(Duration::from_secs(1));
+
+/// The token that ends a delivery, at a shutdown or when its time is over. The clones share when that began, so that
+/// waits that follow each other have one deadline.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Ending {
+    token: CancellationToken,
+    /// When it began, as the first wait saw it: whatever waits for an API server also waits for this.
+    began: Arc<OnceLock<Instant>>,
+}
+
+impl Ending {
+    pub(super) fn new(token: &CancellationToken) -> Self {
+        Self { token: token.clone(), began: Arc::default() }
+    }
+
+    /// Completes `limit` after the end began; never if it does not begin.
+    pub(super) async fn over(&self, limit: Duration) {
+        self.token.cancelled().await;
+        sleep_until(*self.began.get_or_init(Instant::now) + limit).await;
+    }
+}
+
+impl Deref for Ending {
+    type Target = CancellationToken;
+
+    fn deref(&self) -> &CancellationToken {
+        &self.token
+    }
 }
 
 /// Waits before the next attempt: as long as the server asked (`Retry-After`) and up to a fifth longer, so that clients
@@ -94,5 +130,27 @@ where
             }
             done => return done,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn waits_that_follow_each_other_end_before_the_drain_does() {
+        let token = CancellationToken::new();
+        let ending = Ending::new(&token);
+        let never = tokio::time::timeout(2 * DRAIN, ending.over(LAST_ANSWER_TIMEOUT)).await;
+        assert!(never.is_err(), "nothing ends it");
+        token.cancel();
+        let begin = Instant::now();
+        // A write that hangs, its object that is read again, the records, and the Leases.
+        let limits = [LAST_ANSWER_TIMEOUT, LAST_ANSWER_TIMEOUT, RECORDING_TIMEOUT, LAST_RELEASE_TIMEOUT];
+        for limit in limits {
+            ending.clone().over(limit).await;
+            assert!(begin.elapsed() >= limit);
+        }
+        assert!(begin.elapsed() < DRAIN, "{:?}", begin.elapsed());
     }
 }

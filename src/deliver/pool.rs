@@ -12,11 +12,11 @@ use std::time::Duration;
 use futures_util::future;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep};
-use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use super::Directory;
 use super::lease::Leases;
+use super::pauses::Ending;
 use super::places::PoolSpec;
 use super::renewal::{LeaseAcquirer, LeaseRef, ObservedLease, RenewedLease};
 use super::write::StopReason;
@@ -32,7 +32,7 @@ pub(super) struct Pool {
     cluster: Result<Cluster, String>,
     leases: Leases,
     acquirer: LeaseAcquirer,
-    cancel: CancellationToken,
+    cancel: Ending,
     state: Mutex<PoolState>,
 }
 
@@ -45,11 +45,7 @@ struct PoolState {
 
 impl Pool {
     /// Returns the pool; `None` if none is configured.
-    pub(super) fn of(
-        leases: Option<&Leases>,
-        clusters: &impl Directory,
-        cancel: &CancellationToken,
-    ) -> Option<Self> {
+    pub(super) fn of(leases: Option<&Leases>, clusters: &impl Directory, cancel: &Ending) -> Option<Self> {
         let leases = leases?.clone();
         let spec = leases.pool()?.clone();
         let (key, value) = names::MANAGED_BY;

@@ -6,7 +6,7 @@ use super::orphaned;
 use super::report::{Outcome, Target, namespace_failed};
 use super::survey::{Item, NamespaceSurvey};
 use super::worker::Worker;
-use crate::configmap::apply::{Desired, Marker, names};
+use crate::configmap::apply::{Desired, names};
 use crate::human::short;
 use crate::sources::DeliveryInput;
 
@@ -34,9 +34,6 @@ impl<S: DeliveryInput> Worker<S> {
 
     /// Returns why nothing may be written in a namespace, and a hint; `None` if it may be written.
     fn refusal(&self, desired: &Desired, survey: &NamespaceSurvey) -> Option<(String, String)> {
-        if let Err(why) = Marker::check(&survey.namespace, survey.items.iter().map(|item| &item.name)) {
-            return Some((why.to_string(), "spread the ConfigMaps over more namespaces".to_owned()));
-        }
         let owner = &self.options.owner;
         let ours = [owner.marker(), owner.ledger()];
         if let Some(Item { name, .. }) = survey.items.iter().find(|item| ours.contains(&item.name)) {

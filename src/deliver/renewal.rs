@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::debug;
 
-use super::pauses::{LAST_ANSWER_TIMEOUT, after_shutdown};
+use super::pauses::{Ending, LAST_ANSWER_TIMEOUT};
 use super::write::StopReason;
 use crate::cluster::{Cluster, Error, Failure, Lease, LeaseDraft, Verb};
 use crate::configmap::apply::{Holding, LeaseAvailability, Watch};
@@ -33,7 +33,7 @@ pub(super) struct LeaseAcquirer {
     /// Labels of our Leases.
     labels: BTreeMap<String, String>,
     annotations: BTreeMap<String, String>,
-    cancel: CancellationToken,
+    cancel: Ending,
 }
 
 /// Identifies a Lease.
@@ -65,7 +65,7 @@ impl LeaseAcquirer {
         duration: Duration,
         labels: BTreeMap<String, String>,
         annotations: BTreeMap<String, String>,
-        cancel: CancellationToken,
+        cancel: Ending,
     ) -> Self {
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let number = (random_fraction() * (1u64 << 53) as f64) as u64; // the 53 random bits of an f64 in 0..1
@@ -135,14 +135,14 @@ impl LeaseAcquirer {
         }
     }
 
-    /// Awaits an answer for at most the Lease's duration, at shutdown for [`LAST_ANSWER_TIMEOUT`].
+    /// Awaits an answer for at most the Lease's duration, and until [`LAST_ANSWER_TIMEOUT`] after the shutdown began.
     async fn with_timeout<T>(&self, act: impl Future<Output = T>) -> Result<T, String> {
         tokio::select! {
             biased;
             done = timeout(self.duration, act) => {
                 done.map_err(|_| format!("no answer within {:?}", self.duration))
             }
-            () = after_shutdown(&self.cancel, LAST_ANSWER_TIMEOUT) => Err(StopReason::Cancelled.to_string()),
+            () = self.cancel.over(LAST_ANSWER_TIMEOUT) => Err(StopReason::Cancelled.to_string()),
         }
     }
 }

@@ -193,8 +193,7 @@ async fn wait_for_other_revision<S: DeliveryInput>(writer: &Writer<'_, S>) {
 mod tests {
     use std::sync::{Arc, Mutex};
 
-    use tokio_util::sync::CancellationToken;
-
+    use super::super::pauses::Ending;
     use super::super::testing::{cluster, desired, options, revision, survey};
     use super::*;
     use crate::configmap::apply::{Action, Decision, Desired};
@@ -251,7 +250,7 @@ mod tests {
         surveys: &[NamespaceSurvey],
     ) -> Result<Vec<String>, (Outcome, String)> {
         let options = Options { on_rewind, lag, ..options() };
-        let (cluster, desired, cancel) = (cluster(), desired(), CancellationToken::new());
+        let (cluster, desired, cancel) = (cluster(), desired(), Ending::default());
         let policy = options.policy(&desired);
         let reader = SurveyContext { cluster: &cluster, options: &options, policy: &policy, cancel: &cancel };
         let writer = Writer::new(reader, &desired, remote);

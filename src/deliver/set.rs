@@ -22,7 +22,7 @@ pub(super) fn marker(
 ) -> Marker {
     let mut entries = BTreeMap::new();
     for item in &survey.items {
-        let old = survey.marker.entries.get(&item.name);
+        let old = survey.entry(&item.name);
         let entry = match (&item.wanted, written.get(&item.name)) {
             (Some(wanted), written) if wanted.fed || item.meta.is_some() || written.is_some() => {
                 entry(item, &wanted.digest, old, written)
@@ -138,7 +138,7 @@ pub(super) fn marker_before_writes(survey: &NamespaceSurvey) -> Option<Marker> {
     let mut marker = survey.marker.clone();
     for item in survey.items.iter().filter(|item| is_unlisted(survey, item)) {
         let Some(wanted) = &item.wanted else { continue };
-        let listed = marker.entries.get(&item.name);
+        let listed = survey.entry(&item.name);
         let mut entry = listed.cloned().unwrap_or_else(|| Entry::wanted(&wanted.digest));
         let is_verified = entry.wanted.is_none() && entry.digest == wanted.digest;
         // An object that is replaced or recreated keeps its uid, as it may stay if the write fails, and without its
@@ -194,7 +194,7 @@ pub(super) fn record(target: &Target, revision: &str, now: Timestamp) -> LastAtt
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{entry, survey};
+    use super::super::testing::{desired, entry, survey};
     use super::*;
     use crate::configmap::apply::Decision;
 
@@ -224,6 +224,15 @@ mod tests {
             assert_eq!(survey.marker.entries["a"], expected);
             assert!(!is_unlisted(&survey, &survey.items[0]));
         }
+    }
+
+    #[test]
+    fn what_landed_after_a_peer_had_dropped_it_is_listed_until_it_is_deleted() {
+        let mut survey = survey("ci", decided(Action::Nothing, DecisionReason::NoRule));
+        survey.items[0].wanted = None;
+        survey.late = std::mem::take(&mut survey.marker.entries);
+        let listed = marker(&survey, &desired(), &BTreeMap::new());
+        assert_eq!(listed.entries, survey.late);
     }
 
     #[test]

@@ -5,13 +5,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use futures_util::{StreamExt as _, stream};
-use tokio_util::sync::CancellationToken;
 
-use super::pauses::retried;
+use super::pauses::{Ending, retried};
+use super::report::Outcome;
 use super::{Options, parse_revision};
 use crate::cluster::{Cluster, ConfigMap, Error, Meta};
 use crate::configmap::apply::{
-    Action, Claim, Decision, DecisionReason, Desired, DesiredConfigMap, Ledger, LiveConfigMap, Marker,
+    Action, Claim, Decision, DecisionReason, Desired, DesiredConfigMap, Entry, Ledger, LiveConfigMap, Marker,
     Policy, is_proven_by_record, names,
 };
 use crate::sources::Recorded;
@@ -25,6 +25,8 @@ pub(super) struct NamespaceSurvey {
     /// The inventory's ConfigMap, if there is one.
     pub(super) marker_meta: Option<Meta>,
     pub(super) marker: Marker,
+    /// What earlier passes wrote and the inventory does not list: it landed after a peer had dropped it from there.
+    pub(super) late: BTreeMap<String, Entry>,
     /// The revision that the inventory records; `None` if there is none.
     pub(super) recorded: Option<Recorded>,
     /// The ledger's ConfigMap, if there is one.
@@ -40,6 +42,11 @@ impl NamespaceSurvey {
     /// Returns true if any of its ConfigMaps is to be written.
     pub(super) fn has_writes(&self) -> bool {
         self.items.iter().any(|item| item.decision.writes())
+    }
+
+    /// Returns the entry of an object that we wrote: the inventory's or, without one, that of [`Self::late`].
+    pub(super) fn entry(&self, name: &str) -> Option<&Entry> {
+        self.marker.entries.get(name).or_else(|| self.late.get(name))
     }
 }
 
@@ -67,12 +74,14 @@ pub(super) struct NamespaceFailure {
     pub(super) why: String,
     pub(super) hints: Vec<String>,
     pub(super) transient: bool,
+    /// The outcome of the namespace's targets: failed or refused.
+    pub(super) outcome: Outcome,
 }
 
 impl NamespaceFailure {
     pub(super) fn of(error: &Error) -> Self {
         let why = crate::human::one_line(error);
-        Self { why, hints: error.hints(), transient: error.is_transient() }
+        Self { why, hints: error.hints(), transient: error.is_transient(), outcome: Outcome::Failed }
     }
 }
 
@@ -82,16 +91,16 @@ pub(super) struct SurveyContext<'a> {
     pub(super) cluster: &'a Cluster,
     pub(super) options: &'a Options,
     pub(super) policy: &'a Policy,
-    pub(super) cancel: &'a CancellationToken,
+    pub(super) cancel: &'a Ending,
 }
 
 impl SurveyContext<'_> {
-    /// Reads one namespace of the cluster that rules call `name`.
+    /// Reads one namespace of the cluster that rules call `name`. `earlier` has what earlier passes wrote there.
     pub(super) async fn survey_namespace(
         &self,
         desired: &Desired,
-        name: &str,
-        namespace: &str,
+        (name, namespace): (&str, &str),
+        earlier: BTreeMap<String, Entry>,
     ) -> Result<NamespaceSurvey, NamespaceFailure> {
         let none = BTreeMap::new();
         let config_maps = desired.of(name, namespace).unwrap_or(&none);
@@ -109,16 +118,24 @@ impl SurveyContext<'_> {
             Some(object) => (Some(object.meta), Ledger::read(&object.content.data)),
             None => (None, Ledger::default()),
         };
-        let names: BTreeSet<&String> = config_maps.keys().chain(marker.entries.keys()).collect();
+        let names: BTreeSet<&String> =
+            config_maps.keys().chain(marker.entries.keys()).chain(earlier.keys()).collect();
+        if let Err(why) = Marker::check(namespace, names.iter().copied()) {
+            let hints = vec!["spread the ConfigMaps over more namespaces".to_owned()];
+            let why = why.to_string();
+            return Err(NamespaceFailure { why, hints, transient: false, outcome: Outcome::Refused });
+        }
         let all: Vec<&str> = names.iter().map(|name| name.as_str()).collect();
         let metas = retried(self.options, self.cancel, || self.cluster.survey(namespace, &all)).await;
         let metas = metas.map_err(|error| NamespaceFailure::of(&error))?;
+        let late = late(&earlier, &marker, &metas);
         let same_rules = marker.rules == desired.rules;
         let mut reads = Vec::new();
         for name in names {
             let wanted = config_maps.get(name);
             let meta = metas.get(name);
-            reads.push(self.item(namespace, name, wanted, meta, &marker, &ledger, same_rules));
+            let entry = marker.entries.get(name).or_else(|| late.get(name));
+            reads.push(self.item(namespace, name, wanted, meta, entry, &ledger, same_rules));
         }
         let mut items: Vec<Item> = stream::iter(reads)
             .buffer_unordered(self.options.concurrency.max(1))
@@ -138,6 +155,7 @@ impl SurveyContext<'_> {
             orphaned: desired.of(name, namespace).is_none(),
             marker_meta,
             marker,
+            late,
             recorded,
             ledger_meta,
             ledger,
@@ -163,6 +181,7 @@ impl SurveyContext<'_> {
                 ),
                 hints: vec!["delete it, or choose another --owner".to_owned()],
                 transient: false,
+                outcome: Outcome::Failed,
             }),
         }
     }
@@ -175,11 +194,10 @@ impl SurveyContext<'_> {
         name: &str,
         wanted: Option<&DesiredConfigMap>,
         meta: Option<&Meta>,
-        marker: &Marker,
+        entry: Option<&Entry>,
         ledger: &Ledger,
         same_rules: bool,
     ) -> Result<Item, Error> {
-        let entry = marker.entries.get(name);
         let record = ledger.records.get(name);
         // With pruning, one that no file feeds is to be deleted, even if its content is proven.
         if let (Some(wanted), Some(meta)) = (wanted.filter(|wanted| wanted.fed || !self.policy.prune), meta)
@@ -214,7 +232,7 @@ impl SurveyContext<'_> {
         let namespace = &survey.namespace;
         let name = &item.name;
         let object = retried(self.options, self.cancel, || self.cluster.get(namespace, name)).await?;
-        let entry = survey.marker.entries.get(name);
+        let entry = survey.entry(name);
         let record = survey.ledger.records.get(name);
         let seen = object.as_ref().map(seen);
         let mut again = item.clone();
@@ -231,6 +249,18 @@ impl SurveyContext<'_> {
 fn recorded(marker: &Marker, meta: &Meta) -> Option<Recorded> {
     let sources = meta.annotations.get(names::SOURCES).and_then(|text| serde_json::from_str(text).ok());
     Some(Recorded { revision: parse_revision(&marker.revision)?, sources: sources.unwrap_or_default() })
+}
+
+/// Returns what earlier passes wrote, is still there, and is not listed by the inventory.
+fn late(
+    earlier: &BTreeMap<String, Entry>,
+    marker: &Marker,
+    metas: &BTreeMap<String, Meta>,
+) -> BTreeMap<String, Entry> {
+    let is_there = |name: &String, uid: &str| metas.get(name).is_some_and(|meta| meta.uid == uid);
+    let is_late =
+        |(name, entry): &(&String, &Entry)| !marker.entries.contains_key(*name) && is_there(name, &entry.uid);
+    earlier.iter().filter(is_late).map(|(name, entry)| (name.clone(), entry.clone())).collect()
 }
 
 /// Leaves what may be a part of a ConfigMap that is left out as it is. If it is one, it is named by no rule only because
@@ -265,9 +295,23 @@ fn seen(object: &ConfigMap) -> LiveConfigMap {
 
 #[cfg(test)]
 mod tests {
-    use super::super::report::Outcome;
-    use super::super::testing::survey;
+    use super::super::testing::{entry, survey};
     use super::*;
+
+    #[test]
+    fn what_an_earlier_pass_wrote_counts_where_that_very_object_is_there_and_not_listed() {
+        let earlier = BTreeMap::from([("a".to_owned(), entry())]);
+        let meta = |uid: &str| {
+            let mut meta = Meta::default();
+            meta.uid = uid.to_owned();
+            BTreeMap::from([("a".to_owned(), meta)])
+        };
+        let (empty, listed) = (Marker::default(), survey("ci", Decision::unchanged(String::new())).marker);
+        assert_eq!(late(&earlier, &empty, &meta("u1")), earlier);
+        assert!(late(&earlier, &empty, &meta("u2")).is_empty(), "somebody else's");
+        assert!(late(&earlier, &empty, &BTreeMap::new()).is_empty(), "it is gone");
+        assert!(late(&earlier, &listed, &meta("u1")).is_empty());
+    }
 
     #[test]
     fn a_part_of_what_is_left_out_is_not_deleted_and_what_is_not_ours_is_told_as_before() {

@@ -85,6 +85,7 @@ pub(super) fn survey(namespace: &str, decision: Decision) -> NamespaceSurvey {
         orphaned: false,
         marker_meta: None,
         marker: Marker { entries: [("a".to_owned(), entry())].into(), ..Marker::default() },
+        late: Default::default(),
         recorded: None,
         ledger_meta: None,
         ledger: Ledger::default(),

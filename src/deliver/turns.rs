@@ -14,10 +14,10 @@ use std::time::Duration;
 
 use futures_util::future;
 use tokio::time::{Instant, sleep};
-use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
 use super::lease::Leases;
+use super::pauses::{Ending, LAST_RELEASE_TIMEOUT};
 use super::pool::Pool;
 use super::renewal::{LeaseAcquirer, LeaseRef, ObservedLease, RenewedLease};
 use super::report::Notes;
@@ -35,7 +35,7 @@ pub(super) struct LeaseTurns {
     pool: Option<Arc<Pool>>,
     /// True if this worker has entered the pool.
     in_pool: bool,
-    cancel: CancellationToken,
+    cancel: Ending,
     /// The name of the Lease, the same in every namespace.
     name: String,
     acquirer: LeaseAcquirer,
@@ -63,7 +63,7 @@ impl LeaseTurns {
         cluster: Cluster,
         (leases, pool): (Option<Leases>, Option<Arc<Pool>>),
         owner: &Owner,
-        cancel: CancellationToken,
+        cancel: Ending,
     ) -> Self {
         let labels = owner.labels().map(|(key, value)| (key.to_owned(), value.to_owned())).into();
         let annotations = [(names::OWNER_NAME.to_owned(), owner.name().to_owned())].into();
@@ -108,7 +108,8 @@ impl LeaseTurns {
         matches!(self.states.get(namespace), Some(LeaseState::Acquired(_) | LeaseState::Without))
     }
 
-    /// Releases all Leases and leaves the pool. Takes a bounded time.
+    /// Releases all Leases and leaves the pool. Takes a bounded time, less at shutdown. A Lease that is not released by
+    /// then expires by itself.
     pub(super) async fn release(&mut self) {
         let states = std::mem::take(&mut self.states).into_values();
         let releases = states.filter_map(|turn| match turn {
@@ -121,7 +122,11 @@ impl LeaseTurns {
                 pool.leave().await;
             }
         };
-        future::join(future::join_all(releases), left).await;
+        tokio::select! {
+            biased;
+            _ = future::join(future::join_all(releases), left) => {}
+            () = self.cancel.over(LAST_RELEASE_TIMEOUT) => {}
+        }
     }
 
     /// Returns true if the writes that the survey found in these namespaces may be made now: we hold their Leases, or

@@ -5,16 +5,14 @@ mod waves;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures_util::{StreamExt as _, future, stream};
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
 use super::aliases::Aliases;
 use super::earlier_writes::EarlierWrites;
 use super::orphaned;
-use super::pauses::{LAST_ERROR_TIMEOUT, after_shutdown, pause};
+use super::pauses::{Ending, LAST_ANSWER_TIMEOUT, LAST_ERROR_TIMEOUT, RECORDING_TIMEOUT, pause};
 use super::pool::Pool;
 use super::record::{self, Recording};
 use super::report::{
@@ -28,13 +26,12 @@ use super::write::{StopReason, Writer, Written};
 use super::{Options, planned};
 use crate::cluster::Cluster;
 use crate::configmap::apply::Desired;
+use crate::human;
 use crate::sources::DeliveryInput;
 
 /// How often a worker starts over because the ref moved or a peer wrote an inventory. After that the cluster is left to
 /// the next run.
 const MAX_RESTARTS: u32 = 20;
-/// How long writing the records may take after shutdown began.
-const RECORDING_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// One cluster's part of a delivery.
 pub(super) struct Worker<S> {
@@ -43,7 +40,7 @@ pub(super) struct Worker<S> {
     pub(super) aliases: Arc<Aliases>,
     pub(super) input: Arc<S>,
     pub(super) options: Options,
-    pub(super) cancel: CancellationToken,
+    pub(super) cancel: Ending,
     turns: LeaseTurns,
     pub(super) notes: Notes,
     earlier: EarlierWrites,
@@ -67,6 +64,14 @@ struct ClusterSurvey {
     unread: Unread,
 }
 
+impl ClusterSurvey {
+    /// Adds a namespace that no rule names and that could not be read.
+    fn add_unpruned(&mut self, cluster: &str, namespace: &str, why: &str) {
+        self.unread.add(namespace);
+        self.failures.push(format!("cluster {cluster}: nothing is pruned in {namespace}: {why}"));
+    }
+}
+
 /// Why a pass over the cluster ended before every target had its definite result.
 enum Unsettled {
     /// Writing was stopped.
@@ -84,7 +89,7 @@ impl<S: DeliveryInput> Worker<S> {
         aliases: Arc<Aliases>,
         input: Arc<S>,
         options: Options,
-        cancel: CancellationToken,
+        cancel: Ending,
         pool: Option<Arc<Pool>>,
     ) -> Self {
         let leases = options.leases.clone();
@@ -215,6 +220,9 @@ impl<S: DeliveryInput> Worker<S> {
         self.begin_writes(&writer, &mut surveys, targets).await?;
         let written =
             future::join_all(surveys.iter().map(|survey| self.write_namespace(&writer, survey))).await;
+        for (survey, written) in surveys.iter().zip(&written) {
+            self.earlier.remember_objects(&survey.namespace, written);
+        }
         targets.extend(self.results(&writer, &surveys, &written));
         failures.extend(self.confirm_and_record(&writer, &surveys, &written, targets).await?);
         Ok(failures)
@@ -232,7 +240,7 @@ impl<S: DeliveryInput> Worker<S> {
             biased;
             found = self.survey(desired, reader) => Some(found),
             // Reads can be dropped at any point. Those that wait for their next try end at once, with their last error.
-            () = after_shutdown(reader.cancel, LAST_ERROR_TIMEOUT) => None,
+            () = reader.cancel.over(LAST_ERROR_TIMEOUT) => None,
         };
         let Some(ClusterSurvey { mut surveys, mut refused, failures, unread }) = found else {
             let stop = StopReason::Cancelled;
@@ -305,11 +313,19 @@ impl<S: DeliveryInput> Worker<S> {
         if let Err(stop) = writer.check_ref().await {
             return Err(self.skip_all(writer, surveys, stop, targets));
         }
-        if let Err(why) = record::announce(writer, surveys).await {
-            targets.extend(self.end_all(writer, surveys, Outcome::Skipped, &why, &[]));
-            return Err(Unsettled::Again(why));
+        let announced = tokio::select! {
+            biased;
+            announced = record::announce(writer, surveys) => Some(announced),
+            () = writer.reader.cancel.over(LAST_ANSWER_TIMEOUT) => None,
+        };
+        match announced {
+            Some(Ok(())) => Ok(()),
+            Some(Err(why)) => {
+                targets.extend(self.end_all(writer, surveys, Outcome::Skipped, &why, &[]));
+                Err(Unsettled::Again(why))
+            }
+            None => Err(self.skip_all(writer, surveys, StopReason::Cancelled, targets)),
         }
-        Ok(())
     }
 
     /// Step 5: asks the remote again, unless nothing was written, and writes the records unless the ref has moved.
@@ -334,7 +350,7 @@ impl<S: DeliveryInput> Worker<S> {
         let recording = tokio::select! {
             biased;
             recording = record::record_all(writer, surveys, written, targets) => Some(recording),
-            () = after_shutdown(writer.reader.cancel, RECORDING_TIMEOUT) => None, // the next run writes the records
+            () = writer.reader.cancel.over(RECORDING_TIMEOUT) => None, // the next run writes the records
         };
         match recording.filter(|_| !is_cancelled) {
             Some(Recording::Done(failures)) => Ok(failures),
@@ -351,16 +367,32 @@ impl<S: DeliveryInput> Worker<S> {
         let mut namespaces: Vec<String> = desired.namespaces(&name).map(str::to_owned).collect();
         let unneeded = namespaces.is_empty();
         let mut orphans_unknown = None;
+        let mut abandoned: Vec<String> = Vec::new();
         if self.options.prune {
-            match orphaned::find(reader, &name, desired).await {
-                Ok(found) => namespaces.extend(found),
+            match orphaned::find(reader, &self.aliases, (&name, desired)).await {
+                Ok(found) => {
+                    namespaces.extend(found.namespaces);
+                    for (namespace, error) in found.unclear {
+                        all.add_unpruned(&name, &namespace, &human::one_line(&error));
+                    }
+                }
                 Err(error) => orphans_unknown = Some(error),
             }
+            // A peer may have deleted the inventory of one in which an earlier pass wrote.
+            let is_new = |namespace: &&String| !namespaces.contains(namespace);
+            abandoned.extend(self.earlier.namespaces().filter(is_new).cloned());
+            namespaces.extend_from_slice(&abandoned);
         }
-        let found = namespaces.iter().map(|namespace| reader.survey_namespace(desired, &name, namespace));
+        let found = namespaces.iter().map(|namespace| {
+            reader.survey_namespace(desired, (&name, namespace), self.earlier.entries(namespace))
+        });
         let found = future::join_all(found).await;
         for (namespace, found) in namespaces.into_iter().zip(found) {
             match found {
+                // It has an inventory and was not found by it, or nothing of ours.
+                Ok(survey)
+                    if abandoned.contains(&namespace)
+                        && (survey.marker_meta.is_some() || survey.late.is_empty()) => {}
                 Ok(survey) => {
                     if !survey.marker.damaged.is_empty() {
                         let names: Vec<_> = survey.marker.damaged.keys().cloned().collect();
@@ -371,15 +403,11 @@ impl<S: DeliveryInput> Worker<S> {
                     all.surveys.push(survey);
                 }
                 Err(unreadable) if desired.of(&name, &namespace).is_none() => {
-                    all.unread.add(&namespace);
-                    all.failures.push(format!(
-                        "cluster {name}: nothing is pruned in {namespace}: {}",
-                        unreadable.why
-                    ));
+                    all.add_unpruned(&name, &namespace, &unreadable.why);
                 }
-                Err(NamespaceFailure { why, hints, transient }) => {
+                Err(NamespaceFailure { why, hints, transient, outcome }) => {
                     let targets = namespace_failed(desired, (&name, &namespace), &why, &hints).into_iter();
-                    let targets = targets.map(|target| Target { transient, ..target }).collect();
+                    let targets = targets.map(|target| Target { transient, outcome, ..target }).collect();
                     all.refused.insert(namespace, targets);
                 }
             }

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 
 use tokio::sync::{AcquireError, Semaphore, SemaphorePermit};
 
-use super::pauses::{LAST_ANSWER_TIMEOUT, after_shutdown, is_conflict, pause, retried_if};
+use super::pauses::{LAST_ANSWER_TIMEOUT, is_conflict, pause, retried_if};
 use super::report::{Outcome, Target};
 use super::survey::{Item, NamespaceSurvey, SurveyContext};
 use crate::cluster::{Draft, Error, Failure, Meta, Mode};
@@ -100,8 +100,8 @@ impl<'a, S: DeliveryInput> Writer<'a, S> {
         Err(stop)
     }
 
-    /// Makes one write, with retries, until its outcome is known. After a conflict or an unknown outcome the object is
-    /// read again, and what to write is decided anew.
+    /// Makes one write, with retries, until its outcome is known. After a conflict, an unknown outcome or a creation
+    /// that failed, the object is read again, and what to write is decided anew.
     pub(super) async fn write(&self, cluster: &str, survey: &NamespaceSurvey, item: &Item) -> Written {
         let mut item = item.clone();
         let mut failures = 0;
@@ -119,7 +119,7 @@ impl<'a, S: DeliveryInput> Writer<'a, S> {
             let result = tokio::select! {
                 biased;
                 result = self.send(survey, &item) => result,
-                () = after_shutdown(self.reader.cancel, LAST_ANSWER_TIMEOUT) => {
+                () = self.reader.cancel.over(LAST_ANSWER_TIMEOUT) => {
                     let (why, hint) = NOT_ANSWERED;
                     let unknown = attempted.ended(Outcome::Failed, why, vec![hint.to_owned()]);
                     return written(Target { transient: true, ..unknown }, &item);
@@ -150,29 +150,31 @@ impl<'a, S: DeliveryInput> Writer<'a, S> {
         let SurveyContext { options, cancel, .. } = self.reader;
         let failures = attempted.attempts;
         let stale = is_conflict(&error.why);
-        let read_first = stale || error.is_unknown();
+        let is_outdated = stale || error.is_unknown();
+        // A creation has no version to conflict with: a newer revision may have found nothing to delete meanwhile.
+        let read_first = is_outdated || matches!(item.decision.action, Action::Create | Action::Recreate);
         let failed = |error: &Error| {
             let failed = attempted.clone().ended(Outcome::Failed, error_line(error, &item), error.hints());
             ControlFlow::Break(written(Target { transient: error.is_transient(), ..failed }, &item))
         };
         // After the last try an unknown outcome is still read, below.
-        if !(error.is_transient() || read_first) || (failures >= options.tries && !error.is_unknown()) {
+        if !(error.is_transient() || is_outdated) || (failures >= options.tries && !error.is_unknown()) {
             return failed(&error);
         }
         // The object is read at once after the first conflict, and with backoff after later ones.
         if !stale || failures > 1 {
             pause(options, cancel, failures, error.pause()).await;
         }
-        if !read_first && cancel.is_cancelled() {
+        if !is_outdated && cancel.is_cancelled() {
             return failed(&error); // the error says more than that the run was cancelled
         }
         if !read_first {
-            return ControlFlow::Continue(item); // the server stored nothing: what was read is current
+            return ControlFlow::Continue(item); // the server stored nothing, and checks the version that was read
         }
         let again = tokio::select! {
             biased;
             again = self.reader.reread(survey, &item) => again,
-            () = after_shutdown(cancel, LAST_ANSWER_TIMEOUT) => return failed(&error),
+            () = cancel.over(LAST_ANSWER_TIMEOUT) => return failed(&error),
         };
         let again = match again {
             Ok(again) => again,
@@ -350,19 +352,21 @@ impl std::fmt::Display for StopReason {
 
 #[cfg(test)]
 mod tests {
-    use tokio_util::sync::CancellationToken;
+    use std::time::Duration;
 
+    use super::super::pauses::Ending;
     use super::super::testing::{Remote, cluster, desired, options, revision, survey};
     use super::*;
     use crate::configmap::apply::Refusal;
     use crate::deliver::Options;
     use crate::human::assert_message_style;
+    use crate::retry::Backoff;
     use crate::revision::Relation;
 
     #[tokio::test]
     async fn a_write_that_waits_for_a_slot_while_writing_is_stopped_is_not_sent() {
         let options = Options { concurrency: 1, ..options() };
-        let (cluster, desired, cancel) = (cluster(), desired(), CancellationToken::new());
+        let (cluster, desired, cancel) = (cluster(), desired(), Ending::default());
         let policy = options.policy(&desired);
         let reader = SurveyContext { cluster: &cluster, options: &options, policy: &policy, cancel: &cancel };
         let remote = Remote(Relation::Ahead);
@@ -381,6 +385,32 @@ mod tests {
         drop(slot);
         let written = write.await;
         assert_eq!((written.target.outcome, written.target.attempts), (Outcome::Skipped, 0));
+    }
+
+    #[tokio::test]
+    async fn what_could_not_be_created_is_read_before_it_is_sent_again() {
+        let backoff = Backoff { first: Duration::ZERO, ceiling: Duration::ZERO };
+        let options = Options { tries: 2, backoff, ..options() };
+        let (cluster, desired, cancel) = (cluster(), desired(), Ending::default());
+        let policy = options.policy(&desired);
+        let reader = SurveyContext { cluster: &cluster, options: &options, policy: &policy, cancel: &cancel };
+        let remote = Remote(Relation::Ahead);
+        let writer = Writer::new(reader, &desired, &remote);
+        for (action, is_read) in [(Action::Create, true), (Action::Recreate, true), (Action::Replace, false)]
+        {
+            let survey = survey("ci", Decision { action, ..Decision::unchanged(String::new()) });
+            let item = survey.items[0].clone();
+            let attempted = Target { attempts: 1, ..writer.target("test", &survey, &item) };
+            // Every request to this cluster fails in the same way, and is named by the error.
+            let mut error = cluster.head("ci", "a").await.unwrap_err();
+            error.why = Failure::Busy { status: 429, pause: None };
+            match writer.after_failure(&survey, item, attempted, error).await {
+                ControlFlow::Continue(again) => assert!(!is_read, "{again:?}"),
+                ControlFlow::Break(Written { target, .. }) => {
+                    assert!(is_read && !target.why.contains("busy"), "{target:?}");
+                }
+            }
+        }
     }
 
     #[test]

@@ -113,11 +113,15 @@ impl Contents for Files {
     fn read(&mut self, file: FileRef) -> Result<Vec<u8>, Failure> {
         let FileRef::Index(index) = file else { return Err("a directory has no blobs".into()) };
         let mut file = std::fs::File::open(&self.0[index])?;
+        let size = file.metadata()?.len();
+        if size > FILE_MAX {
+            return Err(TooLarge(size).into());
+        }
         // Grown step by step, it would take up to twice as much, and a plan keeps what it is made of.
-        let mut bytes = Vec::with_capacity(file.metadata()?.len().min(FILE_MAX) as usize);
+        let mut bytes = Vec::with_capacity(size as usize);
         (&mut file).take(FILE_MAX + 1).read_to_end(&mut bytes)?;
         if bytes.len() as u64 > FILE_MAX {
-            return Err(TooLarge(file.metadata()?.len()).into());
+            return Err(TooLarge(file.metadata()?.len()).into()); // it grew meanwhile
         }
         Ok(bytes)
     }
@@ -322,7 +326,11 @@ impl Work<'_> {
         if self.is_full() {
             return Ok(()); // another thread's large value used the room up
         }
-        let value = Arc::new(Value::new(read(&mut **reader, &id, size)?, compress));
+        let value = Arc::new(if compress {
+            compressed(&mut **reader, &id)?
+        } else {
+            Value::new(read(&mut **reader, &id, size)?, false)
+        });
         self.blobs.known.insert(key, &value);
         self.keep(at, value);
         Ok(())
@@ -342,6 +350,17 @@ fn checked_size(reader: &mut dyn BlobReader, id: &ObjectId) -> Result<u64, Failu
         size if size > FILE_MAX => Err(TooLarge(size).into()),
         size => Ok(size),
     }
+}
+
+/// Compresses a blob from where its reader has it: it may be large, and a copy would take as much again.
+fn compressed(reader: &mut dyn BlobReader, id: &ObjectId) -> Result<Value, Failure> {
+    let mut value = None;
+    let passed: Result<(), BlobError> = reader.read(id, &mut |content| {
+        value = Some(Value::compressed(content));
+        Ok(())
+    });
+    passed?;
+    value.ok_or_else(|| "its reader passed no content on".into())
 }
 
 /// Reads the whole content of a blob of `size` bytes.

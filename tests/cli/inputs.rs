@@ -153,6 +153,10 @@ fn what_is_no_kubeconfig_is_named() {
         let none = format!("treeswap: warning: {} is not a kubeconfig: it is not a", path.display());
         assert!(said.contains(&none), "{said}");
     }
+    let large = world.dir().join("large");
+    std::fs::File::create(&large).unwrap().set_len((64 << 20) + 1).unwrap();
+    let line = format!("treeswap: cannot read {}: it has more than 64 MiB\n", large.display());
+    complains(&apply(&flag("kubeconfig", &large)), 2, &[&line, "hint: split it"]);
     let kinds = "hint: --kubeconfig and $KUBECONFIG name files, --kubeconfig-dir a directory";
     let absent = world.dir().join("absent");
     for (name, path, hint) in [

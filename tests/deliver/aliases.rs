@@ -1,5 +1,5 @@
 //! Two names of one cluster, and a remote that does not say how revisions stand to each other: nothing is pruned by
-//! mistake.
+//! mistake, and nothing that no rule names is left.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,6 +11,7 @@ use treeswap::configmap::apply::{Owner, PruneLimit};
 use treeswap::deliver::{Directory, Options, Outcome, Report, deliver};
 
 use crate::kubernetes::Kubernetes;
+use crate::proxy::{Fault, Proxy};
 use crate::script::{Plans, Script, data, desired, files, load, revision, runtime};
 
 /// One cluster by these names.
@@ -147,6 +148,63 @@ fn two_contexts_of_one_server_prune_nothing_from_each_other_in_a_namespace_that_
     assert!(report.is_success(), "{report:?}");
     let outcomes: Vec<_> = report.targets.iter().map(|target| target.outcome).collect();
     assert_eq!(outcomes, [Outcome::Unchanged, Outcome::Created], "{report:?}");
+}
+
+#[test]
+fn a_namespace_that_moves_to_another_context_of_one_server_is_not_pruned_by_the_first() {
+    let stage = Stage::new();
+    let [a, b] = &stage.namespaces;
+    let plans = stage.plans(&[
+        (1, json!({ "one": [a, b] })),
+        (2, json!({ "one": [b], "two": [a] })),
+        (3, json!({ "one": [b] })),
+    ]);
+    let deliver = |number| {
+        let clusters = ["one", "two"].map(|name| (name, Kubernetes::shared().access("admin")));
+        let input = Arc::new(Script::at(&plans, revision(number)));
+        let cancel = CancellationToken::new();
+        runtime().block_on(deliver(input, &load(&clusters), &stage.options, &cancel)).unwrap()
+    };
+    assert!(deliver(1).is_success());
+    let report = deliver(2);
+    assert_eq!(stage.values(), [Some("1".to_owned()), Some("2".to_owned())], "{report:?}");
+    assert_eq!((report.targets.len(), report.failures.len()), (2, 0), "{report:?}");
+    assert_eq!((report.targets[1].cluster.as_str(), report.targets[1].outcome), ("two", Outcome::Refused));
+    let report = deliver(3);
+    assert_eq!(stage.values(), [None, Some("3".to_owned())], "no rule names it any more: {report:?}");
+}
+
+/// The newer run finds the map announced and absent, and leaves nothing there by which another one could find it.
+#[test]
+fn what_lands_in_a_namespace_after_a_newer_run_has_left_it_is_deleted_by_the_run_that_wrote_it() {
+    let stage = Stage::new();
+    let [a, b] = &stage.namespaces;
+    let plans =
+        stage.plans(&[(1, json!({ "one": [a] })), (2, json!({ "one": [a, b] })), (3, json!({ "one": [a] }))]);
+    assert!(stage.deliver(Script::at(&plans, revision(1)), &["one"]).is_success());
+    let names = |access| Names(load(&[("test", access)]).get("default").unwrap().clone(), &["one"]);
+    let proxy = Proxy::start(Kubernetes::shared());
+    // The inventory comes first.
+    proxy.plan("POST", &format!("/{b}/configmaps"), 1, 1, Fault::HoldBefore);
+    let report = runtime().block_on(async {
+        let cancel = CancellationToken::new();
+        let newer = async {
+            proxy.held().await;
+            let clusters = names(Kubernetes::shared().access("admin"));
+            let input = Arc::new(Script::at(&plans, revision(3)));
+            let report = deliver(input, &clusters, &stage.options, &cancel).await.unwrap();
+            assert!(report.is_success(), "{report:?}");
+            proxy.release();
+        };
+        let clusters = names(proxy.access("admin"));
+        let input = Arc::new(Script::answering(&plans, |at| Ok(revision(if at < 2 { 2 } else { 3 }))));
+        let older = deliver(input, &clusters, &stage.options, &cancel);
+        tokio::join!(older, newer).0.unwrap()
+    });
+    assert_eq!(stage.values(), [Some("3".to_owned()), None], "{report:?}");
+    assert!(report.is_success(), "{report:?}");
+    let deleted = report.targets.iter().find(|target| target.namespace == *b).unwrap();
+    assert_eq!(deleted.outcome, Outcome::Deleted, "{report:?}");
 }
 
 #[test]

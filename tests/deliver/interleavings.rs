@@ -8,6 +8,8 @@
 //! The maps are such that either danger of a race is there: `both` is changed by both revisions, so the writes conflict;
 //! `back` is changed by the older and back in the newer, so that the newer one finds it right and has nothing to write.
 //!
+//! A map that only the older revision has is created where the newer one finds nothing to delete.
+//!
 //! The same orders are played with two sources, of which the one that `back` and `both` are made of is away for the older
 //! applier once the newer revisions are pushed: it has the old commit of that source and the new one of the other.
 
@@ -34,7 +36,7 @@ use crate::script::{
 };
 
 const RULES: &str =
-    "config_updater:\n  maps:\n    back/*: {name: back}\n    both/*: {name: both}\n    new/*: {name: new}\n";
+    "maps: {back/*: {name: back}, both/*: {name: both}, gone/*: {name: gone}, new/*: {name: new}}";
 const BASE: u8 = 1;
 const OLDER: u8 = 2;
 const NEWER: u8 = 3;
@@ -45,6 +47,10 @@ const FILES: [(u8, &[(&str, &str)]); 4] = [
     (NEWER, &[("back/k", "base"), ("both/k", "newer"), ("new/k", "newer")]),
     (MIXED, &[("back/k", "older"), ("both/k", "older"), ("new/k", "newer")]),
 ];
+
+/// The older revision of the orders with a map that is gone in the newer one.
+const ADDS: &[(&str, &str)] =
+    &[("back/k", "base"), ("both/k", "base"), ("gone/k", "older"), ("new/k", "base")];
 
 /// What a step does. Requests of one reading belong together, and so do those of one recording.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -115,6 +121,8 @@ struct Stage {
     plans: Arc<Plans>,
     /// What the older applier finds the refs to name after the push.
     pushed: Named,
+    /// Whether the appliers delete what no file feeds any more.
+    prune: bool,
     ways: [(Proxy, Slot); 2],
 }
 
@@ -153,9 +161,10 @@ impl Applier {
         });
         let clusters = load(&[("test", proxy.access("writer"))]);
         let ends = Arc::clone(&gate);
+        let options = options(stage.prune);
         let task = tokio::spawn(async move {
             let cluster = Everywhere(clusters.get("default").unwrap().clone());
-            let report = deliver(input, &cluster, &options(), &CancellationToken::new()).await.unwrap();
+            let report = deliver(input, &cluster, &options, &CancellationToken::new()).await.unwrap();
             let _ = ends.arrived.send(Event::Ended);
             report
         });
@@ -188,9 +197,10 @@ impl Applier {
 }
 
 /// One at a time, without pauses, and no repair is too many: the same maps serve for hundreds of orders.
-fn options() -> Options {
+fn options(prune: bool) -> Options {
     let pause = Duration::from_millis(1);
     Options {
+        prune,
         concurrency: 1,
         backoff: Backoff { first: pause, ceiling: pause },
         pace: RepairLimit { repairs: usize::MAX, ..RepairLimit::default() },
@@ -200,7 +210,10 @@ fn options() -> Options {
 
 /// The value and the stamp of each map.
 fn values(stage: &Stage) -> BTreeMap<String, (String, String)> {
-    let value = |object: &Value| (data(object)["k"].clone(), data(object)["VERSION"].clone());
+    let value = |object: &Value| -> (String, String) {
+        let mut data = data(object);
+        ["k", "VERSION"].map(|key| data.remove(key).unwrap_or_default()).into()
+    };
     let all = Kubernetes::shared().configmaps(&stage.namespace).into_iter();
     let maps = all.filter(|(name, _)| !name.starts_with("treeswap-"));
     maps.map(|(name, object)| (name, value(&object))).collect()
@@ -215,7 +228,8 @@ fn wrong(stage: &Stage) -> Option<String> {
         && found["new"].0 == "newer"
         && [&newer, &stage.pushed.revision.to_string()].contains(&&found["new"].1)
         && found["back"].0 == "base"
-        && [&newer, &base].contains(&&found["back"].1);
+        && [&newer, &base].contains(&&found["back"].1)
+        && !found.contains_key("gone");
     (!right).then(|| format!("{found:#?}"))
 }
 
@@ -224,7 +238,18 @@ impl Stage {
         let namespace = Kubernetes::shared().namespace("orders");
         crate::script::clusters(&namespace); // the rights of the user
         let plans = plans(RULES, &namespace, &FILES);
-        Self { namespace, plans, pushed: revision(NEWER).into(), ways: [proxy(), proxy()] }
+        let pushed = revision(NEWER).into();
+        Self { namespace, plans, pushed, prune: false, ways: [proxy(), proxy()] }
+    }
+
+    /// The older revision only adds a map, and both appliers prune.
+    fn with_a_map_that_goes() -> Self {
+        let mut stage = Self::new();
+        let adds = desired_of(&revision(OLDER).into(), RULES, &stage.namespace, &files(ADDS));
+        let mut plans = Arc::unwrap_or_clone(stage.plans);
+        plans.insert(revision(OLDER), adds);
+        (stage.plans, stage.prune) = (Arc::new(plans), true);
+        stage
     }
 
     /// The older applier sees one source only.
@@ -253,7 +278,7 @@ impl Stage {
     /// One revision, alone.
     fn alone(&self, number: u8) -> Report {
         let clusters = load(&[("test", Kubernetes::shared().access("writer"))]);
-        let report = run(Script::at(&self.plans, revision(number)), &clusters, &options()).unwrap();
+        let report = run(Script::at(&self.plans, revision(number)), &clusters, &options(self.prune)).unwrap();
         assert!(report.is_success(), "{report:#?}");
         report
     }
@@ -353,6 +378,16 @@ fn an_older_applier_that_is_killed_before_its_last_question_is_healed_by_one_res
     assert_eq!(orders.len(), 210);
     let (_, resynced) = play(&Stage::new(), &orders, 15, true);
     assert!(resynced > 0, "at least one order of the sample leaves an older value behind");
+}
+
+/// It announces the map in the inventory first, and is overtaken before or after it creates it.
+#[test]
+fn what_an_older_applier_creates_after_the_newer_one_has_dropped_it_is_deleted() {
+    let mut orders: Vec<_> = orders(3, 6).into_iter().map(|rest| [&[true; 3], &rest[..]].concat()).collect();
+    assert_eq!(orders.len(), 84);
+    orders.reverse(); // the first is that in which the newer one does all before the map is created
+    let (_, resynced) = play(&Stage::with_a_map_that_goes(), &orders, 7, false);
+    assert_eq!(resynced, 0, "its own last question heals what it did");
 }
 
 /// What it wrote before the push and was overtaken by is healed as after a kill: it does not know what to write instead.

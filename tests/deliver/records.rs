@@ -3,12 +3,13 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
-use treeswap::deliver::{Options, Outcome, Report, deliver};
+use treeswap::deliver::{Leases, Options, Outcome, Report, deliver};
 use treeswap::retry::Backoff;
+use treeswap::shutdown::DRAIN;
 
 use crate::kubernetes::Kubernetes;
 use crate::proxy::{Fault, Proxy};
@@ -53,6 +54,23 @@ impl Stage {
     fn deliver(&self, number: u8, options: &Options) -> Report {
         let clusters = load(&[("test", self.proxy.access("writer"))]);
         run(Script::at(&self.plans, revision(number)), &clusters, options).unwrap()
+    }
+
+    /// A delivery that is ended when the first request is held, and how long it went on after that.
+    fn deliver_until_held(&self, number: u8, options: &Options) -> (Report, Duration) {
+        let clusters = load(&[("test", self.proxy.access("writer"))]);
+        let cluster = Everywhere(clusters.get("default").unwrap().clone());
+        let input = Arc::new(Script::at(&self.plans, revision(number)));
+        let ending = CancellationToken::new();
+        let end = async {
+            self.proxy.held().await;
+            ending.cancel();
+            Instant::now()
+        };
+        runtime().block_on(async {
+            let (report, ended) = tokio::join!(deliver(input, &cluster, options, &ending), end);
+            (report.unwrap(), ended.elapsed())
+        })
     }
 
     fn object(&self, namespace: usize, name: &str) -> Value {
@@ -183,4 +201,43 @@ fn however_many_namespaces_there_are_no_more_writes_are_prepared_than_are_to_be_
         delivery.join().unwrap()
     });
     assert!(report.is_success() && report.targets.len() == 3, "{report:?}");
+}
+
+#[test]
+fn a_delivery_is_reported_within_the_drain_though_the_server_hangs_from_the_shutdown_on() {
+    let stage = Stage::new(1);
+    let rules = json!([{
+        "apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "create", "update"]
+    }]);
+    Kubernetes::shared().grant_more(&stage.namespaces[0], "writer", &rules);
+    stage.proxy.next("POST", "/configmaps", Fault::HoldBefore);
+    let (report, time) = stage.deliver_until_held(1, &hasty());
+    assert!(time < DRAIN, "the inventory was awaited for {time:?}");
+    assert_eq!(only(&report).outcome, Outcome::Skipped, "{report:?}");
+
+    assert!(stage.deliver(1, &hasty()).is_success());
+    // The object, the inventory, and the Lease's release.
+    stage.proxy.plan("PUT", "", 0, 3, Fault::HoldBefore);
+    let leases = Some(Leases::new(Duration::from_secs(60)));
+    let (report, time) = stage.deliver_until_held(2, &Options { leases, ..hasty() });
+    assert!(time < DRAIN, "they were awaited for {time:?}");
+    assert!(only(&report).why.contains("before the server had answered"), "{report:?}");
+    assert_eq!(stage.proxy.heal(), 0, "all three were sent");
+}
+
+#[test]
+fn a_namespace_that_no_inventory_can_list_is_refused_before_its_configmaps_are_read() {
+    let namespace = Kubernetes::shared().namespace("records");
+    clusters(&namespace); // the rights of the user
+    let name = |at: usize| format!("a-name-of-a-usual-length-{at}");
+    let maps = (0..5_000).map(|at| (format!("jobs-{at}/*"), json!({ "name": name(at) })));
+    let rules = json!({ "maps": maps.collect::<serde_json::Map<_, _>>() }).to_string();
+    let wanted = desired(revision(1), &rules, &namespace, &files(&[("jobs-0/job", "1")]));
+    let plans: Arc<Plans> = Arc::new([(revision(1), wanted)].into());
+    let proxy = Proxy::start(Kubernetes::shared());
+    let clusters = load(&[("test", proxy.access("writer"))]);
+    let report = run(Script::at(&plans, revision(1)), &clusters, &options()).unwrap();
+    assert_eq!(only(&report).outcome, Outcome::Refused, "{report:?}");
+    assert!(only(&report).hints[0].starts_with("spread "), "{report:?}");
+    assert_eq!(proxy.seen().len(), 2, "the inventory and the ledger: {:?}", proxy.seen());
 }

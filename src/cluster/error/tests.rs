@@ -83,6 +83,7 @@ fn everything_wrong_with_a_kubeconfig_is_one_line_and_says_what_to_do() {
         ConfigError::Read { path: path(), source: io::ErrorKind::PermissionDenied.into() },
         ConfigError::Read { path: path(), source: io::ErrorKind::InvalidData.into() },
         ConfigError::Read { path: path(), source: io::ErrorKind::TimedOut.into() },
+        ConfigError::Read { path: path(), source: io::Error::other("it has more than 64 MiB") },
         ConfigError::Malformed { path: path(), line: Some(3) },
         ConfigError::NotAFile { path: path() },
         ConfigError::Twice { name: text(), first: path(), second: path() },

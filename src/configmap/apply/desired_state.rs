@@ -87,7 +87,7 @@ impl Desired {
                 sources.hold_reason_below(planned.rules.iter().map(|rule| prefix(*rule)))
             };
             let wanted = DesiredConfigMap { held, ..DesiredConfigMap::of(planned, &shape)? };
-            for place in &planned.places {
+            for place in &*planned.places {
                 config_maps.entry(place.clone()).or_default().insert(planned.name.clone(), wanted.clone());
             }
         }

@@ -52,8 +52,9 @@ impl Moves {
         live: Option<&ConfigMapData>,
     ) -> Self {
         let mut moves = Self::default();
-        for key in &difference.added {
-            moves.gains.insert(MovedItem::Key(key.clone()));
+        moves.gains.extend(difference.added.iter().cloned().map(MovedItem::Key));
+        // A content may also move to a key that had another one.
+        for key in difference.added.union(&difference.changed) {
             let value = desired.and_then(|data| data.values().get(key));
             let value = value.filter(|value| !value.bytes().is_empty());
             moves.gains.extend(value.map(|value| MovedItem::Content(*value.digest())));

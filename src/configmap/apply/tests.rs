@@ -348,6 +348,19 @@ fn a_content_that_moves_under_another_key_is_a_move() {
 }
 
 #[test]
+fn a_content_that_moves_to_a_key_that_had_another_one_is_a_move() {
+    let from = wanted(&[("kept", "2")]);
+    let to = wanted(&[("a", "1")]);
+    let there = ours(&wanted(&[("x", "1"), ("kept", "2")]), R1);
+    let other = ours(&wanted(&[("a", "3")]), R1);
+    let loses = policy().decide(Some(&from), Some(&there), None, None);
+    let gains = policy().decide(Some(&to), Some(&other), None, None);
+    assert_eq!(keys(&gains.difference.changed), ["VERSION", "a"]);
+    let order = order(&[&loses.moves, &gains.moves]);
+    assert_eq!(order.waves, [vec![1], vec![0]]);
+}
+
+#[test]
 fn what_depends_on_a_source_that_is_away_is_not_written_whatever_there_is_to_do() {
     let away = || Some("source a is away".to_owned());
     let held = DesiredConfigMap { held: away(), ..wanted(&[("a", "2")]) };

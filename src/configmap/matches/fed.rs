@@ -22,7 +22,7 @@ pub(super) struct MatchedFile {
 pub(super) struct FedConfigMap {
     pub(super) name: String,
     pub(super) rules: Vec<usize>,
-    pub(super) places: Vec<ClusterNamespace>,
+    pub(super) places: Arc<[ClusterNamespace]>,
     /// The files of each key, sorted by path. If there are several, the last one provides the value.
     pub(super) keys: BTreeMap<String, Vec<MatchedFile>>,
     /// The result; `None` after a change, until it is built again.
@@ -63,7 +63,7 @@ impl FedConfigMap {
         }
         let planned = Planned {
             name: self.name.clone(),
-            places: self.places.clone(),
+            places: Arc::clone(&self.places),
             stamp: options.stamp.clone().filter(|_| !content.contains_key(VERSION)),
             data: DesiredData::new(content),
             files: paths,
@@ -141,10 +141,10 @@ pub(super) fn config_maps(rules: &RuleSet) -> Vec<FedConfigMap> {
     for ((name, place), rules) in feeders {
         alike.entry((name, rules)).or_default().push(place.clone());
     }
-    let fed = |((name, rules), places): ((&str, Vec<usize>), _)| FedConfigMap {
+    let fed = |((name, rules), places): ((&str, Vec<usize>), Vec<ClusterNamespace>)| FedConfigMap {
         name: name.to_owned(),
         rules,
-        places,
+        places: places.into(),
         keys: BTreeMap::new(),
         built: None,
     };

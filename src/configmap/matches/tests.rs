@@ -62,13 +62,17 @@ impl Contents for Sizes {
 }
 
 fn rules() -> Arc<RuleSet> {
+    rules_of(RULES)
+}
+
+fn rules_of(text: &str) -> Arc<RuleSet> {
     let setting = Setting {
         file: "rules.yaml",
         default_namespace: "default",
         dialect: Dialect::Zglob,
         ignore_unknown: false,
     };
-    Arc::new(RuleSet::read(RULES, &setting, &|_| None).unwrap())
+    Arc::new(RuleSet::read(text, &setting, &|_| None).unwrap())
 }
 
 fn tree(entries: &BTreeMap<&str, Entry>) -> Tree {
@@ -283,6 +287,27 @@ fn of_a_configmap_that_is_too_large_no_more_is_held_than_of_one_that_fits() {
         let refused = of(Some(every as u64)).plan(&mut Sizes).unwrap().refused;
         assert!(matches!(refused[..], [Finding::MemoryLimit { .. }]), "{refused:?}");
     }
+}
+
+#[test]
+fn a_split_that_multiplies_the_configmaps_beyond_what_rules_may_name_is_refused() {
+    let names = |word: &str| (0..300).map(|n| format!("{word}-{n}")).collect::<Vec<_>>().join(", ");
+    let (clusters, namespaces) = (names("cluster"), names("namespace"));
+    let rules = rules_of(&format!(
+        "cluster_groups:\n  all: {{clusters: [{clusters}], namespaces: [{namespaces}]}}\n\
+         maps:\n  'large/*': {{name: large, cluster_groups: [all]}}\n"
+    ));
+    let file = |bytes: usize| Entry::File(bytes.into());
+    let entries = BTreeMap::from([("large/a", file(600_000)), ("large/b", file(600_001))]);
+    let policies = Policies { oversize: Oversize::Grow, ..Policies::default() };
+    let options = Options { policies, ..Options::default() };
+    let plan = Matches::of(rules, options, &tree(&entries)).plan(&mut Sizes).unwrap();
+    let [Finding::TooManyTargets { targets, limit: TARGETS_MAX }] = &plan.refused[..] else {
+        panic!("{:?}", plan.refused)
+    };
+    assert!(*targets >= 180_000, "{targets}");
+    let [first, second, ..] = &plan.configmaps[..] else { panic!("it was not split") };
+    assert!(Arc::ptr_eq(&first.places, &second.places), "no part has places of its own");
 }
 
 #[test]

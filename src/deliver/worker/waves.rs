@@ -73,7 +73,9 @@ impl<S: DeliveryInput> Worker<S> {
                 let target = writer.target(&self.name, survey, item);
                 Some(Target { transient: true, ..target.ended(Outcome::Held, why, Vec::new()) })
             }
-            (None, Some(NamespaceFailure { why, hints, transient })) if set::is_unlisted(survey, item) => {
+            (None, Some(NamespaceFailure { why, hints, transient, .. }))
+                if set::is_unlisted(survey, item) =>
+            {
                 let why = format!("the inventory has to list it first: {why}");
                 let target = writer.target(&self.name, survey, item);
                 let target = target.ended(Outcome::Failed, why, hints.clone());

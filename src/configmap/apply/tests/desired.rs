@@ -9,7 +9,7 @@ fn planned(name: &str, data: DesiredData) -> Planned {
     Planned {
         rules: vec![0],
         name: name.to_owned(),
-        places: vec![ClusterNamespace { cluster: "c".into(), namespace: "n".into() }],
+        places: [ClusterNamespace { cluster: "c".into(), namespace: "n".into() }].into(),
         data,
         files: BTreeMap::new(),
         fed: true,
