@@ -105,8 +105,13 @@ pub(super) fn run(runtime: &Runtime, settings: Settings, rules: &Rules) -> Resul
         let clusters = &rules.clusters;
         let remote = Arc::clone(&input);
         let tell = |event: LoopEvent<'_>| reporter.tell(&event, || remote.take_state());
-        let end =
-            deliver::follow(input, clusters, &options, &loop_timing, &mut received, &draining, tell).await;
+        let deliveries =
+            deliver::follow(input, clusters, &options, &loop_timing, &mut received, &draining, tell);
+        let end = tokio::select! {
+            end = deliveries => end,
+            // Every delivery would fail from now on, and the process look alive.
+            error = remote.ended() => Some(Err(error)),
+        };
         match end {
             Some(Ok(report)) => Ok(Some(report)),
             Some(Err(error)) => Err(error.into()),

@@ -86,6 +86,13 @@ impl Remote {
         Ok(Self { asks, plans: Plans::new(objects, planner), state })
     }
 
+    /// Waits until the thread has ended, which only a panic does to it while there is this handle. No question is
+    /// answered any more then.
+    pub async fn ended(&self) -> SourceError {
+        self.asks.closed().await;
+        thread_ended()
+    }
+
     /// The state after the last poll, with the failures since the last call.
     pub fn take_state(&self) -> PollState {
         let mut state = lock(&self.state);
@@ -146,7 +153,7 @@ impl Owner {
             if !waiting.is_empty() {
                 // An attempt polls several times, and counts the failure of a source once.
                 if std::mem::take(&mut lock(&self.state).failures_taken) {
-                    self.upstream.take_failures();
+                    self.upstream.begin_attempt();
                 }
                 let answer = self.tip().await;
                 self.record(&answer);
@@ -174,7 +181,8 @@ impl Owner {
         state.last_answer.update(&sources, is_answered);
         state.sources = sources;
         state.outcome = self.upstream.poll_outcome().map_err(|error| SourceError::of_set(&error));
-        state.failures = self.upstream.failures();
+        // Those of a poll that outlasted its attempt may not be taken yet.
+        state.failures.extend(self.upstream.take_failures());
     }
 
     /// Asks what the ref names, and fetches it unless the mirror holds it.
@@ -231,17 +239,49 @@ pub(super) fn thread_ended() -> SourceError {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+    use std::time::Duration;
+
     use super::*;
+    use crate::configmap::apply::ExtraKeys;
+    use crate::configmap::{Dialect, Policies};
+    use crate::desired::{Options, Rules};
     use crate::mirror::{self, wire};
     use crate::revision::{ObjectId, Ref};
+
+    fn upstream(dir: &Path) -> Upstream {
+        let remote = wire::Options::new("http://127.0.0.1:1/remote".to_owned());
+        Upstream::open(mirror::Options::new(dir.join("mirror"), Ref::Head, remote), None).unwrap()
+    }
+
+    #[tokio::test]
+    async fn the_end_of_the_thread_is_noticed_though_nobody_asks_it() {
+        let options = Options {
+            default_namespace: "default".into(),
+            dialect: Dialect::default(),
+            ignore_unknown: false,
+            repository: None,
+            policies: Policies::default(),
+            memory_limit: None,
+            shape: ExtraKeys::default(),
+            warn: |_| {},
+        };
+        let planner = Planner::new(options, Rules::InTree("rules.yaml".into()));
+        let dir = tempfile::tempdir().unwrap();
+        let plans = Plans::new(upstream(dir.path()).objects(), planner);
+        let (asks, asked) = mpsc::unbounded_channel();
+        let remote = Remote { asks, plans, state: Arc::new(Mutex::new(PollState::new())) };
+        let mut ended = std::pin::pin!(remote.ended());
+        assert!(tokio::time::timeout(Duration::from_millis(10), &mut ended).await.is_err());
+        drop(asked); // as in a panic
+        assert_eq!(ended.await, thread_ended());
+    }
 
     #[test]
     fn what_a_remote_named_is_its_answer_whatever_becomes_of_it() {
         let dir = tempfile::tempdir().unwrap();
-        let remote = wire::Options::new("http://127.0.0.1:1/remote".to_owned());
-        let options = mirror::Options::new(dir.path().join("mirror"), Ref::Head, remote);
         let state = Arc::new(Mutex::new(PollState::new()));
-        let mut owner = Owner::new(Upstream::open(options, None).unwrap(), Arc::clone(&state));
+        let mut owner = Owner::new(upstream(dir.path()), Arc::clone(&state));
         let is_answered = || lock(&state).last_answer.at.is_some();
         let interrupted = || Err(SetError::from(mirror::Error::Cancelled));
         owner.record(&interrupted());

@@ -30,7 +30,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use answer_sender::{AnswerSender, wake_at};
-use cause::RefusedSet;
+use cause::{NamedCause, RefusedSet};
 use failures::Failing;
 use opening::{EndedOpenings, Opening};
 pub use options::{SetError, SetOptions, WireOf};
@@ -66,14 +66,6 @@ struct Followed {
     unopened: Option<SourceError>,
 }
 
-/// Two sources that could not be placed side by side.
-struct Collision {
-    sources: [String; 2],
-    why: SourceError,
-    /// The set that was to be composed, and the base names that had to be unique in it.
-    of_set: (Vec<Part>, UniqueBaseNames),
-}
-
 /// The sources of a root.
 pub struct SourceSet {
     options: SetOptions,
@@ -98,11 +90,14 @@ pub struct SourceSet {
     /// The repositories whose polls have ended since the last attempt, and whether one of them was reached.
     polled: BTreeSet<String>,
     any_reached: bool,
-    /// By source, its failure that was not taken yet, the last one in the attempt: stage and class.
-    uncounted: BTreeMap<String, (&'static str, ErrorClass)>,
+    /// The sources whose failure in this attempt is counted.
+    counted: BTreeSet<String>,
+    /// Failures that were not taken yet: stage and class.
+    untaken: Vec<(&'static str, ErrorClass)>,
     /// By source, a commit that must not be part of a set, and why.
     refused: BTreeMap<String, (Revision, SourceError)>,
-    collision: Option<Collision>,
+    /// Why the last set that was composed cannot be published.
+    named_cause: Option<NamedCause>,
     /// The last set that was refused as a whole, until the cause is named.
     refused_set: Option<RefusedSet>,
     /// The parts of the published set.
@@ -147,9 +142,10 @@ impl SourceSet {
             failing: BTreeMap::new(),
             polled: BTreeSet::new(),
             any_reached: false,
-            uncounted: BTreeMap::new(),
+            counted: BTreeSet::new(),
+            untaken: Vec::new(),
             refused: BTreeMap::new(),
-            collision: None,
+            named_cause: None,
             refused_set: None,
             published: Vec::new(),
             parts: Vec::new(),
@@ -238,7 +234,8 @@ impl SourceSet {
         self.accept_answers();
         self.log_failures();
         self.count_failures();
-        self.choose()?;
+        self.request_overlooked();
+        self.choose_anew()?;
         Ok(self.tip())
     }
 

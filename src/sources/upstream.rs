@@ -104,11 +104,10 @@ impl Upstream {
         }
     }
 
-    /// See [`SourceSet::failures`]; empty for one repository.
-    pub fn failures(&self) -> Vec<(&'static str, ErrorClass)> {
-        match self {
-            Self::Repository(_) => Vec::new(),
-            Self::Set(set) => set.failures(),
+    /// See [`SourceSet::begin_attempt`].
+    pub fn begin_attempt(&mut self) {
+        if let Self::Set(set) = self {
+            set.begin_attempt();
         }
     }
 

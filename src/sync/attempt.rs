@@ -1,7 +1,8 @@
-//! One attempt. A1 to A9 in comments are the steps of the parent module's documentation. `fetch_and_stage` has the
-//! steps that need disk space, `repair` those that need no network, `housekeeping` what follows a publication,
-//! `bookkeeping` logging and counting.
+//! One attempt. A1 to A9 in comments are the steps of the parent module's documentation. `ask` has what the remotes are
+//! asked, `fetch_and_stage` the steps that need disk space, `repair` those that need no network, `housekeeping` what
+//! follows a publication, `bookkeeping` logging and counting.
 
+mod ask;
 mod bookkeeping;
 mod fetch_and_stage;
 mod housekeeping;
@@ -10,7 +11,7 @@ mod repair;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::{Arc, Once};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::sync::{Mutex, OwnedMutexGuard};
 use tokio::task::JoinHandle;
@@ -36,12 +37,8 @@ use crate::repeats::Repeats;
 use crate::revision::{ObjectId, Revision};
 use crate::secret;
 use crate::sources::{Named, Upstream};
-use crate::store::{Error as StoreError, Published, Store};
+use crate::store::{Published, Store};
 use crate::telemetry::metrics::Metrics;
-
-/// How long the remote is asked in an attempt that could not begin. It is a time of its own: the preparation may have
-/// used up that of the attempt, and its failure is reported only after this. An answer takes a round trip or two.
-const ASK_LIMIT: Duration = Duration::from_secs(10);
 
 /// A tip under a selection whose attempt has ended for good: it is published, or it was refused.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -77,8 +74,10 @@ pub(super) struct Worker {
     settled_revision: Option<Revision>,
     /// The generation that was current before it disappeared (deleted by somebody else).
     lost: Option<GenerationRecord>,
-    /// The tip that was refused, with the error message and its hints.
-    refused: Option<(SettledTip, String, Vec<String>)>,
+    /// What was published afresh in an attempt that then failed. The next success reports it.
+    republished: Option<Published>,
+    /// The tip that was refused, with the stage, the error message and its hints.
+    refused: Option<(SettledTip, Stage, String, Vec<String>)>,
     /// True if the current generation has to be compared with its revision: this process has not done it yet, or a
     /// scrub found signs of a foreign write.
     unverified: bool,
@@ -88,6 +87,8 @@ pub(super) struct Worker {
     readable: Option<Revision>,
     /// Warnings of the last repair of the root, so that each is logged once and not at every repair.
     repair_warnings: BTreeSet<String>,
+    /// True if a remote was asked in this attempt.
+    has_asked: bool,
     /// True if the remote answered in this attempt what its ref names.
     was_answered: bool,
     /// True if the root was missing or replaced at the last repair.
@@ -102,6 +103,8 @@ pub(super) struct Worker {
     housekeeping_due: bool,
     /// The revision of the retired generation that waits to be recycled as the spare; the mirror must keep it readable.
     waits_for_recycling: Option<Revision>,
+    /// True if this attempt dropped the spare to make room.
+    dropped_spare: bool,
     /// Limits how often the log says that there is no room for a spare.
     no_spare: Repeats,
     /// A tip whose fetch did not fit on the volume, and the bytes of its pack.
@@ -146,10 +149,12 @@ impl Worker {
             placement: Placement::default(),
             settled_revision: None,
             lost: None,
+            republished: None,
             refused: None,
             pending_choice: None,
             readable: None,
             repair_warnings: BTreeSet::new(),
+            has_asked: false,
             was_answered: false,
             root_missing: false,
             hooks: None,
@@ -157,6 +162,7 @@ impl Worker {
             by_commit,
             housekeeping_due: false,
             waits_for_recycling: None,
+            dropped_spare: false,
             no_spare: Repeats::default(),
             oversized_fetch: None,
             submodules_off_logged: Arc::new(Once::new()),
@@ -194,6 +200,11 @@ impl Worker {
             if let Some(published) = self.verify(bounds, revision, choice).await? {
                 return Ok(Done::published(published));
             }
+            if !is_placed_alike {
+                let (objects, wanted) = (self.objects.clone(), choice.wanted.clone());
+                let check = move |cancel: &_| Ok(drop(objects.until(cancel).payload(revision, &wanted)?));
+                bounds.blocking(Stage::Export, check).await?; // a link may leave what its source is now
+            }
             self.advance_record(bounds, revision).await?;
             return Ok(Done::Unchanged); // A6
         }
@@ -226,8 +237,9 @@ impl Worker {
         if self.is_current(&tip, &known) {
             return self.confirm(bounds, &tip, choice, known).await; // A3
         }
-        if let Some((_, message, hints)) = self.refused.as_ref().filter(|(refused, ..)| *refused == known) {
-            return Err(Error::StillRefused { message: message.clone(), hints: hints.clone() }); // A3
+        let refused = self.refused.as_ref().filter(|(refused, ..)| *refused == known);
+        if let Some((_, stage, message, hints)) = refused.cloned() {
+            return Err(Error::StillRefused { stage, message, hints }); // A3
         }
         // The minimum interval applies to new commits only, not to a selection that the operator changed.
         if !may_publish && self.view.current().is_some_and(|record| record.selection_digest == choice.digest)
@@ -247,7 +259,7 @@ impl Worker {
                 Ok(()) => Box::pin(self.follow(bounds, choice, may_publish)).await,
                 Err(error) => {
                     if error.is_refusal() {
-                        self.refused = Some((known, one_line(&error), error.hints()));
+                        self.refused = Some((known, bounds.stage(), one_line(&error), error.hints()));
                     }
                     Err(error)
                 }
@@ -277,24 +289,6 @@ impl Worker {
         Ok(published.map_or(Done::Unchanged, Done::published))
     }
 
-    /// Holds back the source whose new commit `error` is about, so that the others can be published. Returns the error
-    /// if there is no such source.
-    async fn hold_back(&self, bounds: &Bounds, error: Error) -> Result<(), Error> {
-        match error {
-            Error::Mirror(mirror::Error::Refused(refusal)) => {
-                let mut upstream = self.upstream(bounds, bounds.stage()).await?;
-                Ok(upstream.hold_back(refusal)?)
-            }
-            Error::Store(error @ (StoreError::Collision { .. } | StoreError::Folded { .. })) => {
-                let hints = error.hints();
-                let mut upstream = self.upstream(bounds, bounds.stage()).await?;
-                let held_back = upstream.hold_back_one_updated(&one_line(&error), &hints);
-                if held_back { Ok(()) } else { Err(error.into()) }
-            }
-            error => Err(error),
-        }
-    }
-
     /// Returns true if the mirror's history may not have the configured depth. Only git-sync's layout publishes
     /// worktrees in which git shows the history; the other layout skips the check.
     async fn may_differ_in_depth(&self, bounds: &Bounds, tip: &Tip) -> Result<bool, Error> {
@@ -311,31 +305,6 @@ impl Worker {
     fn remember_settled(&mut self, known: SettledTip) {
         self.settled = self.view.current.clone().map(|name| (known, name));
         self.lost = None;
-    }
-
-    async fn resolve(&mut self, bounds: &Bounds) -> Result<Tip, Error> {
-        let began = Instant::now();
-        let kept = self.kept_revisions();
-        let current = self.view.revision();
-        let mut upstream = self.upstream(bounds, Stage::Resolve).await?;
-        let resolved = bounds.network(Stage::Resolve, upstream.resolve(current, &kept)).await;
-        self.view.sources = upstream.source_statuses(current, false);
-        self.placement = upstream.placement();
-        self.was_answered = resolved.as_ref().map_or_else(Error::is_no_such_ref, |_| true);
-        let tip = resolved?;
-        self.metrics.took("resolve", began.elapsed());
-        Ok(tip)
-    }
-
-    /// Asks the remote although `error` ends the attempt: how long the remote has not answered does not depend on the
-    /// root. The bounds are others than the attempt's, so that the stage stays that of the failure.
-    async fn ask_nevertheless(&mut self, bounds: &Bounds, error: &Error) {
-        // A set fetches what is new, into mirrors that it would make in whatever has the place of the root.
-        if self.has_sources && error.is_root_missing() {
-            return;
-        }
-        let own = Bounds::new(ASK_LIMIT.min(bounds.limit), bounds.draining.clone());
-        let _ = self.resolve(&own).await; // the attempt has its error already
     }
 
     /// The revisions that the mirror must keep, newest first.
@@ -400,7 +369,8 @@ impl Work for Worker {
     }
 
     async fn attempt(&mut self, bounds: &Bounds, may_publish: bool) -> Result<Done, Error> {
-        self.was_answered = false;
+        (self.has_asked, self.was_answered, self.dropped_spare) = (false, false, false);
+        self.view.source_failures.clear();
         let (republished, followed) = match self.prepare(bounds).await {
             Ok((choice, republished)) => (republished, self.follow(bounds, &choice, may_publish).await),
             Err(error) => {
@@ -415,11 +385,15 @@ impl Work for Worker {
         let is_answered = self.was_answered && !followed.as_ref().is_err_and(Error::is_connection_failure);
         self.view.last_answer.update(&self.view.sources, is_answered);
         self.view.unanswered = matches!(answered, Ok(false));
+        self.republished = republished.or(self.republished.take());
         // A set that is published because its file was changed, or without a source that was removed, is a success.
         if matches!(followed, Ok(Done::Unchanged | Done::Postponed)) {
             answered?;
         }
-        let done = match (followed?, republished) {
+        let done = followed?;
+        let republished = self.republished.take();
+        let is_current = |one: &Published| self.view.current.as_ref() == Some(&one.current.name);
+        let done = match (done, republished.filter(is_current)) {
             (Done::Published(published), _) => Done::Published(published),
             (_, Some(published)) => Done::published(published),
             (done, None) => done,
@@ -481,6 +455,10 @@ impl Work for Worker {
 
     fn needs_housekeeping(&self) -> bool {
         self.housekeeping_due
+    }
+
+    fn dropped_spare(&self) -> bool {
+        self.dropped_spare
     }
 
     fn next_repair(&self) -> Option<Duration> {

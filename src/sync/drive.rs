@@ -77,6 +77,10 @@ pub(super) trait Work {
     fn needs_housekeeping(&self) -> bool {
         false
     }
+    /// Returns true if the last attempt dropped the spare to make room.
+    fn dropped_spare(&self) -> bool {
+        false
+    }
     /// The time until a repair may have something to do: a grace period ends, or a scrub is due or running.
     fn next_repair(&self) -> Option<Duration>;
     /// The last known state of the root.
@@ -110,7 +114,7 @@ pub(super) struct Drive<'a, W> {
     pub(super) origin: Instant,
     /// True once an attempt has succeeded.
     pub(super) succeeded: bool,
-    /// True if an attempt since the last success lacked room.
+    /// True if an attempt since the last success lacked room, or had to drop the spare for it.
     pub(super) lacked_room: bool,
     /// When the status file was last written.
     pub(super) recorded: Instant,
@@ -124,7 +128,7 @@ impl<W: Work> Drive<'_, W> {
         self.report.promise_update(self.timeout);
         let bounds = self.bounds();
         match self.work.verify_found(&bounds).await {
-            Ok(published) => self.report.report_current(self.work.view(), published.as_ref()),
+            Ok(published) => self.report.report_current(self.work.view(), published.as_ref()).await,
             Err(error) => self.report.verify_failed(&error),
         }
         self.report_waiting();
@@ -206,7 +210,7 @@ impl<W: Work> Drive<'_, W> {
         }
         self.report.root_repaired(self.work.view(), result);
         if published.is_some() {
-            self.report.report_current(self.work.view(), published.as_ref());
+            self.report.report_current(self.work.view(), published.as_ref()).await;
             self.work.notify_hooks();
             self.report.promise_update(self.timeout); // the repair may have used up the time promised for it
             let bounds = self.bounds();
@@ -283,7 +287,10 @@ impl<W: Work> Drive<'_, W> {
                 self.lacked_room = false;
                 self.follow_up(done).await;
             }
-            Err(error) => self.lacked_room |= error.lacks_room(),
+            // An attempt that stages the same revision would drop the spare again. None does if that is refused.
+            Err(error) => {
+                self.lacked_room |= error.lacks_room() || self.work.dropped_spare() && !error.is_refusal();
+            }
         }
         self.report_waiting();
         self.record_if_due(is_news).await;

@@ -99,6 +99,8 @@ pub enum Error {
     /// The revision was refused before, and the ref still names it.
     #[error("{message}")]
     StillRefused {
+        /// The stage in which it was refused.
+        stage: Stage,
         /// The message of the first refusal.
         message: String,
         /// The hints of the first refusal.
@@ -301,7 +303,11 @@ mod tests {
             Error::Timeout { stage: Stage::Resolve, limit },
             Error::Timeout { stage: Stage::Fetch, limit },
             Error::UpstreamInUse { limit },
-            Error::StillRefused { message: "it was refused".into(), hints: vec!["repair it".into()] },
+            Error::StillRefused {
+                stage: Stage::Export,
+                message: "it was refused".into(),
+                hints: vec!["repair it".into()],
+            },
             Error::Sparse { path: "/sparse".into(), source: std::io::ErrorKind::NotFound.into() },
             Error::Panicked { stage: Stage::Fetch, message: "index out of bounds".into() },
             Error::Interrupted,

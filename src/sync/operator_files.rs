@@ -1,36 +1,19 @@
 //! The touch file and the error file (`--touch-file`, `--error-file`). They may be on a file system that hangs, which
 //! must not block the loop: file operations run detached and are waited for at most [`detached_io::DEFAULT_TIMEOUT`].
 
-use tracing::{debug, error};
-
 use super::Options;
 use super::error::Error;
 use crate::detached_io;
 use crate::human::one_line;
 use crate::secret;
 use crate::store::OperatorFile;
-use crate::telemetry::GIT_SYNC;
 
 /// The number of consecutive failures, and the limit if it was reached.
 pub(super) type Failures = (u32, Option<u32>);
 
 /// Touches the touch file. Returns one line for each failure.
 pub(super) async fn touch(file: Option<&OperatorFile>) -> Vec<String> {
-    let work = |file: &OperatorFile| {
-        let touched = file.touch();
-        log_touched(file, &touched);
-        failure_line("cannot touch", file, touched).into_iter().collect()
-    };
-    run_detached(file, work).await
-}
-
-/// Logs the line that git-sync logs.
-fn log_touched(file: &OperatorFile, touched: &std::io::Result<()>) {
-    let path = file.path().display().to_string();
-    match touched {
-        Ok(()) => debug!(name: "touched", target: GIT_SYNC, path, "touched"),
-        Err(error) => error!(name: "untouched", target: GIT_SYNC, path, error = %error, "untouched"),
-    }
+    run_detached(file, |file| failure_line("cannot touch", file, file.touch()).into_iter().collect()).await
 }
 
 /// Writes the error file after a failure, or removes it after a success. On the first attempt it also removes temporary

@@ -19,7 +19,7 @@ use crate::human::{go_duration, one_line};
 use crate::mirror::Received;
 use crate::phase::{Attempt, Outcome, Progress, Status, Trigger};
 use crate::repeats::{Repeats, suppressed};
-use crate::store::Published;
+use crate::store::{OperatorFile, Published};
 use crate::telemetry::GIT_SYNC;
 use crate::telemetry::metrics::{Metrics, SourceLabel};
 use view_status::{fill_status, known_success, log_agreed, log_published, serving};
@@ -53,7 +53,9 @@ pub(super) struct Report {
     failing: Repeats,
     /// Limits repeated log lines of failed repairs of the root.
     mending: Repeats,
-    /// Limits repeated log lines about the touch file and the error file.
+    /// Limits repeated log lines about the touch file.
+    touching: Repeats,
+    /// Limits repeated log lines about the error file.
     writing: Repeats,
     attempts: u64,
     /// Counter of bytes received from the remote.
@@ -96,6 +98,7 @@ impl Report {
             metrics,
             failing: Repeats::default(),
             mending: Repeats::default(),
+            touching: Repeats::default(),
             writing: Repeats::default(),
             attempts: 0,
             counted: received.bytes(),
@@ -130,8 +133,8 @@ impl Report {
     }
 
     /// Reports the current generation after it was compared with its revision, and logs whether it is served as found
-    /// or was published afresh.
-    pub(super) fn report_current(&self, view: &View, published: Option<&Published>) {
+    /// or was published afresh. In the latter case it touches the touch file: there may be no attempt that does.
+    pub(super) async fn report_current(&mut self, view: &View, published: Option<&Published>) {
         self.status.send_modify(|status| fill_status(status, view));
         self.update_metrics(view);
         match (view.current(), published) {
@@ -148,6 +151,9 @@ impl Report {
             },
             (None, None) => {}
         }
+        self.touch_due |= published.is_some();
+        let touched = operator_files::touch(self.due_touch_file()).await;
+        self.log_touched(&touched);
     }
 
     /// Reports that the current generation could not be compared with its revision, or differs and could not be
@@ -398,19 +404,36 @@ impl Report {
         failures: Failures,
     ) {
         self.touch_due |= matches!(result, Ok(Done::Published(_))) || first_success;
-        let touch = self.options.touch_file.as_ref().filter(|_| self.touch_due);
         let error = result.as_ref().err();
         let is_first = self.attempts == 1;
         let (touched, written) = tokio::join!(
-            operator_files::touch(touch),
+            operator_files::touch(self.due_touch_file()),
             operator_files::write(&self.options, error, failures, is_first)
         );
-        self.touch_due &= !touched.is_empty();
-        let failures = [touched, written].concat().join("; ");
+        self.log_touched(&touched);
+        let failures = written.join("; ");
         if failures.is_empty() {
             self.writing.forget();
         } else if let Some(times) = self.writing.should_log(&failures) {
             warn!("{failures}{}", suppressed(times));
+        }
+    }
+
+    fn due_touch_file(&self) -> Option<&OperatorFile> {
+        self.options.touch_file.as_ref().filter(|_| self.touch_due)
+    }
+
+    /// Logs whether the touch file could be touched, if it was due, in git-sync's words too. It stays due if not.
+    fn log_touched(&mut self, failures: &[String]) {
+        let Some(path) = self.due_touch_file().map(|file| file.path().display().to_string()) else { return };
+        let Some(error) = failures.first() else {
+            self.touch_due = false;
+            self.touching.forget();
+            return debug!(name: "touched", target: GIT_SYNC, path, "touched");
+        };
+        if let Some(times) = self.touching.should_log(error) {
+            error!(name: "untouched", target: GIT_SYNC, path, error, "untouched");
+            warn!("{error}{}", suppressed(times));
         }
     }
 }

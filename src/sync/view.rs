@@ -47,7 +47,7 @@ pub(super) struct View {
     pub(super) sources: Vec<SourceStatus>,
     /// True if no remote of several sources has answered since the attempt before the last one: polls are running.
     pub(super) unanswered: bool,
-    /// Failures of sources in the last attempt: stage and class.
+    /// Failures of sources that the last attempt counts: stage and class.
     pub(super) source_failures: Vec<(&'static str, ErrorClass)>,
     /// The remote's last answer; of several remotes, the newest.
     pub(super) last_answer: LastAnswer,

@@ -454,9 +454,11 @@ impl Metrics {
         self.targets.replace(counts.into_iter().map(sample));
     }
 
-    /// Sets the current generation, the only series of `treeswap_current_generation_info`.
-    pub fn name_current(&self, revision: String, generation: String) {
-        self.current.replace([(CurrentLabel { revision, generation }, 1)]);
+    /// Sets revision and name of the current generation, the only series of `treeswap_current_generation_info`; `None`:
+    /// there is none.
+    pub fn name_current(&self, current: Option<(String, String)>) {
+        let label = |(revision, generation)| (CurrentLabel { revision, generation }, 1);
+        self.current.replace(current.map(label));
     }
 }
 

@@ -46,6 +46,29 @@ fn sources_that_move_without_another_file_are_on_record_where_they_are() {
 }
 
 #[test]
+fn a_link_that_leaves_its_source_only_because_others_took_its_files_over_is_refused() {
+    let many = Many::new();
+    let (one, two) = (many.remote("one"), many.remote("two"));
+    let kept = Files::new().file("kept", "1").link("latest", "jobs/x");
+    one.commit(&kept.clone().file("jobs/x", "1"));
+    two.commit(&Files::new().file("x", "1"));
+    many.list(&[source("one", &one, ", to: all")]);
+    many.once().expect_ok("one source");
+    one.commit(&kept);
+    many.list(&[source("one", &one, ", to: all"), source("two", &two, ", to: all/jobs")]);
+    for time in ["at once", "after a restart"] {
+        let ran = many.once().expect_failure(time);
+        assert!(
+            ran.stderr.contains("which is not inside what its own source has placed"),
+            "{time}: {}",
+            ran.stderr
+        );
+    }
+    one.commit(&Files::new().file("kept", "1"));
+    many.once().expect_ok("without the link");
+}
+
+#[test]
 fn a_commit_outside_of_the_path_is_on_record() {
     let world = World::new();
     let files = Files::new().file("jobs/a", "1").file("docs/x", "1");

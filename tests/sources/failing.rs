@@ -291,6 +291,47 @@ fn a_first_set_that_is_refused_as_a_whole_names_the_sources_that_are_the_cause()
     }
 }
 
+/// The attempts after the first one find it refused as soon as they have asked the remotes.
+#[test]
+fn a_first_set_that_is_refused_is_so_in_the_row_of_its_source_and_counts_where_it_was_found() {
+    let many = Many::new();
+    let (one, two) = (many.remote("one"), many.remote("two"));
+    one.commit(&Files::new().file("f", "1"));
+    two.commit(&(0..60).fold(Files::new(), |files, at| files.file(format!("f{at}"), "x")));
+    many.list(&[source("one", &one, ", to: one"), source("two", &two, ", to: two")]);
+    let sidecar = many.sidecar(&["--max-tree-entries=50"]);
+    let told = eventually(30, "the reason", || {
+        let rows = rows(&sidecar);
+        let is_told = rows.get(1)?["error"].as_str()?.contains("the tree has more than 50 files");
+        is_told.then_some(rows)
+    });
+    assert!(told[0]["error"].as_str().unwrap().ends_with(" is not published"), "{told:?}");
+    let counted = |stage: &str| {
+        sidecar.metric_of("treeswap_errors_total", &format!("{{stage=\"{stage}\",class=\"refused\"}}"))
+    };
+    eventually(30, "it is counted again", || (counted("export")? >= 3.0).then_some(()));
+    assert_eq!(counted("resolve"), Some(0.0));
+    two.commit(&Files::new().file("f", "2"));
+    many.shows(&[("one/f", "1"), ("two/f", "2")]);
+    let is_well = |row: &serde_json::Value| row.get("error").is_none();
+    eventually(30, "both are well", || rows(&sidecar).iter().all(is_well).then_some(()));
+}
+
+/// Without its optional source the first set is refused as well, until the other one is mended.
+#[test]
+fn an_optional_source_that_was_left_out_in_vain_is_published_with_the_next_commit_of_another_one() {
+    let many = Many::new();
+    let (one, two) = (many.remote("one"), many.remote("two"));
+    one.commit(&(0..60).fold(Files::new(), |files, at| files.file(format!("f{at}"), "x")));
+    two.commit(&Files::new().file("f", "1"));
+    many.list(&[source("one", &one, ", to: one"), source("two", &two, ", to: two, optional: true")]);
+    let sidecar = many.sidecar(&["--max-tree-entries=50"]);
+    said(&sidecar.process, "the tree has more than 50 files");
+    sidecar.idle(3);
+    one.commit(&Files::new().file("f", "2"));
+    many.shows(&[("one/f", "2"), ("two/f", "1")]);
+}
+
 /// At the first publication nothing is published of a source while another one is missing.
 #[test]
 fn a_source_that_waits_for_another_one_is_not_said_to_be_well() {

@@ -128,6 +128,24 @@ fn a_refused_commit_counts_once_in_an_attempt_as_of_a_single_repository() {
     }
 }
 
+/// The mirrors have what is published again, but the attempt fails, because no remote answers.
+#[test]
+fn a_generation_that_is_published_again_in_an_outage_is_touched_after_it() {
+    let (many, one, two) = two();
+    let touched = many.world.root.join("..touched");
+    let sidecar = many.sidecar(&["--touch-file=..touched"]);
+    many.shows(&[("one/f", "1"), ("two/f", "1")]);
+    eventually(30, "the first publication is touched", || touched.exists().then_some(()));
+    let away = (one.away(), two.away());
+    eventually(30, "attempts fail", || (sidecar.metric(FAILURES)? >= 1.0).then_some(()));
+    std::fs::remove_file(&touched).unwrap();
+    let current = std::fs::read_link(many.world.root.join("..data")).unwrap();
+    std::fs::remove_dir_all(many.world.root.join(current)).unwrap();
+    many.shows(&[("one/f", "1"), ("two/f", "1")]);
+    drop(away);
+    eventually(30, "the second one is touched", || touched.exists().then_some(()));
+}
+
 #[test]
 fn nothing_is_fetched_into_what_has_taken_the_place_of_the_root() {
     let (many, one, _two) = two();

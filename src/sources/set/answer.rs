@@ -1,7 +1,7 @@
 //! What deliveries of ConfigMaps ask of a set, and the status of its sources: where each is placed, which of them have
 //! answered the last poll, and how two sets are related.
 
-use super::{Collision, Followed, SetError, SourceError, SourceSet, of_source};
+use super::{Followed, NamedCause, SetError, SourceError, SourceSet, of_source};
 use crate::configmap::apply::{PlacedSource, Placement};
 use crate::mirror::Part;
 use crate::phase::SourceStatus;
@@ -42,11 +42,12 @@ impl SourceSet {
         let row = |source: &Followed| {
             let Followed { listed, mirror, repo, .. } = source;
             let (named, why) = self.state_of(source);
-            let collision =
-                self.collision.as_ref().filter(|Collision { sources, of_set: (parts, unique), .. }| {
+            let cause = self.named_cause.as_ref().filter(
+                |NamedCause { sources, of_set: (parts, unique), .. }| {
                     *parts == self.parts && *unique == self.unique && sources.contains(&listed.name)
-                });
-            let why = why.or_else(|| collision.map(|collision| collision.why.clone()));
+                },
+            );
+            let why = why.or_else(|| cause.map(|cause| cause.why.clone()));
             let part = published.iter().find(|part| part.name == listed.name);
             let why = why.or_else(|| self.why_behind(&listed.name, named, part, has_failed));
             let repository = self.repositories.get(mirror);

@@ -6,6 +6,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use super::SourceSet;
 use crate::sources::Requests;
 use crate::sources::poll::PollResult;
 
@@ -54,6 +55,18 @@ pub(super) struct WaitingGuard(AnswerSender);
 impl Drop for WaitingGuard {
     fn drop(&mut self) {
         *self.0.lock() = false;
+    }
+}
+
+impl SourceSet {
+    /// Requests another attempt if a repository that was requested was not polled, although it is idle now. Its poll
+    /// ended while this attempt looked which repositories are requested: too late to be polled again, and too early to
+    /// know of the request.
+    pub(super) fn request_overlooked(&self) {
+        let now = Instant::now();
+        if self.repositories.values().any(|repository| repository.is_overlooked(now)) {
+            self.answer_sender.trigger();
+        }
     }
 }
 

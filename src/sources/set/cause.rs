@@ -2,13 +2,14 @@
 //!
 //! If the refusal is about a path, it is the source that is placed there. Otherwise sources are held back one after the
 //! other (`choice`), and the last one made the difference. If none can be held back, as at the first publication, each
-//! source's part is looked at alone. If none of them is refused alone, all that may be the cause are named.
+//! source's part is looked at alone. If none of them is refused alone, all that may be the cause are named. What was
+//! named is in the status of these sources as well, for as long as the same set is chosen.
 
 use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
-use super::{SetError, SourceSet};
+use super::{SetError, SourceError, SourceSet};
 use crate::mirror::{self, Composer, Part, Selection, UniqueBaseNames};
 use crate::payload::{Parts, Refusal, escaped};
 use crate::secret::REDACTED;
@@ -22,6 +23,15 @@ pub(super) struct RefusedSet {
     cause: Option<(String, Refusal)>,
 }
 
+/// The sources because of which a set cannot be published, although none of them is held back: two that cannot be placed
+/// side by side, or those that are the cause of a refusal.
+pub(super) struct NamedCause {
+    pub(super) sources: Vec<String>,
+    pub(super) why: SourceError,
+    /// The set that was to be published, and the base names that had to be unique in it.
+    pub(super) of_set: (Vec<Part>, UniqueBaseNames),
+}
+
 impl SourceSet {
     /// Handles a refusal of the set that names no source, if none can be held back. The first time it is `Ok`, so that
     /// the set is composed again; the cause is looked for there, because that takes blocking work. If the same set is
@@ -33,13 +43,28 @@ impl SourceSet {
                 Some(RefusedSet { parts: self.parts.clone(), is_examined: false, cause: None });
             return Ok(());
         };
-        let (name, refusal) = cause.unwrap_or_else(|| {
-            let parts = possible_causes(&self.parts, &refusal);
-            let names: Vec<&str> = parts.iter().map(|part| part.name.as_str()).collect();
-            (one_of(&names), refusal)
-        });
-        let source = Box::new(mirror::Error::from(refusal));
-        Err(mirror::Error::OfSource { name, source }.into())
+        let (names, refusal) = match cause {
+            Some((name, alone)) => (vec![name], alone),
+            None => {
+                let parts = possible_causes(&self.parts, &refusal).into_iter();
+                (parts.map(|part| part.name.clone()).collect(), refusal)
+            }
+        };
+        Err(self.error_of(names, mirror::Error::from(refusal)))
+    }
+
+    /// The error of the chosen set, which cannot be published because of one of these sources.
+    pub(super) fn error_of(&mut self, sources: Vec<String>, error: mirror::Error) -> SetError {
+        let name = one_of(&sources);
+        self.remember_cause(sources, &error);
+        mirror::Error::OfSource { name, source: Box::new(error) }.into()
+    }
+
+    /// Remembers for the status of these sources that the chosen set cannot be published because of them.
+    pub(super) fn remember_cause(&mut self, sources: Vec<String>, error: &mirror::Error) {
+        let why = SourceError::of_mirror(error);
+        let of_set = (self.parts.clone(), self.unique.clone());
+        self.named_cause = Some(NamedCause { sources, why, of_set });
     }
 
     /// Looks for the source that is refused alone, if the chosen set was refused before and none could be held back.
@@ -110,7 +135,7 @@ fn is_cut(escaped: &str) -> bool {
 }
 
 /// Names as a phrase: `one, two or three`.
-fn one_of(names: &[&str]) -> String {
+fn one_of(names: &[String]) -> String {
     match names {
         [before @ .., last] if !before.is_empty() => format!("{} or {last}", before.join(", ")),
         names => names.concat(),
@@ -119,7 +144,7 @@ fn one_of(names: &[&str]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::two_sources;
+    use super::super::tests::{name_commit, resolve_until, two_sources};
     use super::*;
     use crate::human::one_line;
     use crate::mirror::author::{Author, Content};
@@ -175,14 +200,16 @@ mod tests {
 
     #[test]
     fn sources_are_named_as_a_phrase() {
-        let phrases = [one_of(&["one"]), one_of(&["one", "two"]), one_of(&["a", "b", "c"])];
-        assert_eq!(phrases, ["one", "one or two", "a, b or c"]);
+        let names = ["a", "b", "c"].map(str::to_owned);
+        let phrases = [1, 2, 3].map(|count| one_of(&names[..count]));
+        assert_eq!(phrases, ["a", "a or b", "a, b or c"]);
     }
 
     #[tokio::test]
-    async fn the_cause_of_a_refusal_of_the_first_set_is_named() {
+    async fn the_cause_of_a_refusal_of_the_first_set_is_named_and_in_the_status_of_its_sources() {
         let dir = tempfile::tempdir().unwrap();
         let mut set = two_sources(dir.path());
+        resolve_until(&mut set, |set| set.repositories.len() == 2).await;
         set.options.root = true;
         let repository = dir.path().join("repository");
         let author = Author::init(&repository).unwrap();
@@ -198,6 +225,8 @@ mod tests {
         let rule = "is refused: the tree has more than 50 files and directories";
         for (one, two, named) in [(small, large, Some(("two", large))), (half, half, None)] {
             set.parts = vec![part("one", one, "one"), part("two", two, "two")];
+            name_commit(&mut set, 0, one);
+            name_commit(&mut set, 1, two);
             let revision = set.compose(&wanted).await.unwrap();
             let Err(mirror::Error::Refused(refusal)) = set.objects().payload(revision, &wanted) else {
                 panic!("it is accepted")
@@ -209,6 +238,14 @@ mod tests {
             let message = format!("source {name}: revision {} {rule}", revision.short());
             assert_eq!(one_line(&error), message);
             assert!(!error.hints().is_empty());
+            let why = format!("revision {} {rule}", revision.short());
+            let behind = format!("the set with its commit {} is not published", one.short());
+            let errors: Vec<_> = set.source_statuses(None, true).into_iter().map(|row| row.error).collect();
+            let of_one = if named.is_some() { behind } else { why.clone() };
+            assert_eq!(errors, [Some(of_one), Some(why)]);
+            set.compose(&wanted).await.unwrap();
+            let errors = set.source_statuses(None, false).into_iter().map(|row| row.error);
+            assert_eq!(errors.collect::<Vec<_>>(), [None, None], "it is composed once more, to be checked");
         }
     }
 }

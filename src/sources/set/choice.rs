@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use tokio_util::sync::CancellationToken;
 
 use super::cause::responsible_part;
-use super::{Collision, Followed, OnFailure, Repository, SetError, SourceError, SourceSet, blocking};
+use super::{Followed, OnFailure, Repository, SetError, SourceError, SourceSet, blocking};
 use crate::human::one_line;
 use crate::mirror::{self, Part, Selection, Tip};
 use crate::payload::Refusal;
@@ -18,6 +18,18 @@ use crate::sources::file::SourceSpec;
 use crate::sources::stage::{Stage, StagedError};
 
 impl SourceSet {
+    /// Chooses the set of an attempt. If it is another one than before, sources that were held back in vain are tried
+    /// again: without them the set was refused as well, and what it was refused for may be gone.
+    pub(super) fn choose_anew(&mut self) -> Result<(), SetError> {
+        let before = self.parts.clone();
+        self.choose()?;
+        if self.suspects.is_empty() || self.parts == before {
+            return Ok(());
+        }
+        self.acquit_suspects();
+        self.choose()
+    }
+
     /// Chooses the commit of each source. An error says that a source is missing which the set cannot do without.
     pub(super) fn choose(&mut self) -> Result<(), SetError> {
         let mut parts = Vec::new();
@@ -134,6 +146,7 @@ impl SourceSet {
         let cancel = CancellationToken::new();
         let _dropped = cancel.clone().drop_guard();
         self.look_for_cause(wanted, &cancel).await;
+        self.named_cause = None;
         loop {
             let cancel = cancel.clone();
             let composer = Arc::clone(&self.composer);
@@ -144,15 +157,13 @@ impl SourceSet {
                 Err(mirror::Error::OfSource { name, source }) if !source.is_damage() => {
                     let why = SourceError::of_mirror(&source);
                     if !self.keep_at_published(&name, &why)? {
-                        return Err(mirror::Error::OfSource { name, source }.into());
+                        return Err(self.error_of(vec![name], *source));
                     }
                 }
                 Err(error) => {
-                    self.collision = colliding_sources(&error).map(|sources| Collision {
-                        sources,
-                        why: SourceError::of_mirror(&error),
-                        of_set: (self.parts.clone(), self.unique.clone()),
-                    });
+                    if let Some(sources) = colliding_sources(&error) {
+                        self.remember_cause(sources, &error);
+                    }
                     return Err(error.into());
                 }
             }
@@ -173,7 +184,7 @@ impl SourceSet {
         if self.keep_at_published(&part.name, &why)? {
             return Ok(());
         }
-        Err(mirror::Error::OfSource { name: part.name, source: Box::new(own) }.into())
+        Err(self.error_of(vec![part.name], own))
     }
 
     /// Holds back one of the updated sources after a refusal of the set that names no source. Returns false if none is
@@ -202,6 +213,10 @@ impl SourceSet {
     pub fn clear_suspects(&mut self) {
         self.refused_set = None;
         self.suspects.pop();
+        self.acquit_suspects();
+    }
+
+    fn acquit_suspects(&mut self) {
         for name in self.suspects.drain(..) {
             self.refused.remove(&name);
         }
@@ -234,18 +249,18 @@ fn unresolved(error: SourceError) -> StagedError {
 }
 
 /// The two sources that cannot be placed side by side, if that is the error.
-fn colliding_sources(error: &mirror::Error) -> Option<[String; 2]> {
+fn colliding_sources(error: &mirror::Error) -> Option<Vec<String>> {
     match error {
-        mirror::Error::Collision { one, other, .. } => Some([one.clone(), other.clone()]),
-        mirror::Error::SameBaseName { one, other, .. } => Some([one.clone(), other.clone()]),
-        mirror::Error::Trespass { owner, other, .. } => Some([owner.clone(), other.clone()]),
+        mirror::Error::Collision { one, other, .. } => Some(vec![one.clone(), other.clone()]),
+        mirror::Error::SameBaseName { one, other, .. } => Some(vec![one.clone(), other.clone()]),
+        mirror::Error::Trespass { owner, other, .. } => Some(vec![owner.clone(), other.clone()]),
         _ => None,
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{resolve_until, two_sources};
+    use super::super::tests::{name_commit, resolve_until, two_sources};
     use super::*;
 
     #[tokio::test]
@@ -263,5 +278,35 @@ mod tests {
         let error = set.choose().unwrap_err();
         let SetError::Source { name, source } = error else { panic!("{error:?}") };
         assert_eq!((name.as_str(), source.what), ("two", set.not_answered().what));
+    }
+
+    /// The first set is refused, with its optional source and without.
+    #[tokio::test]
+    async fn a_source_that_was_held_back_in_vain_is_tried_again_with_the_next_set() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut set = two_sources(dir.path());
+        resolve_until(&mut set, |set| set.repositories.len() == 2).await;
+        set.options.root = true;
+        set.sources[1].listed.optional = true;
+        let [first, other, next] = [1, 2, 3].map(|number| Revision(ObjectId([number; 20])));
+        let chosen = |set: &SourceSet| set.parts.iter().map(|part| part.revision).collect::<Vec<_>>();
+        name_commit(&mut set, 0, first);
+        name_commit(&mut set, 1, other);
+        set.choose_anew().unwrap();
+        assert_eq!(chosen(&set), [first, other]);
+        assert!(set.hold_back_one_updated("it is too large", &[]));
+        set.choose_anew().unwrap();
+        assert!(!set.hold_back_one_updated("it is too large", &[]), "the other one is needed");
+        set.choose_anew().unwrap();
+        assert_eq!(chosen(&set), [first], "the next attempt finds the same set, which is refused");
+        name_commit(&mut set, 0, next);
+        set.choose_anew().unwrap();
+        assert_eq!(chosen(&set), [next, other]);
+        // If its omission made the difference, it stays out.
+        assert!(set.hold_back_one_updated("it is too large", &[]));
+        set.clear_suspects();
+        name_commit(&mut set, 0, first);
+        set.choose_anew().unwrap();
+        assert_eq!(chosen(&set), [first]);
     }
 }

@@ -64,10 +64,13 @@ impl SourceSet {
     /// back polls again, and finds failures that it has counted already.
     fn count_failure(&mut self, name: String, stage: Stage, class: ErrorClass) {
         let failing = self.failing.entry(name.clone()).or_default();
-        let is_first = self.uncounted.insert(name, (stage.label(), class)).is_none();
+        let is_first = self.counted.insert(name);
         // One that has recovered within the attempt and fails again is failing anew.
         if is_first || failing.count == 0 {
             failing.count += 1;
+        }
+        if is_first {
+            self.untaken.push((stage.label(), class));
         }
     }
 
@@ -76,15 +79,14 @@ impl SourceSet {
         SourceError::unanswered(self.options.one_time.then_some(self.options.limit))
     }
 
-    /// The failures of sources since the last call, at most one of each source: stage and class. To be called at the
-    /// end of each attempt.
-    pub fn take_failures(&mut self) -> Vec<(&'static str, ErrorClass)> {
-        std::mem::take(&mut self.uncounted).into_values().collect()
+    /// Tells the set that an attempt begins, in which each failure counts anew. It may poll several times.
+    pub fn begin_attempt(&mut self) {
+        self.counted.clear();
     }
 
-    /// What [`Self::take_failures`] would return now.
-    pub fn failures(&self) -> Vec<(&'static str, ErrorClass)> {
-        self.uncounted.values().copied().collect()
+    /// The failures of sources since the last call, at most one of each source in an attempt: stage and class.
+    pub fn take_failures(&mut self) -> Vec<(&'static str, ErrorClass)> {
+        std::mem::take(&mut self.untaken)
     }
 
     /// Returns true if a repository was reached since the last attempt. If not, polls are still running.

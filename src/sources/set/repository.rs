@@ -146,6 +146,11 @@ impl Repository {
         (now < until).then_some(until)
     }
 
+    /// Returns true if the repository could be polled and was requested since its last poll began.
+    pub(super) fn is_overlooked(&self, now: Instant) -> bool {
+        !self.busy && self.requested.load(Ordering::Relaxed) && self.paused_until(now).is_none()
+    }
+
     /// Returns true if an attempt that was requested for certain sources polls this repository as well: it was
     /// requested, its pause is over, a ref is new in the file, or its last poll was half a period ago. (Every attempt
     /// postpones the next timer, so without the last condition a repository would not be polled while others are

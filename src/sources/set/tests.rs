@@ -1,3 +1,4 @@
+use super::repository::Pause;
 use super::*;
 use crate::human::assert_message_style;
 use crate::retry::Backoff;
@@ -41,6 +42,15 @@ pub(super) async fn resolve_until(set: &mut SourceSet, is_expected: impl Fn(&Sou
     tokio::time::timeout(Duration::from_secs(60), attempts).await.unwrap();
 }
 
+/// Lets the ref of a source name a commit, as if a poll had ended with it.
+pub(super) fn name_commit(set: &mut SourceSet, source: usize, commit: Revision) {
+    let mirror = set.sources[source].mirror.clone();
+    let repository = set.repositories.get_mut(&mirror).unwrap();
+    repository.busy = false;
+    repository.errors.clear();
+    repository.known.insert("main".to_owned(), (commit.0, commit));
+}
+
 #[tokio::test]
 async fn only_a_single_unbounded_attempt_waits_longer_than_the_timeout() {
     let dir = tempfile::tempdir().unwrap();
@@ -60,6 +70,7 @@ async fn each_failure_is_counted_for_the_stage_that_it_is_of() {
     let mut set = two_sources(dir.path());
     resolve_until(&mut set, |set| set.repositories.len() == 2).await;
     set.take_failures();
+    set.begin_attempt();
     let error = |class| SourceError { what: "a test".to_owned(), hints: Vec::new(), class };
     let [refused, absent] = [ErrorClass::Refused, ErrorClass::Permanent].map(error);
     let object = ObjectId([1; 20]);
@@ -74,6 +85,7 @@ async fn each_failure_is_counted_for_the_stage_that_it_is_of() {
     set.count_failures();
     let expected = [("fetch", ErrorClass::Refused), ("resolve", ErrorClass::Permanent)];
     assert_eq!(set.take_failures(), expected);
+    set.begin_attempt();
     // While the remote lacks the ref, what is wrong with `one` is still that its commit was refused.
     set.sources.pop();
     let revision = Revision(object);
@@ -99,6 +111,7 @@ async fn a_source_counts_once_in_an_attempt_however_often_it_is_found_to_fail() 
     let mirror = set.sources[0].mirror.clone();
     set.sources.pop();
     for attempts in 1..=2 {
+        set.begin_attempt();
         set.refused.insert("one".to_owned(), (revision, refused.clone()));
         set.count_refusal("one");
         let of_refs = vec![("main".to_owned(), RefResult::Named(object, revision))];
@@ -108,6 +121,7 @@ async fn a_source_counts_once_in_an_attempt_however_often_it_is_found_to_fail() 
         assert_eq!(set.take_failures(), [("export", ErrorClass::Refused)]);
     }
     // It recovers in an attempt that has counted it, and is refused once more.
+    set.begin_attempt();
     set.count_refusal("one");
     set.refused.clear();
     set.log_failures();
@@ -115,6 +129,54 @@ async fn a_source_counts_once_in_an_attempt_however_often_it_is_found_to_fail() 
     set.count_refusal("one");
     assert_eq!(set.failing["one"].count, 1);
     assert_eq!(set.take_failures().len(), 1);
+}
+
+/// At the end of an attempt a delivery may hold the upstream, and a poll may outlast the delivery that asked for it.
+#[tokio::test]
+async fn failures_that_were_not_taken_before_the_next_attempt_are_not_lost() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut set = two_sources(dir.path());
+    resolve_until(&mut set, |set| set.repositories.len() == 2).await;
+    set.take_failures();
+    set.sources.pop();
+    let mirror = set.sources[0].mirror.clone();
+    let absent = SourceError { what: "a test".to_owned(), hints: Vec::new(), class: ErrorClass::Permanent };
+    for _ in 0..2 {
+        set.begin_attempt();
+        let is_absent = RefResult::Failed(StagedError::new(Stage::Resolve, absent.clone()));
+        let of_refs = vec![("main".to_owned(), is_absent)];
+        set.accept(&mirror, PollResult { of_refs, ..PollResult::default() });
+        set.count_failures();
+        set.count_failures();
+    }
+    assert_eq!(set.take_failures(), [("resolve", ErrorClass::Permanent); 2], "one in each attempt");
+    assert!(set.take_failures().is_empty());
+}
+
+/// A webhook came while the attempt was about to accept the answer of a poll that had begun before.
+#[tokio::test]
+async fn a_request_that_came_between_two_polls_requests_another_attempt() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut set = two_sources(dir.path());
+    resolve_until(&mut set, |set| set.repositories.len() == 2).await;
+    let triggers = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&triggers);
+    set.on_answer(move || _ = count.fetch_add(1, Ordering::Relaxed));
+    let mirror = set.sources[0].mirror.clone();
+    let later = Instant::now() + Duration::from_secs(60);
+    for (is_requested, is_busy, pause, requests) in [
+        (false, false, None, 0),
+        (true, true, None, 0), // the end of its poll requests one
+        (true, false, Some(later), 0),
+        (true, false, None, 1),
+    ] {
+        let repository = set.repositories.get_mut(&mirror).unwrap();
+        repository.requested.store(is_requested, Ordering::Relaxed);
+        repository.busy = is_busy;
+        repository.pause = pause.map(|until| Pause { until, earliest: until });
+        set.request_overlooked();
+        assert_eq!(triggers.swap(0, Ordering::Relaxed), requests, "{is_requested} {is_busy} {pause:?}");
+    }
 }
 
 #[tokio::test]

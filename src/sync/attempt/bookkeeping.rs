@@ -84,7 +84,7 @@ impl Worker {
     }
 
     /// Updates the view of several sources after an attempt, and returns whether one was reached. If a delivery holds
-    /// the upstream until the attempt is out of bounds, the next attempt does it.
+    /// the upstream until the attempt is out of bounds, the next attempt does it, and counts the failures of both.
     pub(super) async fn look_at_sources(
         &mut self,
         bounds: &Bounds,

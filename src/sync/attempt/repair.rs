@@ -50,12 +50,15 @@ impl Worker {
         self.repair_warnings = warnings;
         self.note_reaped(&reaped, &evicted);
         if current != self.view.current {
+            // If it still exists, it was replaced: by another writer, or by a swap whose result was unclear.
+            let is_gone = |was: &&GenerationRecord| generations.iter().all(|record| record.name != was.name);
             let was = self.view.current().filter(|record| record.known_revision().is_some());
-            self.lost = was.cloned().or(self.lost.take());
+            self.lost = was.filter(is_gone).cloned().or(self.lost.take());
+            self.readable = None; // it has the tree of what was current
         }
         self.housekeeping_due |= !reaped.is_empty();
         let view = std::mem::take(&mut self.view);
-        self.view = View { generations, current, plan, room, source_failures: Vec::new(), ..view };
+        self.view = View { generations, current, plan, room, ..view };
         self.unverified |=
             in_doubt || self.by_commit && self.view.current().is_some_and(|record| !record.is_known());
         self.view.plan.decisions.retain(|decision| !reaped.contains(&decision.name));

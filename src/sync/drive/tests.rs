@@ -1,5 +1,6 @@
 //! The loop under tokio's paused clock, which jumps to the next timer.
 
+mod reports;
 mod spares;
 
 use std::sync::{Arc, Mutex};
@@ -40,6 +41,8 @@ struct FakeWorker {
     /// True if an attempt that fails uses up the spare. A repair is due three seconds later.
     uses_up_spare: bool,
     lacks_spare: bool,
+    /// True if each attempt drops the spare to make room.
+    drops_spare: bool,
     /// When a preparation of the spare was begun after a failure.
     spares: Vec<Duration>,
     /// True if it takes as long as it may to begin one.
@@ -73,6 +76,7 @@ impl FakeWorker {
             next_repair: None,
             uses_up_spare: false,
             lacks_spare: false,
+            drops_spare: false,
             spares: Vec::new(),
             spare_hangs: false,
             told_before_spares: Vec::new(),
@@ -177,6 +181,10 @@ impl Work for FakeWorker {
 
     fn needs_housekeeping(&self) -> bool {
         self.lacks_spare
+    }
+
+    fn dropped_spare(&self) -> bool {
+        self.drops_spare
     }
 
     async fn record(&mut self, status: Status) {

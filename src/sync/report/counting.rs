@@ -25,6 +25,8 @@ impl Report {
             Ok(Done::Published(_)) => "published",
             Ok(Done::Unchanged | Done::Postponed) => "unchanged",
             Err(error) => {
+                // What was refused before is found in another stage, and does not become another failure by that.
+                let stage = if let Error::StillRefused { stage, .. } = error { *stage } else { stage };
                 // The failures of sources have been counted already.
                 if !error.is_of_source() || view.source_failures.is_empty() {
                     self.metrics.error(stage.label(), error.class().label());
@@ -83,12 +85,16 @@ impl Report {
             limit_bytes: room.limit_bytes,
         });
         self.metrics.oldest_pin.set(view.oldest_pin().map(seconds));
-        if let Some(record) = view.current() {
+        let current = view.current();
+        self.metrics.name_current(current.map(|record| {
             // An empty label is the same as none.
             let revision = record.known_revision().map(|revision| revision.to_string()).unwrap_or_default();
-            self.metrics.name_current(revision, record.name.to_string());
-            self.metrics.generation_bytes.set(i64::try_from(record.bytes).unwrap_or(i64::MAX));
-            self.metrics.generation_entries.set(i64::try_from(record.entries).unwrap_or(i64::MAX));
+            (revision, record.name.to_string())
+        }));
+        let size = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+        self.metrics.generation_bytes.set(current.map_or(0, |record| size(record.bytes)));
+        self.metrics.generation_entries.set(current.map_or(0, |record| size(record.entries)));
+        if let Some(record) = current {
             self.metrics.last_publish.set(seconds(record.published));
         }
     }

@@ -51,8 +51,8 @@ fn names_are_stable() {
     metrics.generations.get_or_create(&StateLabel { state: "retired" }).set(2);
     metrics.delivered([("a", "failed"), ("b", "unchanged")].into_iter());
     metrics.delivered([("a", "unchanged"), ("a", "unchanged")].into_iter());
-    metrics.name_current("aa".into(), "..one".into());
-    metrics.name_current("bb".into(), "..two".into());
+    metrics.name_current(Some(("aa".into(), "..one".into())));
+    metrics.name_current(Some(("bb".into(), "..two".into())));
     metrics.last_attempt.set(5.0);
     metrics.succeeded(Some(4.5));
     metrics.last_publish.set(3.0);
@@ -110,4 +110,7 @@ fn names_are_stable() {
     let last = text.lines().filter(|line| line.starts_with("treeswap_apply_targets"));
     assert_eq!(last.count(), 1, "series of the last delivery only:\n{text}");
     assert!(!text.contains("\"aa\""), "a series of the current generation only:\n{text}");
+    metrics.name_current(None);
+    let text = encoded(&registry);
+    assert!(!text.contains("\"bb\""), "the generation is gone:\n{text}");
 }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::store;
+use crate::sync::error::Stage;
 
 #[tokio::test(start_paused = true)]
 async fn the_spare_that_a_failed_attempt_used_up_is_made_again_while_the_next_one_is_waited_for() {
@@ -47,6 +48,21 @@ async fn no_spare_takes_the_room_that_an_attempt_lacked_until_one_succeeds() {
         assert_eq!(seconds(&worker.repairs), [13, 23, 53]);
         assert_eq!(seconds(&worker.housekept), [0, 40, 60]);
         assert_eq!(seconds(&worker.spares), [50, 53], "no failure and no repair before led to one");
+    }
+}
+
+/// A gate that runs again stops a commit that leaves no room for the spare.
+#[tokio::test(start_paused = true)]
+async fn no_spare_is_made_that_the_next_attempt_would_drop_again() {
+    let refused = || Error::StillRefused { stage: Stage::Gate, message: String::new(), hints: Vec::new() };
+    let errors: [(fn() -> Error, &[u64]); 2] = [(bad_pack, &[]), (refused, &[10, 13, 20, 23])];
+    for (error, spares) in errors {
+        let mut worker = FakeWorker::new(&[S(0)], 5);
+        worker.fails = Box::new(|number| (1..3).contains(&number));
+        worker.error = Box::new(move |_| error());
+        (worker.uses_up_spare, worker.drops_spare) = (true, true);
+        drive(&mut worker, options(), &[]).await;
+        assert_eq!(seconds(&worker.spares), spares, "what is refused is not staged again");
     }
 }
 

@@ -1,0 +1,61 @@
+//! A2: asks the remotes what their refs name. Also what becomes of a refused set: one of its sources is held back.
+
+use std::time::{Duration, Instant};
+
+use super::{Bounds, Stage, Worker};
+use crate::human::one_line;
+use crate::mirror::{self, Tip};
+use crate::store::Error as StoreError;
+use crate::sync::error::Error;
+
+/// How long the remote is asked in an attempt that could not begin. It is a time of its own: the preparation may have
+/// used up that of the attempt, and its failure is reported only after this. An answer takes a round trip or two.
+const ASK_LIMIT: Duration = Duration::from_secs(10);
+
+impl Worker {
+    pub(super) async fn resolve(&mut self, bounds: &Bounds) -> Result<Tip, Error> {
+        let began = Instant::now();
+        let kept = self.kept_revisions();
+        let current = self.view.revision();
+        let mut upstream = self.upstream(bounds, Stage::Resolve).await?;
+        if !std::mem::replace(&mut self.has_asked, true) {
+            upstream.begin_attempt();
+        }
+        let resolved = bounds.network(Stage::Resolve, upstream.resolve(current, &kept)).await;
+        self.view.sources = upstream.source_statuses(current, false);
+        self.placement = upstream.placement();
+        self.was_answered = resolved.as_ref().map_or_else(Error::is_no_such_ref, |_| true);
+        let tip = resolved?;
+        self.metrics.took("resolve", began.elapsed());
+        Ok(tip)
+    }
+
+    /// Asks the remote although `error` ends the attempt: how long the remote has not answered does not depend on the
+    /// root. The bounds are others than the attempt's, so that the stage stays that of the failure.
+    pub(super) async fn ask_nevertheless(&mut self, bounds: &Bounds, error: &Error) {
+        // A set fetches what is new, into mirrors that it would make in whatever has the place of the root.
+        if self.has_sources && error.is_root_missing() {
+            return;
+        }
+        let own = Bounds::new(ASK_LIMIT.min(bounds.limit), bounds.draining.clone());
+        let _ = self.resolve(&own).await; // the attempt has its error already
+    }
+
+    /// Holds back the source whose new commit `error` is about, so that the others can be published. Returns the error
+    /// if there is no such source.
+    pub(super) async fn hold_back(&self, bounds: &Bounds, error: Error) -> Result<(), Error> {
+        match error {
+            Error::Mirror(mirror::Error::Refused(refusal)) => {
+                let mut upstream = self.upstream(bounds, bounds.stage()).await?;
+                Ok(upstream.hold_back(refusal)?)
+            }
+            Error::Store(error @ (StoreError::Collision { .. } | StoreError::Folded { .. })) => {
+                let hints = error.hints();
+                let mut upstream = self.upstream(bounds, bounds.stage()).await?;
+                let held_back = upstream.hold_back_one_updated(&one_line(&error), &hints);
+                if held_back { Ok(()) } else { Err(error.into()) }
+            }
+            error => Err(error),
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! What is counted and touched.
+
+use super::*;
+use crate::store::{Layout, OperatorFile};
+use crate::sync::error::Stage;
+use crate::telemetry::metrics::ErrorLabel;
+
+fn report(options: Options, metrics: &Metrics) -> Report {
+    let (sender, _status) = tokio::sync::watch::channel(Status::default());
+    let seen = InitialState { remote: "remote".to_owned(), before: None, received: Default::default() };
+    Report::new(options.into(), seen, metrics.clone(), &View::default(), sender)
+}
+
+/// The view of a root with one generation.
+fn view() -> View {
+    let current = record(1);
+    View { current: Some(current.name.clone()), generations: vec![current], ..View::default() }
+}
+
+#[tokio::test]
+async fn a_revision_that_is_still_refused_fails_in_the_stage_in_which_it_was_refused() {
+    let metrics = Metrics::default();
+    let mut report = report(options(), &metrics);
+    let errors = |stage| metrics.errors.get_or_create(&ErrorLabel { stage, class: "refused" }).get();
+    let (stage, message, hints) = (Stage::Export, "a test".to_owned(), Vec::new());
+    let refused = Err(Error::StillRefused { stage, message, hints });
+    for failures in 1..=2 {
+        report.attempt_ended(&refused, Stage::Resolve, &view(), (failures, None)).await;
+    }
+    assert_eq!((errors("export"), errors("resolve")), (2, 0));
+}
+
+#[tokio::test]
+async fn a_generation_that_is_published_afresh_between_attempts_is_touched_as_any_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let touched = dir.path().join("..touched");
+    let touch_file = OperatorFile::new(dir.path(), &Layout::Kubelet, std::path::Path::new("..touched"));
+    let options = Options { touch_file: Some(touch_file.unwrap()), ..options() };
+    let mut report = report(options, &Metrics::default());
+    let view = view();
+    let unchanged = Ok(Done::Unchanged);
+    report.attempt_ended(&unchanged, Stage::Resolve, &view, (0, None)).await;
+    std::fs::remove_file(&touched).unwrap(); // the first success
+    report.attempt_ended(&unchanged, Stage::Resolve, &view, (0, None)).await;
+    assert!(!touched.exists(), "nothing was published");
+    let published = Published { current: record(1), previous: None, warnings: Vec::new() };
+    report.report_current(&view, None).await;
+    assert!(!touched.exists(), "it is served as it was found");
+    report.report_current(&view, Some(&published)).await;
+    assert!(touched.exists(), "no attempt may follow");
+}
+
+#[test]
+fn a_generation_that_is_gone_has_no_size() {
+    let metrics = Metrics::default();
+    let mut report = report(options(), &metrics);
+    let size = || (metrics.generation_entries.get(), metrics.generation_bytes.get());
+    report.root_repaired(&view(), Ok(()));
+    assert_eq!(size(), (1, 1));
+    report.root_repaired(&View::default(), Ok(()));
+    assert_eq!(size(), (0, 0));
+}
