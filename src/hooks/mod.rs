@@ -1,10 +1,11 @@
-//! Hooks: run a program or send a request when another revision is published. The rules are git-sync's.
+//! Hooks: run a program or send a request when another revision is published. The rules are git-sync's, but for
+//! what runs again after a failure.
 //!
 //! Each hook has its own task with a slot for the newest generation, so hooks delay neither publications nor each
 //! other, and skip generations that were replaced while they ran:
 //!
 //! * A new generation replaces the one that waits in the slot. A hook does not run again for the revision and selection
-//!   of its last success.
+//!   of its last success, unless it has failed since: what a failed run has changed is not known.
 //! * A failure is logged, counted, and retried after the backoff, without limit, for the newest generation by then.
 //! * Nothing is kept on disk: each process runs its hooks for the current generation once, whether or not it changed.
 //! * With one-time, a hook is tried exactly once, and its failure is the exit status of the process.

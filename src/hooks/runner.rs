@@ -238,6 +238,7 @@ struct RunnerTask {
 
 impl RunnerTask {
     async fn run(mut self) -> Result<(), Error> {
+        // What the hook succeeded for, if it has not failed since.
         let mut reported: Option<HookEvent> = None;
         let mut failed: Option<Arc<PinnedGeneration>> = None;
         loop {
@@ -269,6 +270,7 @@ impl RunnerTask {
             match result {
                 Ok(()) => reported = Some(pinned.event.clone()),
                 Err(_) => {
+                    reported = None; // what the failed run has changed is not known
                     failed = Some(pinned);
                     tokio::select! {
                         () = self.stop.cancelled() => {}

@@ -126,7 +126,9 @@ pub(super) fn settings(kind: &str) -> Value {
 fn the_image_holds_only_the_binary_and_etc_passwd() {
     let dir = tempfile::tempdir().unwrap();
     let program = program(dir.path());
-    for (kind, user, home) in [("treeswap", 65532, "config"), ("git-sync", 65533, "git")] {
+    for (kind, user, home, passwd) in
+        [("treeswap", 65532, "config", "-rw-r--r--"), ("git-sync", 65533, "git", "-rw-rw-rw-")]
+    {
         let archive = Archive::pack(kind, &[&program]);
         assert!(archive.bytes() == Archive::pack(kind, &[&program]).bytes(), "byte for byte");
         let [(_, manifest)] = &archive.images()[..] else { panic!("one image") };
@@ -137,11 +139,16 @@ fn the_image_holds_only_the_binary_and_etc_passwd() {
         let listing = archive.listing(manifest);
         assert_eq!(archive.names(manifest), expected, "{listing}");
         let own = format!("drwxrwsr-x {user}/{user}");
-        assert!(
-            listing.lines().any(|line| line.starts_with(&own) && line.ends_with(&format!("./{home}/"))),
-            "{listing}"
-        );
+        let has = |start: &str, name: &str| {
+            listing.lines().any(|line| line.starts_with(start) && line.ends_with(name))
+        };
+        assert!(has(&own, &format!("./{home}/")), "{listing}");
+        assert!(has(&format!("{passwd} 0/0"), "./etc/passwd"), "--add-user of git-sync's image: {listing}");
     }
+    let dockerfile = std::fs::read_to_string(deploy().join("Dockerfile")).unwrap();
+    let mut chmods = dockerfile.lines().filter(|line| line.contains("chmod") && line.contains("/etc/passwd"));
+    assert_eq!(chmods.next(), Some(" && chmod 0666 /git-sync/etc/passwd \\"), "{dockerfile}");
+    assert_eq!(chmods.next(), None, "treeswap's own is not writable");
 }
 
 #[test]

@@ -3,8 +3,9 @@
 use std::path::Path;
 use std::process::Command;
 
+use super::common::run::Background;
 use super::common::{self, Files, World, eventually};
-use super::git_sync;
+use super::{git_sync, sync};
 
 /// A message of git-sync, as `docs/migrating/git-sync.md` lists it.
 struct Message {
@@ -194,6 +195,24 @@ fn says_each(program: impl Fn(&World) -> Command) {
 #[test]
 fn what_git_sync_says_is_said_in_its_words_with_its_keys() {
     says_each(|world| git_sync(world, &[]));
+}
+
+#[test]
+fn a_touch_file_that_cannot_be_touched_is_named_once_and_touched_when_it_can_be() {
+    let world = World::new();
+    world.remote.commit(&Files::new().file("a", "1"));
+    let blocked = world.dir().join("blocked");
+    std::fs::write(&blocked, "").unwrap();
+    let touched = blocked.join("touched");
+    let flag = format!("--touch-file={}", touched.display());
+    let mut command = sync(&world, &["--period=10ms", "-v=3", &flag]);
+    let process = Background::start(&mut command, &world.dir().join("log"));
+    let said = |message: &str| process.log().matches(&format!("\"msg\":\"{message}\"")).count();
+    eventually(60, "a few attempts", || (said("update not required") >= 5).then_some(()));
+    assert_eq!(said("failed to touch touch-file"), 1, "{}", process.log());
+    std::fs::remove_file(&blocked).unwrap();
+    eventually(30, "it is touched", || (said("touched touch-file") >= 1).then_some(()));
+    assert!(touched.exists());
 }
 
 #[test]

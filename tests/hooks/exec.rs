@@ -242,9 +242,9 @@ fn what_was_replaced_while_the_program_ran_is_skipped_and_its_generation_stays_w
     eventually(30, "nothing pins it any more", || (!pinned.exists()).then_some(()));
 }
 
-/// As in git-sync: what the program succeeded for last is current again, so that there is nothing to run it for.
+/// Unlike git-sync: what the failed run has changed is not known, and its failure would be shown for ever.
 #[test]
-fn what_failed_and_was_taken_back_is_not_run_again() {
+fn after_a_failure_that_was_taken_back_the_program_runs_again_for_what_it_succeeded_for() {
     let world = World::new();
     let first = world.remote.commit(&files("first"));
     let failing = world.dir().join("fail");
@@ -256,19 +256,28 @@ fn what_failed_and_was_taken_back_is_not_run_again() {
     let more =
         [&*hook.flag("exechook"), "--exechook-backoff=1s", "--exechook-timeout=1h", "--min-interval=0s"];
     let sidecar = Sidecar::start(&world, &more);
-    let done = "treeswap_hooks_total{hook=\"exechook\",result=\"success\"} 1";
-    eventually(60, "the first is done", || sidecar.ask("/metrics")?.contains(done).then_some(()));
+    let runs = |result: &str| {
+        let labels = format!("{{hook=\"exechook\",result=\"{result}\"}}");
+        sidecar.metric_of("treeswap_hooks_total", &labels)
+    };
+    eventually(60, "the first is done", || (runs("success")? == 1.0).then_some(()));
     let second = world.remote.commit(&files("second"));
     eventually(60, "the second runs", || (hook.runs().len() == 2).then_some(()));
     world.remote.reset(&first);
     sidecar.publishes(&world, &first);
     std::fs::write(&failing, "").unwrap();
-    let failed = "treeswap_hooks_total{hook=\"exechook\",result=\"error\"} 1";
-    eventually(60, "the second failed", || sidecar.ask("/metrics")?.contains(failed).then_some(()));
-    std::thread::sleep(Duration::from_millis(1_500)); // the backoff
-    let third = world.remote.commit(&files("third"));
-    eventually(60, "the third runs", || hook.runs().contains(&third).then_some(()));
-    assert_eq!(hook.runs(), [first, second, third]);
+    eventually(60, "the second failed", || (runs("error")? == 1.0).then_some(()));
+    eventually(60, "the first is done again", || (runs("success")? == 2.0).then_some(()));
+    let failures = || sidecar.metric_of("treeswap_hook_consecutive_failures", "{hook=\"exechook\"}");
+    eventually(30, "the metric shows no failure", || (failures()? == 0.0).then_some(()));
+    eventually(30, "nor does the status", || {
+        let status = sidecar.status();
+        let hook = &status["hooks"][0];
+        let is_clear = hook["consecutive_failures"] == 0 && hook["error"].is_null();
+        (is_clear && hook["revision"] == *first).then_some(())
+    });
+    sidecar.idle(5);
+    assert_eq!(hook.runs(), [first.clone(), second, first]);
 }
 
 #[test]
