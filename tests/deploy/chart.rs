@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_yaml::Value;
+use treeswap::configmap::apply::Owner;
 
 use super::common::{Ran, run};
 use super::{assert_accepted, assert_probed, assert_restricted, built, deploy, list, ours};
@@ -181,6 +182,20 @@ fn an_applier_gets_the_rights_that_its_options_need_wherever_the_rules_lead() {
     assert_eq!(list(found[0].container, "volumeMounts").len(), 3);
     assert_accepted(&made);
     assert_restricted(&made);
+}
+
+#[test]
+fn the_right_to_find_inventories_is_for_the_name_that_the_program_derives_from_the_owner() {
+    let long = "a".repeat(64);
+    for name in ["ci", "7a", "Team/A", "ci.example.com", "équipe bleue", "*", "-ci", long.as_str()] {
+        let owner = format!("configMaps.options.owner={name}");
+        let set: Vec<&str> =
+            applier("CronJob").into_iter().chain([owner.as_str(), "configMaps.options.prune=true"]).collect();
+        let made = template(&chart(), &set);
+        let role = made.iter().find(|(_, one)| one["kind"].as_str() == Some("ClusterRole")).unwrap();
+        let named = role.1["rules"][0]["resourceNames"][0].as_str();
+        assert_eq!(named, Some(Owner::new(name).unwrap().marker().as_str()), "{name}");
+    }
 }
 
 /// testdata/chart with ours in it, as `helm dependency update` would do without a repository.

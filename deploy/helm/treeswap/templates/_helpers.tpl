@@ -66,6 +66,17 @@ image: {{ printf "%s:%s" .Values.image.repository (default .Chart.AppVersion .Va
 imagePullPolicy: {{ .Values.image.pullPolicy }}
 {{- end }}
 
+{{- /* The end of the names of an owner's objects, as the program derives it (docs/reference/digests.md): a DNS label is
+used as it is. */}}
+{{- define "treeswap.ownerLabel" -}}
+{{- if and (regexMatch "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$" .) (le (len .) 63) }}
+{{- . }}
+{{- else }}
+{{- $readable := regexReplaceAll "[^A-Za-z0-9]" . "" | lower | trunc 32 }}
+{{- printf "%s-%s" (default "x" $readable) (sha256sum . | trunc 20) }}
+{{- end }}
+{{- end }}
+
 {{- define "treeswap.options" -}}
 {{- include "treeswap.arguments" (include "treeswap.followed" . | fromJson) }}
 {{- end }}
