@@ -186,8 +186,8 @@ impl Layout {
 
     /// Makes what [`Self::init`] writes durable.
     fn sync_skeleton(&self) -> Result<(), Error> {
-        let names = ["config", "HEAD", "objects", "refs", "."].into_iter().filter(|_| self.durable);
-        names.map(|name| fsync(&self.dir.join(name))).collect()
+        let mut names = ["config", "HEAD", "objects", "refs", "."].into_iter().filter(|_| self.durable);
+        names.try_for_each(|name| fsync(&self.dir.join(name)))
     }
 
     /// Removes what an interrupted run left: lock files, temporary packs, packs without index, and vice versa. The lock

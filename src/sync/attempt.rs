@@ -202,8 +202,8 @@ impl Worker {
             }
             if !is_placed_alike {
                 let (objects, wanted) = (self.objects.clone(), choice.wanted.clone());
-                let check = move |cancel: &_| Ok(drop(objects.until(cancel).payload(revision, &wanted)?));
-                bounds.blocking(Stage::Export, check).await?; // a link may leave what its source is now
+                let payload = move |cancel: &_| Ok(objects.until(cancel).payload(revision, &wanted)?);
+                bounds.blocking(Stage::Export, payload).await?; // a link may leave what its source is now
             }
             self.advance_record(bounds, revision).await?;
             return Ok(Done::Unchanged); // A6

@@ -55,8 +55,9 @@ async fn no_spare_takes_the_room_that_an_attempt_lacked_until_one_succeeds() {
 #[tokio::test(start_paused = true)]
 async fn no_spare_is_made_that_the_next_attempt_would_drop_again() {
     let refused = || Error::StillRefused { stage: Stage::Gate, message: String::new(), hints: Vec::new() };
-    let errors: [(fn() -> Error, &[u64]); 2] = [(bad_pack, &[]), (refused, &[10, 13, 20, 23])];
-    for (error, spares) in errors {
+    type Case = (fn() -> Error, &'static [u64]);
+    let cases: [Case; 2] = [(bad_pack, &[]), (refused, &[10, 13, 20, 23])];
+    for (error, spares) in cases {
         let mut worker = FakeWorker::new(&[S(0)], 5);
         worker.fails = Box::new(|number| (1..3).contains(&number));
         worker.error = Box::new(move |_| error());
