@@ -15,7 +15,7 @@ use super::error::Error;
 pub(super) use ssh_command::ssh_command;
 use table::{Setting, Use};
 
-use crate::mirror::wire::{Closeness, Elsewhere, ExtraHeader, Proxy, Scope};
+use crate::mirror::wire::{ByUrl, Closeness, Connection, ExtraHeader, Proxy, Scope};
 use crate::secret::{self, Secret};
 
 /// One setting of git: a dotted key and its value.
@@ -125,8 +125,8 @@ pub(super) struct Effect {
     pub(super) cookie_file: Option<PathBuf>,
     /// `http.proxy`.
     pub(super) proxy: Proxy,
-    /// The same of connections for other origins, such as a submodule's: what keys without a URL say.
-    pub(super) elsewhere: Elsewhere,
+    /// The settings that decide about connections, for other remotes, such as a submodule's.
+    about_connections: Vec<Entry>,
     /// `protocol.file.allow=always`: submodules may be repositories of this machine.
     pub(super) local_submodules: bool,
     /// The remote's URL after `url.<base>.insteadOf`.
@@ -154,6 +154,17 @@ impl Effect {
         })
     }
 
+    /// What the settings say about connections to any remote. `ca_file` is from a flag, which precedes the settings.
+    pub(super) fn by_url(&self, ca_file: Option<PathBuf>) -> ByUrl {
+        let entries = self.about_connections.clone();
+        ByUrl::new(move |remote| {
+            // Does not fail: `apply` has parsed the same values.
+            let found = effect_on(&entries, remote.to_owned()).unwrap_or_default();
+            let ca_file = ca_file.clone().or(found.ca_file);
+            Connection { ca_file, unverified: found.unverified, proxy: found.proxy }
+        })
+    }
+
     fn unused(&mut self, key: &str, reason: Result<Use, &'static str>) {
         let unused = Unused { key: shown(key), reason };
         self.unused.entry(key.to_ascii_lowercase()).or_insert(unused);
@@ -163,17 +174,21 @@ impl Effect {
 /// Computes the effect of the settings on a remote. As in git, of several entries of one setting the one whose key
 /// matches the remote's URL most closely wins, and the later one of two that match equally.
 pub(super) fn apply(entries: &[Entry], remote: &str) -> Result<Effect, Error> {
-    let mut effect = effect_on(entries, remote)?;
-    let names_url =
-        |entry: &&Entry| matches!(split(&entry.key), Ok((section, Some(_), _)) if section == "http");
-    let others: Vec<Entry> = entries.iter().filter(|entry| !names_url(entry)).cloned().collect();
-    let Effect { ca_file, unverified, proxy, .. } = effect_on(&others, remote)?;
-    effect.elsewhere = Elsewhere { ca_file, unverified, proxy };
+    let mut effect = effect_on(entries, rewritten(entries, remote))?;
+    effect.about_connections = entries.iter().filter(|entry| is_about_connections(entry)).cloned().collect();
     Ok(effect)
 }
 
-fn effect_on(entries: &[Entry], remote: &str) -> Result<Effect, Error> {
-    let mut effect = Effect { remote: rewritten(entries, remote), ..Effect::default() };
+/// Returns true for those settings that [`Connection`] is made of.
+fn is_about_connections(entry: &Entry) -> bool {
+    let Ok((section, below, name)) = split(&entry.key) else { return false };
+    let found = table::of(&section, below, &name);
+    matches!(found, Use::Applied(Setting::SslVerify | Setting::SslCaInfo | Setting::Proxy, _))
+}
+
+/// The effect on a remote, whose URL is used as it is.
+fn effect_on(entries: &[Entry], remote: String) -> Result<Effect, Error> {
+    let mut effect = Effect { remote, ..Effect::default() };
     let url = Url::parse(&effect.remote).ok().filter(|url| matches!(url.scheme(), "http" | "https"));
     let mut closest: BTreeMap<(String, String), Closeness> = BTreeMap::new();
     for Entry { key, value } in entries {
@@ -199,6 +214,9 @@ fn effect_on(entries: &[Entry], remote: &str) -> Result<Effect, Error> {
         if scope == Some(None) {
             effect.unused(key, Err("the URL in it is invalid"));
             continue;
+        }
+        if setting == Setting::SslVerify {
+            truth(key, value)?; // also for the URLs of other remotes
         }
         let closeness = match (scope.flatten(), below) {
             (Some(scope), _) => url.as_ref().and_then(|url| scope.closeness(url)),

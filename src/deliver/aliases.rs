@@ -7,10 +7,19 @@
 //! inventory, which the first of them wrote.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use futures_util::future;
+use tokio::time::timeout;
 
 use super::Directory;
-use crate::cluster::{Cluster, Error, Meta};
+use super::pauses::retried_if;
+use super::survey::SurveyContext;
+use crate::cluster::{Cluster, Error, Failure, Kind, Meta, Operation, Verb};
 use crate::configmap::apply::{Desired, names};
+
+/// How long other clusters are asked whether they are the same one: any of them may be away.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The cluster, by each name that it is known by.
 #[derive(Debug, Default)]
@@ -49,23 +58,22 @@ impl Aliases {
     }
 
     /// Returns true if the revision names the namespace of an inventory in another cluster, and that very inventory is
-    /// there: it is the same cluster, by another context. Fails if such a cluster does not say whether it is.
+    /// there: it is the same cluster, by another context. Otherwise fails if one of them does not say whether it is.
     pub(super) async fn is_named_otherwise(
         &self,
+        reader: SurveyContext<'_>,
         inventory: &Meta,
-        name: &str,
-        desired: &Desired,
+        (name, desired): (&str, &Desired),
     ) -> Result<bool, Error> {
-        let Meta { namespace, name: marker, uid, .. } = inventory;
         let others = desired.clusters().filter(|other| *other != name);
-        let others = others.filter(|other| desired.of(other, namespace).is_some());
+        let others = others.filter(|other| desired.of(other, &inventory.namespace).is_some());
         let others: Vec<&Cluster> = others.filter_map(|other| self.0.get(other)).collect();
-        for cluster in others {
-            if cluster.head(namespace, marker).await?.is_some_and(|found| found.uid == *uid) {
-                return Ok(true);
-            }
+        let answers = others.into_iter().map(|other| has_inventory(reader, other, inventory));
+        let answers = future::join_all(answers).await;
+        if answers.iter().any(|answer| matches!(answer, Ok(true))) {
+            return Ok(true);
         }
-        Ok(false)
+        answers.into_iter().find(Result::is_err).unwrap_or(Ok(false))
     }
 
     /// Returns the clusters that a revision has ConfigMaps for and, if `prune`, all other clusters, each by one name.
@@ -78,5 +86,33 @@ impl Aliases {
             names.extend(others);
         }
         names
+    }
+}
+
+/// Returns true if a cluster has this very inventory. Asks again where that may soon help, and gives up after
+/// [`PROBE_TIMEOUT`].
+async fn has_inventory(
+    reader: SurveyContext<'_>,
+    cluster: &Cluster,
+    inventory: &Meta,
+) -> Result<bool, Error> {
+    let Meta { namespace, name, uid, .. } = inventory;
+    let may_help = |error: &Error| {
+        let is_away = matches!(error.why, Failure::Timeout { .. } | Failure::Unreachable { .. });
+        error.is_transient() && !is_away && error.pause().is_none_or(|pause| pause < PROBE_TIMEOUT)
+    };
+    let read = || cluster.head(namespace, name);
+    match timeout(PROBE_TIMEOUT, retried_if(may_help, reader.options, reader.cancel, read)).await {
+        Ok(found) => Ok(found?.is_some_and(|found| found.uid == *uid)),
+        Err(_) => Err(Error {
+            cluster: cluster.name().to_owned(),
+            operation: Box::new(Operation {
+                verb: Verb::Get,
+                kind: Kind::ConfigMap,
+                namespace: namespace.clone(),
+                name: name.clone(),
+            }),
+            why: Failure::Timeout { after: PROBE_TIMEOUT },
+        }),
     }
 }

@@ -15,8 +15,9 @@
 //! the older writer's write meets a changed resourceVersion and conflicts. Two cases remain. A newer writer finds an
 //! object as desired, skips it, and an older write then lands: step 5 of the older writer, or the next run, repairs
 //! that. And a newer writer finds that an object which it does not want is absent, takes it off the inventory, and an
-//! older creation then lands: step 5 of the older writer, which remembers what it wrote, repairs that. A creation that
-//! failed is therefore not sent again before the object is read and the remote asked.
+//! older creation then lands: step 5 of the older writer, which remembers what it sent, repairs that. A creation that
+//! failed is therefore not sent again before the object is read and the remote asked. One that got no answer and lands
+//! after the older writer's last pass stays, and no inventory lists it.
 //!
 //! Before the first write of step 4 the inventory lists every object that is about to be created. So a crash in steps 1
 //! to 3 leaves nothing behind; a crash in step 4 leaves some targets written, each whole, which the next run finds

@@ -45,7 +45,7 @@ pub(super) async fn find(
             && meta.annotations.get(names::CLUSTER).is_some_and(|name| name == reader.cluster.name())
             && desired.of(cluster, &meta.namespace).is_none()
     });
-    let named = unnamed.iter().map(|meta| aliases.is_named_otherwise(meta, cluster, desired));
+    let named = unnamed.iter().map(|meta| aliases.is_named_otherwise(reader, meta, (cluster, desired)));
     let named = future::join_all(named).await;
     let mut orphans = Orphans::default();
     for (meta, named) in unnamed.into_iter().zip(named) {

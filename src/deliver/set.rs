@@ -132,10 +132,11 @@ pub(super) fn is_unlisted(survey: &NamespaceSurvey, item: &Item) -> bool {
     entry.is_none_or(|entry| !entry.lists(uid, Some(wanted.digest.as_str())))
 }
 
-/// Returns the inventory with the objects added that are about to be written, so that a prune after a crash finds
-/// them. `None` if it lists all of them already.
+/// Returns the inventory with the objects added that are about to be written, and those that landed late, so that a
+/// prune after a crash finds them. `None` if it lists all of them already.
 pub(super) fn marker_before_writes(survey: &NamespaceSurvey) -> Option<Marker> {
     let mut marker = survey.marker.clone();
+    marker.entries.extend(survey.late.clone());
     for item in survey.items.iter().filter(|item| is_unlisted(survey, item)) {
         let Some(wanted) = &item.wanted else { continue };
         let listed = survey.entry(&item.name);
@@ -151,9 +152,9 @@ pub(super) fn marker_before_writes(survey: &NamespaceSurvey) -> Option<Marker> {
         if item.decision.action != Action::Create || !is_verified {
             entry.wanted = Some(wanted.digest.clone());
         }
-        marker.damaged.remove(&item.name);
         marker.entries.insert(item.name.clone(), entry);
     }
+    marker.damaged.retain(|name, _| !marker.entries.contains_key(name));
     (marker != survey.marker).then_some(marker)
 }
 
@@ -233,6 +234,8 @@ mod tests {
         survey.late = std::mem::take(&mut survey.marker.entries);
         let listed = marker(&survey, &desired(), &BTreeMap::new());
         assert_eq!(listed.entries, survey.late);
+        let announced = marker_before_writes(&survey).unwrap();
+        assert_eq!(announced.entries, survey.late, "a crash before the deletion leaves it listed");
     }
 
     #[test]

@@ -25,7 +25,8 @@ pub(super) struct NamespaceSurvey {
     /// The inventory's ConfigMap, if there is one.
     pub(super) marker_meta: Option<Meta>,
     pub(super) marker: Marker,
-    /// What earlier passes wrote and the inventory does not list: it landed after a peer had dropped it from there.
+    /// What earlier passes wrote or sent and the inventory does not list: it landed after a peer had dropped it from
+    /// there.
     pub(super) late: BTreeMap<String, Entry>,
     /// The revision that the inventory records; `None` if there is none.
     pub(super) recorded: Option<Recorded>,
@@ -42,6 +43,12 @@ impl NamespaceSurvey {
     /// Returns true if any of its ConfigMaps is to be written.
     pub(super) fn has_writes(&self) -> bool {
         self.items.iter().any(|item| item.decision.writes())
+    }
+
+    /// Returns the decisions that the limit on deletions counts: all but those on what this delivery itself created.
+    pub(super) fn counted_decisions(&self) -> impl Iterator<Item = &Decision> {
+        let counted = self.items.iter().filter(move |item| !self.late.contains_key(&item.name));
+        counted.map(|item| &item.decision)
     }
 
     /// Returns the entry of an object that we wrote: the inventory's or, without one, that of [`Self::late`].
@@ -135,6 +142,9 @@ impl SurveyContext<'_> {
             let wanted = config_maps.get(name);
             let meta = metas.get(name);
             let entry = marker.entries.get(name).or_else(|| late.get(name));
+            if wanted.is_none() && entry.is_none() {
+                continue; // an earlier pass sent it, and it is not there, or what is there is another one
+            }
             reads.push(self.item(namespace, name, wanted, meta, entry, &ledger, same_rules));
         }
         let mut items: Vec<Item> = stream::iter(reads)
@@ -251,15 +261,18 @@ fn recorded(marker: &Marker, meta: &Meta) -> Option<Recorded> {
     Some(Recorded { revision: parse_revision(&marker.revision)?, sources: sources.unwrap_or_default() })
 }
 
-/// Returns what earlier passes wrote, is still there, and is not listed by the inventory.
+/// Returns what earlier passes wrote or sent, is there, and is not listed by the inventory.
 fn late(
     earlier: &BTreeMap<String, Entry>,
     marker: &Marker,
     metas: &BTreeMap<String, Meta>,
 ) -> BTreeMap<String, Entry> {
-    let is_there = |name: &String, uid: &str| metas.get(name).is_some_and(|meta| meta.uid == uid);
+    let is_there = |name: &String, entry: &Entry| {
+        let Some(meta) = metas.get(name) else { return false };
+        entry.lists(&meta.uid, meta.annotations.get(names::DIGEST).map(String::as_str))
+    };
     let is_late =
-        |(name, entry): &(&String, &Entry)| !marker.entries.contains_key(*name) && is_there(name, &entry.uid);
+        |(name, entry): &(&String, &Entry)| !marker.entries.contains_key(*name) && is_there(name, entry);
     earlier.iter().filter(is_late).map(|(name, entry)| (name.clone(), entry.clone())).collect()
 }
 
@@ -311,6 +324,23 @@ mod tests {
         assert!(late(&earlier, &empty, &meta("u2")).is_empty(), "somebody else's");
         assert!(late(&earlier, &empty, &BTreeMap::new()).is_empty(), "it is gone");
         assert!(late(&earlier, &listed, &meta("u1")).is_empty());
+        // Whether it was written was not known: what was to be written is.
+        let sent = BTreeMap::from([("a".to_owned(), Entry::wanted("after"))]);
+        for (digest, expected) in [("after", &sent), ("before", &BTreeMap::new())] {
+            let mut metas = meta("u3");
+            let annotations = &mut metas.get_mut("a").unwrap().annotations;
+            annotations.insert(names::DIGEST.to_owned(), digest.to_owned());
+            assert_eq!(late(&sent, &empty, &metas), *expected, "{digest}");
+        }
+    }
+
+    #[test]
+    fn the_limit_on_deletions_does_not_count_what_this_delivery_created() {
+        let deleted = Decision { action: Action::Delete, ..Decision::unchanged(String::new()) };
+        let mut survey = survey("ci", deleted);
+        assert_eq!(survey.counted_decisions().count(), 1);
+        survey.late = std::mem::take(&mut survey.marker.entries);
+        assert_eq!(survey.counted_decisions().count(), 0);
     }
 
     #[test]

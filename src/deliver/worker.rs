@@ -268,7 +268,7 @@ impl<S: DeliveryInput> Worker<S> {
         surveys: &mut Vec<NamespaceSurvey>,
         targets: &mut Vec<Target>,
     ) -> Result<bool, Unsettled> {
-        let decisions = surveys.iter().flat_map(|survey| &survey.items).map(|item| &item.decision);
+        let decisions = surveys.iter().flat_map(NamespaceSurvey::counted_decisions);
         if let Err(why) = self.options.prune_limit.check(decisions) {
             let hints = [why.hint().to_owned()];
             targets.extend(self.end_all(writer, surveys, Outcome::Refused, &why.to_string(), &hints));

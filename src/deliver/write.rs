@@ -178,7 +178,8 @@ impl<'a, S: DeliveryInput> Writer<'a, S> {
         };
         let again = match again {
             Ok(again) => again,
-            Err(error) => return failed(&error),
+            // A failure that stored nothing says more than the read's.
+            Err(unread) => return failed(if is_outdated { &unread } else { &error }),
         };
         if error.is_unknown() && again.decision.action == Action::Nothing {
             // It took effect after all.
@@ -396,18 +397,25 @@ mod tests {
         let reader = SurveyContext { cluster: &cluster, options: &options, policy: &policy, cancel: &cancel };
         let remote = Remote(Relation::Ahead);
         let writer = Writer::new(reader, &desired, &remote);
-        for (action, is_read) in [(Action::Create, true), (Action::Recreate, true), (Action::Replace, false)]
-        {
+        let busy = || Failure::Busy { status: 429, pause: None };
+        // Whether it is read, and the failure of that is told.
+        for (action, why, is_read, is_told) in [
+            (Action::Create, busy(), true, false),
+            (Action::Recreate, busy(), true, false),
+            (Action::Replace, busy(), false, false),
+            (Action::Create, Failure::AlreadyExists, true, true),
+        ] {
+            let told = why.to_string();
             let survey = survey("ci", Decision { action, ..Decision::unchanged(String::new()) });
             let item = survey.items[0].clone();
             let attempted = Target { attempts: 1, ..writer.target("test", &survey, &item) };
             // Every request to this cluster fails in the same way, and is named by the error.
             let mut error = cluster.head("ci", "a").await.unwrap_err();
-            error.why = Failure::Busy { status: 429, pause: None };
+            error.why = why;
             match writer.after_failure(&survey, item, attempted, error).await {
                 ControlFlow::Continue(again) => assert!(!is_read, "{again:?}"),
                 ControlFlow::Break(Written { target, .. }) => {
-                    assert!(is_read && !target.why.contains("busy"), "{target:?}");
+                    assert!(is_read && target.why.contains(&told) != is_told, "{target:?}");
                 }
             }
         }

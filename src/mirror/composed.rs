@@ -90,6 +90,7 @@ impl Composer {
     pub fn open(dir: &Path, durable: bool, limits: Limits) -> Result<Self, Error> {
         Settings { verify: false, durable, max_objects: None }.apply()?;
         let layout = Layout::open(dir, RepoKind::Bare, durable, None)?;
+        layout.sync_skeleton()?; // it never gets a tip, the first of which would make it durable
         let dir = layout.dir().to_owned();
         let shared = Arc::new(Shared::new(dir, Submodules::Off, durable, false).composed());
         Ok(Self { shared, _lock: layout, limits, turns: Arc::new(Turns::new()), checked: Mutex::default() })

@@ -62,6 +62,16 @@ pub enum Error {
         #[source]
         source: ObjectError,
     },
+    /// An object in the repository of git-sync's layout cannot be read. The repository is not fetched anew, because
+    /// consumers may have committed to it.
+    #[error("cannot collect garbage in {}", path.display())]
+    Irreplaceable {
+        /// The repository.
+        path: PathBuf,
+        /// The object, and why it could not be read.
+        #[source]
+        source: ObjectError,
+    },
     /// The communication with the remote failed.
     #[error(transparent)]
     Wire(#[from] wire::Error),
@@ -262,6 +272,7 @@ impl Error {
             | Self::GarbageInUse { .. }
             | Self::Cancelled => true,
             Self::Foreign { .. }
+            | Self::Irreplaceable { .. }
             | Self::NotACommit { .. }
             | Self::IndexMemory { .. }
             | Self::FetchBytes { .. }
@@ -318,12 +329,17 @@ impl Error {
 
     /// The error for an object that `revision` needs and that could not be read.
     pub(super) fn damaged(revision: Revision, source: super::object_error::ObjectError) -> Self {
+        Self::damaged_at(revision, None, source)
+    }
+
+    /// The same for an object at the path `at` in the tree, escaped.
+    pub(super) fn damaged_at(
+        revision: Revision,
+        at: Option<&str>,
+        source: super::object_error::ObjectError,
+    ) -> Self {
         let damage = |source| Self::Damaged { revision, source: ObjectError(source) };
-        match source {
-            // A damaged index of a pack leads to other objects.
-            super::object_error::ObjectError::OtherKind { .. } => damage(source),
-            source => Self::of_author(revision, None, source).unwrap_or_else(damage),
-        }
+        Self::of_author(revision, at, source).unwrap_or_else(damage)
     }
 
     /// The refusal of `revision` if the object is as its author wrote it, so that fetching it again would not help;
@@ -345,16 +361,6 @@ impl Error {
         };
         let path = at.map_or_else(|| format!("{expected} {id}"), str::to_owned);
         Ok(Refusal { revision, path, rule }.into())
-    }
-
-    /// The error for an object that the remote has just sent, and no earlier pack can have led to: one of another type
-    /// is what its author named.
-    pub(super) fn of_received(
-        revision: Revision,
-        at: Option<&str>,
-        source: super::object_error::ObjectError,
-    ) -> Self {
-        Self::of_author(revision, at, source).unwrap_or_else(|source| Self::damaged(revision, source))
     }
 
     /// The error for an object that exceeds the size limit of its type. It is a refusal, because fetching the object

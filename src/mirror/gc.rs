@@ -243,19 +243,19 @@ impl Mirror {
 
     /// Makes the next fetch rebuild the mirror if an object of it cannot be read, as otherwise no garbage would be
     /// collected ever again. In git-sync's layout the mirror may have commits of consumers, which no remote has: it
-    /// stays, and the error that is returned says what can be done.
+    /// stays, and the error that is returned has a hint about it.
     fn note_damage_of_child(&self, error: Error) -> Error {
-        let Error::Damaged { source, .. } = &error else { return error };
-        if !self.shared.linked {
-            self.shared.note_damage();
-            return error;
+        match error {
+            Error::Damaged { source, .. } if self.shared.linked => {
+                Error::Irreplaceable { path: self.layout.dir().to_owned(), source }
+            }
+            error => {
+                if error.is_damage() {
+                    self.shared.note_damage();
+                }
+                error
+            }
         }
-        let why = format!(
-            "{source}; it is not rebuilt for that, because consumers may have committed to it: save what they have, \
-             then delete it while treeswap is stopped"
-        );
-        let path = self.layout.dir().to_owned();
-        Error::Local { act: "collect garbage in", path, source: std::io::Error::other(why) }
     }
 
     /// Removes all packs but `pack`. If the tip is not complete then, damage is recorded. Returns false if nothing was

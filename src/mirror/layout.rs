@@ -180,12 +180,16 @@ impl Layout {
         }
         git2::Repository::init_opts(&self.dir, &options)
             .map_err(|source| Error::unwritten("make the mirror", &self.dir, source))?;
+        if self.tip().is_some() {
+            return self.sync_skeleton();
+        }
         // Nothing is lost with an empty mirror. The first tip makes it durable, so that the first request need not wait.
-        if self.tip().is_some() { self.sync_skeleton() } else { Ok(()) }
+        // But a directory with packs and without the mark would be somebody else's.
+        if self.durable { fsync(&self.dir) } else { Ok(()) }
     }
 
     /// Makes what [`Self::init`] writes durable.
-    fn sync_skeleton(&self) -> Result<(), Error> {
+    pub(super) fn sync_skeleton(&self) -> Result<(), Error> {
         let mut names = ["config", "HEAD", "objects", "refs", "."].into_iter().filter(|_| self.durable);
         names.try_for_each(|name| fsync(&self.dir.join(name)))
     }

@@ -13,7 +13,7 @@ pub(super) enum ObjectError {
         /// The expected type.
         expected: String,
     },
-    /// It is of another type.
+    /// It is of another type. Its hash is right, so its author named it like this.
     #[error("{id} is a {found} where a {expected} was expected")]
     OtherKind {
         /// The object.

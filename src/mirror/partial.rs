@@ -26,10 +26,9 @@ use super::object_error::ObjectError;
 use super::odb::ObjectReader;
 use super::repo_kind;
 use super::sparse::Patterns;
-use super::tree::{Budget, DIRECTORY, FORMAT, LINK, Line, REGULAR, Step, TreeWalk};
+use super::tree::{Budget, DIRECTORY, FORMAT, LINK, REGULAR, Step, TreeWalk};
 use super::wire::Request;
 use super::{Mirror, Selection};
-use crate::payload::escaped;
 use crate::revision::{ObjectId, Revision};
 
 /// The most objects per request. Each request costs a server half a second, regardless of their number. This many lines
@@ -40,8 +39,9 @@ const WANTS_MAX: usize = 20_000;
 /// accepts some 128 KiB of those.
 const WANTS_OF_PROGRAM_MAX: usize = 2_000;
 
-/// The most objects that are fetched, one by one, to list a revision's submodules.
-const LIST_OBJECTS_MAX: usize = 100;
+/// The most objects that are fetched, one by one, to list a revision's submodules in one attempt. Of the thousand
+/// submodules that are allowed, each may be in a directory of its own.
+const LIST_OBJECTS_MAX: usize = 2_000;
 
 impl Mirror {
     /// Fetches those files of a selection that `--filter` left out. Does nothing without a filter.
@@ -52,11 +52,10 @@ impl Mirror {
         let limit = self.options.wire.max_fetch_bytes;
         let mut left = limit;
         let per_request = if self.options.wire.program.is_some() { WANTS_OF_PROGRAM_MAX } else { WANTS_MAX };
-        let mut asked = Vec::new();
         // A fetched tree may name further absent trees and files: one round per level of directories, and a last one that
         // finds nothing absent. What a server leaves out of a round takes no additional one; see the module.
         for _ in 0..=u64::from(selection.rules.limits.depth) + 2 {
-            let absent = self.absent(revision, selection, asked).await?;
+            let absent = self.absent(revision, selection).await?;
             if absent.is_empty() {
                 return Ok(());
             }
@@ -73,11 +72,8 @@ impl Mirror {
                 self.received += bytes;
                 left = left.saturating_sub(bytes);
             }
-            asked = absent;
         }
-        let id = revision.0;
-        let error = ObjectError::Missing { id, expected: "all of what is selected of".into() };
-        Err(Error::Incomplete { requested: id, at: None, source: error.into() })
+        Err(incomplete(revision, "all of what is selected of"))
     }
 
     /// Fetches the objects that list a revision's submodules, if `--filter` left them out: `.gitmodules`, and the trees
@@ -86,20 +82,18 @@ impl Mirror {
         if self.options.filter.is_none() {
             return Ok(());
         }
-        let mut asked = None;
         for _ in 0..LIST_OBJECTS_MAX {
             let shared = Arc::clone(&self.shared);
             let find = move || {
                 let store = shared.store()?;
-                let missing = modules::missing_object_of_links(&store, revision, asked);
+                let missing = modules::missing_object_of_links(&store, revision);
                 missing.inspect_err(|error| shared.note_if_damage(error))
             };
             let Some(id) = blocking(find).await? else { return Ok(()) };
             let request = self.by_id(vec![id]);
             self.received += self.receive_wanted(&request, self.options.wire.max_fetch_bytes).await?;
-            asked = Some(id);
         }
-        Ok(()) // reading the list will fail with the object that is still absent
+        Err(incomplete(revision, "all that lists the submodules of")) // the next attempt goes on from here
     }
 
     /// The request for objects by their ids.
@@ -124,12 +118,7 @@ impl Mirror {
 
     /// The same as the function. Once nothing is absent, the record that the tip is complete is made again, because the
     /// one of the fetch does not name the packs that came since.
-    async fn absent(
-        &self,
-        revision: Revision,
-        selection: &Selection,
-        asked: Vec<ObjectId>,
-    ) -> Result<Vec<ObjectId>, Error> {
+    async fn absent(&self, revision: Revision, selection: &Selection) -> Result<Vec<ObjectId>, Error> {
         let shared = Arc::clone(&self.shared);
         let selection = selection.clone();
         let needs_all_trees = self.shared.linked; // a worktree's index lists the files that patterns leave out, too
@@ -141,7 +130,7 @@ impl Mirror {
             let patterns = patterns.as_ref();
             let store = shared.store()?;
             let reader = store.objects()?;
-            let found = absent(&reader, revision, &selection, patterns, (needs_all_trees, &asked), &cancel);
+            let found = absent(&reader, revision, &selection, patterns, needs_all_trees, &cancel);
             let found = found.inspect_err(|error| shared.note_if_damage(error))?;
             if found.is_empty() && is_settled {
                 shared.note_complete(revision.0);
@@ -152,14 +141,20 @@ impl Mirror {
     }
 }
 
-/// Lists the selected files of a revision that are absent, and absent trees. `asked`, which is sorted, is what was
-/// asked for in the last round.
+/// The error if objects are still absent after the last round. What came stays.
+fn incomplete(revision: Revision, expected: &str) -> Error {
+    let id = revision.0;
+    let error = ObjectError::Missing { id, expected: expected.into() };
+    Error::Incomplete { requested: id, at: None, source: error.into() }
+}
+
+/// Lists the selected files of a revision that are absent, and absent trees.
 fn absent(
     reader: &ObjectReader<'_>,
     revision: Revision,
     selection: &Selection,
     patterns: Option<&Patterns>,
-    (needs_all_trees, asked): (bool, &[ObjectId]),
+    needs_all_trees: bool,
     cancel: &CancellationToken,
 ) -> Result<Vec<ObjectId>, Error> {
     let limits = selection.rules.limits;
@@ -188,9 +183,6 @@ fn absent(
         if !is_needed {
             continue;
         }
-        if asked.binary_search(&line.id).is_ok() && reader.has(&line.id) {
-            check_type(reader, revision, path, &line)?;
-        }
         let (id, is_dir) = (line.id, line.is_dir());
         if is_dir {
             walk.check_depth()?;
@@ -212,19 +204,6 @@ fn absent(
     }
     remove_duplicates(&mut found);
     Ok(found)
-}
-
-/// Refuses a revision with an entry whose object has just come and is of another type than the entry. Later that would
-/// be damage, which makes the mirror be fetched anew, with the same object.
-fn check_type(
-    reader: &ObjectReader<'_>,
-    revision: Revision,
-    path: &[u8],
-    line: &Line<'_>,
-) -> Result<(), Error> {
-    let id = &line.id;
-    let size = if line.is_dir() { reader.tree_size(id).map(drop) } else { reader.blob_size(id).map(drop) };
-    size.map_err(|error| Error::of_received(revision, Some(&escaped(path)), error))
 }
 
 fn remove_duplicates(ids: &mut Vec<ObjectId>) {
@@ -261,7 +240,7 @@ mod tests {
         let of = |revision: Revision, patterns: Option<&Patterns>| {
             let store = fixture.shared.store().unwrap();
             let reader = store.objects().unwrap();
-            absent(&reader, revision, &selection, patterns, (false, &[]), &cancel)
+            absent(&reader, revision, &selection, patterns, false, &cancel)
         };
         for patterns in [None, Some(&patterns)] {
             assert_eq!(of(deep, patterns).unwrap(), [file]);
@@ -283,16 +262,13 @@ mod tests {
         let store = fixture.shared.store().unwrap();
         let reader = store.objects().unwrap();
         let cancel = CancellationToken::new();
-        let of = |revision: Revision, asked: &[ObjectId]| {
-            absent(&reader, revision, &everything(), None, (false, asked), &cancel)
-        };
-        for (revision, id, path) in [(file_as_dir, file, "d"), (dir_as_file, dir, "f")] {
-            match of(revision, &[id]) {
-                Err(Error::Refused(refusal)) => assert_eq!(refusal.path, path),
-                other => panic!("{other:?}"),
-            }
+        let of = |revision: Revision| absent(&reader, revision, &everything(), None, false, &cancel);
+        match of(file_as_dir) {
+            Err(Error::Refused(refusal)) => assert_eq!(refusal.path, "d"),
+            other => panic!("{other:?}"),
         }
-        assert!(of(file_as_dir, &[]).unwrap_err().is_damage(), "an earlier pack may lead to another object");
-        assert_eq!(of(dir_as_file, &[]).unwrap(), [], "it is not read");
+        assert_eq!(of(dir_as_file).unwrap(), [], "it is not read before the payload is built");
+        let error = fixture.objects().payload(dir_as_file, &everything()).unwrap_err();
+        assert!(error.is_refusal(), "{error:?}");
     }
 }

@@ -306,7 +306,8 @@ impl Budget {
         id: &ObjectId,
         path: &[u8],
     ) -> Result<(Object<'r>, usize), Error> {
-        let damaged = |error| Error::damaged(self.revision, error);
+        let at = || (!path.is_empty()).then(|| escaped(path));
+        let damaged = |error| Error::damaged_at(self.revision, at().as_deref(), error);
         let size = reader.tree_size(id).map_err(damaged)?;
         let bytes = self.bytes_in_memory.saturating_add(size);
         if bytes > TREE_MAX {

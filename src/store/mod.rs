@@ -232,6 +232,8 @@ pub struct Store {
     stuck: BTreeSet<Name>,
     /// Generations that were reaped while pinned, and why, since the last [`Store::take_evicted`].
     evicted: BTreeMap<Name, String>,
+    /// True if the spare was dropped to make room for a generation since the last [`Store::take_spare_dropped`].
+    spare_dropped: bool,
 }
 
 impl Store {
@@ -282,6 +284,7 @@ impl Store {
             trash,
             stuck: BTreeSet::new(),
             evicted: BTreeMap::new(),
+            spare_dropped: false,
         };
         store.recover_into(&clock::now(), RecoveryTime::Start, &mut found)?;
         store.discard_left_overs(&mut found)?;
@@ -370,6 +373,11 @@ impl Store {
     /// Returns the generations reaped while pinned since the last call, and why.
     pub fn take_evicted(&mut self) -> BTreeMap<Name, String> {
         std::mem::take(&mut self.evicted)
+    }
+
+    /// Returns true if a spare was dropped to make room for a generation since the last call.
+    pub fn take_spare_dropped(&mut self) -> bool {
+        std::mem::take(&mut self.spare_dropped)
     }
 
     /// Waits until the background thread has tried to delete everything in the trash. Returns false if cancelled first.

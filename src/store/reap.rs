@@ -181,13 +181,13 @@ impl Store {
         let over = |bytes: u64| self.options.retention.max_bytes.is_some_and(|ceiling| bytes > ceiling);
         let all = self.generations_on_disk().saturating_add(needed);
         if over(all.saturating_add(self.spare_bytes())) {
-            self.drop_spare(cancel)?; // a spare only saves time; a grace period is a promise
+            self.drop_spare_for_room(cancel)?; // a spare only saves time; a grace period is a promise
         }
         if self.shortage(written)?.is_some() {
             self.trash.wait(cancel);
         }
         if self.shortage(written)?.is_some() {
-            self.drop_spare(cancel)?;
+            self.drop_spare_for_room(cancel)?;
             self.trash.wait(cancel);
         }
         loop {
@@ -207,6 +207,11 @@ impl Store {
                 Some(_) => self.trash.wait(cancel),
             };
         }
+    }
+
+    fn drop_spare_for_room(&mut self, cancel: &CancellationToken) -> Result<(), Error> {
+        self.spare_dropped |= self.spare_bytes() > 0;
+        self.drop_spare(cancel)
     }
 
     /// Reaps the generations that exceed `--max-generations` once the staged one is published. Called right before the

@@ -1,5 +1,5 @@
-//! State of the tree in the spare's slot that is not a plain copy: a retired generation waiting to be carried
-//! forward, or a spare with stamps, and how such a spare is used. [`super::recycle`] moves generations into the slot
+//! State of the tree in the spare's slot: a retired generation waiting to be carried forward, or a spare with stamps, and
+//! how such a spare is used. [`super::recycle`] moves generations into the slot
 //! and carries them forward.
 
 use std::os::fd::OwnedFd;
@@ -164,6 +164,7 @@ impl StampedSpare {
             _ => stamps.check_directories(&top, cancel),
         };
         stamps.forget_directories(); // so that carrying forward need not update them
+        stamps.begin_age();
         let carried = changed.and_then(|changed| match changed {
             Some(path) => Err(stamps::foreign_write_error(path)),
             None if is_new => {
@@ -185,7 +186,7 @@ impl StampedSpare {
             }
             Err(Error::Cancelled) => Err(Error::Cancelled),
             Err(error) => {
-                log_not_recycled(&error);
+                tracing::info!(error = one_line(&error), "the spare cannot be used");
                 Ok(None)
             }
         }

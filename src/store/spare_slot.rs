@@ -52,7 +52,7 @@ pub(super) struct SpareSlot {
     preparing: Mutex<CancellationToken>,
     /// Estimated bytes on disk of the spare, or of the one being prepared.
     bytes: AtomicU64,
-    /// The state of a tree with stamps in the slot. Empty if the tree is a plain copy.
+    /// The state of a tree with stamps in the slot. Empty if the tree is a copy without stamps.
     pub(super) state: SlotState,
 }
 

@@ -109,7 +109,10 @@ impl SpareTask {
         let slot = self.slot.dir().as_fd();
         let Ok(mut stamps) = Stamps::of_new(top, slot, journal) else { return Ok(None) };
         match stamps.rescan(top, slot, Paths::Keep, cancel) {
-            Ok(None) => Ok(Some(stamps)),
+            Ok(None) => {
+                stamps.suspend_age();
+                Ok(Some(stamps))
+            }
             Ok(Some(path)) => Err(stamps::foreign_write_error(path)),
             Err(Error::Cancelled) => Err(Error::Cancelled),
             Err(_) => Ok(None),

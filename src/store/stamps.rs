@@ -75,8 +75,8 @@ pub(super) struct Stamps {
     journal: Arc<Journal>,
     /// The journal's count of clock steps at that time.
     steps: u64,
-    /// When we wrote its first files, or verified them.
-    made: Instant,
+    /// When we wrote its first files, or verified them. `None` for a copy that waits: its age begins when it is used.
+    made: Option<Instant>,
     /// True if the tree was found on disk and verified against its payload.
     is_found: bool,
     /// No file's ctime may be later than this, except those that the journal explains.
@@ -101,7 +101,7 @@ impl Stamps {
         let top = Stamp::mtime_of(&rustix::fs::fstat(top)?);
         let since = file_system_time(scratch)?;
         let journal = Arc::clone(journal);
-        let made = Instant::now();
+        let made = Some(Instant::now());
         Ok(Self {
             journal,
             steps,
@@ -146,13 +146,27 @@ impl Stamps {
     /// Returns true if the tree may be recycled: we wrote all of it, and its first files are not older than
     /// [`AGE_MAX`].
     pub(super) fn allow_recycling(&self) -> bool {
-        !self.is_found && self.made.elapsed() <= AGE_MAX
+        !self.is_found && self.is_young()
     }
 
     /// Returns true if its files may be hard-linked: the clock was not set, and we wrote or verified the files within
     /// [`AGE_MAX`].
     pub(super) fn allow_linking(&self) -> bool {
-        !self.clock_was_set() && self.made.elapsed() <= AGE_MAX
+        !self.clock_was_set() && self.is_young()
+    }
+
+    fn is_young(&self) -> bool {
+        self.made.is_none_or(|made| made.elapsed() <= AGE_MAX)
+    }
+
+    /// Makes the age of a copy begin only when it is used: no reader has its files open before.
+    pub(super) fn suspend_age(&mut self) {
+        self.made = None;
+    }
+
+    /// Lets the age begin, if it was suspended.
+    pub(super) fn begin_age(&mut self) {
+        self.made.get_or_insert_with(Instant::now);
     }
 
     /// Returns true if this inode has no foreign write.

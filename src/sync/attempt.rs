@@ -310,7 +310,8 @@ impl Worker {
     /// The revisions that the mirror must keep, newest first.
     fn kept_revisions(&self) -> Vec<Revision> {
         let known = self.view.generations.iter().filter(|record| record.is_known());
-        let others = self.readable.into_iter().chain(self.waits_for_recycling);
+        let lost = self.lost.as_ref().and_then(GenerationRecord::known_revision);
+        let others = self.readable.into_iter().chain(lost).chain(self.waits_for_recycling);
         let mut kept: Vec<_> = others.chain(known.map(|record| record.revision)).collect();
         let mut seen = std::collections::HashSet::new();
         kept.retain(|revision| seen.insert(*revision));
@@ -369,7 +370,7 @@ impl Work for Worker {
     }
 
     async fn attempt(&mut self, bounds: &Bounds, may_publish: bool) -> Result<Done, Error> {
-        (self.has_asked, self.was_answered, self.dropped_spare) = (false, false, false);
+        (self.has_asked, self.was_answered) = (false, false);
         self.view.source_failures.clear();
         let (republished, followed) = match self.prepare(bounds).await {
             Ok((choice, republished)) => (republished, self.follow(bounds, &choice, may_publish).await),
@@ -378,6 +379,8 @@ impl Work for Worker {
                 (None, Err(error))
             }
         };
+        // A step that outlasts the attempt has the store; then the next attempt takes it.
+        self.dropped_spare = self.store.try_lock().is_ok_and(|mut store| store.take_spare_dropped());
         if !matches!(followed, Ok(Done::Published(_))) {
             self.count_mirror(bounds).await;
         }

@@ -42,13 +42,13 @@ pub(super) struct Job<'a> {
 
 impl Job<'_> {
     /// Stages `revision`. With a `base`, which has the current generation's tree, only what differs is written if that
-    /// is little and there is a spare. Also returns whether it was written in full.
+    /// is little and there is a spare.
     pub(super) fn stage(
         &self,
         store: &mut Store,
         revision: Revision,
         base: Option<mirror::Base>,
-    ) -> Result<(store::Staged, bool), Error> {
+    ) -> Result<store::Staged, Error> {
         let blobs = self.objects.blobs();
         if let Some(base) = base
             && let Some(delta) = self.objects.delta(base, revision, &self.choice.wanted)?
@@ -57,14 +57,13 @@ impl Job<'_> {
         {
             let module = delta.written.iter().find(|entry| entry.kind == Kind::Submodule);
             self.log_submodules_off(module.map(|entry| &*entry.path));
-            return Ok((staged, false));
+            return Ok(staged);
         }
         let payload = self.objects.payload(revision, &self.choice.wanted)?;
         let module = payload.entries.iter().find(|entry| entry.kind == Kind::Submodule);
         let path = module.map(|entry| payload.path_of(entry));
         self.log_submodules_off(path.as_deref());
-        let staged = store.stage(&payload, &self.choice.digest, blobs.as_ref(), self.cancel)?;
-        Ok((staged, true))
+        Ok(store.stage(&payload, &self.choice.digest, blobs.as_ref(), self.cancel)?)
     }
 
     /// Applies a delta to the spare. Returns `None` if there is none.

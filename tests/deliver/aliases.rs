@@ -174,6 +174,31 @@ fn a_namespace_that_moves_to_another_context_of_one_server_is_not_pruned_by_the_
     assert_eq!(stage.values(), [None, Some("3".to_owned())], "no rule names it any more: {report:?}");
 }
 
+/// Whether it is the same server is not known as long as it does not say so.
+#[test]
+fn a_context_that_does_not_answer_stops_the_pruning_of_its_namespace_and_nothing_else() {
+    let stage = Stage::new();
+    let [a, b] = &stage.namespaces;
+    let plans = stage.plans(&[(1, json!({ "one": [a, b] })), (2, json!({ "one": [b], "two": [a] }))]);
+    let proxy = Proxy::start(Kubernetes::shared());
+    let options = Options { tries: 2, ..stage.options.clone() };
+    let deliver = |number| {
+        let admin = Kubernetes::shared().access("admin");
+        let clusters = load(&[("one", admin), ("two", proxy.access("admin"))]);
+        let input = Arc::new(Script::at(&plans, revision(number)));
+        let cancel = CancellationToken::new();
+        runtime().block_on(deliver(input, &clusters, &options, &cancel)).unwrap()
+    };
+    assert!(deliver(1).is_success());
+    proxy.plan("", "", 0, usize::MAX, Fault::Answer(503, None, "busy"));
+    let report = deliver(2);
+    assert_eq!(stage.values(), [Some("1".to_owned()), Some("2".to_owned())], "{report:?}");
+    let unpruned = format!("cluster one: nothing is pruned in {a}: cluster two: ");
+    assert!(report.failures.iter().any(|failure| failure.starts_with(&unpruned)), "{report:?}");
+    let asked = proxy.count("GET", &format!("/{a}/configmaps/treeswap-set-"));
+    assert_eq!(asked, 4, "one and two read the inventory, twice each: {:?}", proxy.seen());
+}
+
 /// The newer run finds the map announced and absent, and leaves nothing there by which another one could find it.
 #[test]
 fn what_lands_in_a_namespace_after_a_newer_run_has_left_it_is_deleted_by_the_run_that_wrote_it() {

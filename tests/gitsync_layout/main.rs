@@ -80,6 +80,28 @@ fn a_tree_that_was_removed_or_committed_in_is_published_afresh_while_it_runs() {
     sidecar.publishes(&world, &commit);
 }
 
+/// As in a migration in which git-sync still runs. Without a grace period the earlier one goes at once.
+#[test]
+fn what_another_writer_published_is_not_turned_back_while_the_remote_is_away() {
+    let world = World::new();
+    let sidecar = sidecar(&world);
+    let commit = world.remote.commit(&files("1"));
+    sidecar.publishes(&world, &commit);
+    let _away = world.remote.away();
+    let theirs = PathBuf::from(".worktrees/0123456789abcdef0123456789abcdef01234567");
+    std::fs::create_dir(world.root.join(&theirs)).unwrap();
+    std::fs::write(world.root.join(&theirs).join("README"), "theirs").unwrap();
+    std::os::unix::fs::symlink(&theirs, world.root.join("new")).unwrap();
+    std::fs::rename(world.root.join("new"), world.root.join("live")).unwrap();
+    eventually(30, "the other generation is retired and removed", || {
+        (!world.root.join(".worktrees").join(&commit).exists()).then_some(())
+    });
+    let failures = || sidecar.metric("treeswap_sync_consecutive_failures");
+    let before = failures().unwrap_or_default();
+    eventually(30, "attempts fail", || (failures()? > before + 2.0).then_some(()));
+    assert_eq!(target(&world), theirs);
+}
+
 /// git-sync rewrote the live tree in place, and left the files away for good once the patterns were gone.
 #[test]
 fn other_sparse_patterns_are_another_tree_of_the_same_commit_and_their_end_brings_everything_back() {

@@ -189,8 +189,9 @@ fn what_garbage_collection_cannot_read_is_fetched_anew_unless_consumers_may_have
         let mut mirror = bench.open();
         if worktrees {
             assert_eq!(bench.packs().len(), packs, "what consumers committed is gone");
-            let said = format!("{error:?}");
-            assert!(matches!(error, Error::Local { .. }) && said.contains("save what they have"), "{said}");
+            let hints = error.hints();
+            assert!(matches!(error, Error::Irreplaceable { .. }) && !error.is_transient(), "{error:?}");
+            assert!(hints.len() == 1 && hints[0].contains("save what they have"), "{hints:?}");
             continue;
         }
         assert!(error.is_damage(), "{object}: {error:?}");

@@ -175,6 +175,22 @@ async fn the_boundary_of_a_remote_that_is_shallow_itself_is_told_without_a_depth
     let request = Request { wants: vec![id(&commits[2])], ..Request::default() };
     let (answer, pack) = fetch(&mut client(&zero.url("shallow")), &request).await;
     assert_eq!((answer.shallow.as_slice(), objects(&pack)), ([id(&commits[1])].as_slice(), 6));
+
+    // An update asks for the whole history, and the server leaves out what the request states.
+    let next = world.remote.commit(&Files::new().file("n", "next"));
+    let mut update = run::clean("git", &world.dir().join("home"));
+    update.arg("-C").arg(world.dir().join("shallow")).args(["fetch", "-q", &from, "main:main"]);
+    run::to_end(&mut update).expect_ok("fetch");
+    let request = Request {
+        wants: vec![id(&next)],
+        haves: vec![id(&commits[2])],
+        shallow: vec![id(&commits[1])],
+        depth: Deepen::Full,
+        thin: true,
+        ..Request::default()
+    };
+    let (answer, _) = fetch(&mut client(&zero.url("shallow")), &request).await;
+    assert!(answer.shallow.contains(&id(&commits[1])), "{answer:?}");
 }
 
 /// Azure DevOps is one.

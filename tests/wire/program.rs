@@ -49,9 +49,20 @@ fn the_environments_proxy_is_used_unless_it_excepts_the_host() {
     sync(&world, ELSEWHERE, &[], &setting).expect_ok("through the proxy of the setting");
     assert!(!proxy.hits().is_empty());
 
+    let lists: [&[(&str, &str)]; 3] = [
+        &excepted[1..],
+        &[("no_proxy", "example.com .invalid"), ("NO_PROXY", "example.com")],
+        &[("no_proxy", ""), ("NO_PROXY", "example.com, .invalid")],
+    ];
+    for variables in lists {
+        proxy.forget();
+        let ran = sync(&world, ELSEWHERE, variables, &setting).expect_failure("past the setting's proxy");
+        assert!(proxy.hits().is_empty() && !ran.stderr.contains("through the proxy"), "{}", ran.stderr);
+    }
     proxy.forget();
-    let ran = sync(&world, ELSEWHERE, &excepted[1..], &setting).expect_failure("past the setting's proxy");
-    assert!(proxy.hits().is_empty() && !ran.stderr.contains("through the proxy"), "{}", ran.stderr);
+    let other = [("no_proxy", "example.com"), ("NO_PROXY", ".invalid")];
+    sync(&world, ELSEWHERE, &other, &setting).expect_ok("the variable in lower case wins");
+    assert!(!proxy.hits().is_empty());
 }
 
 #[test]

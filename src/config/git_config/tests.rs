@@ -121,21 +121,36 @@ fn the_closest_url_wins_and_the_later_one_of_two_that_are_alike_as_in_git() {
 }
 
 #[test]
-fn what_names_a_url_does_not_hold_elsewhere() {
+fn what_names_a_url_holds_for_the_remotes_below_it() {
     let remote = "https://git.example.com/x";
-    let (verify, proxy, file) = (
+    let (verify, proxy, file, any) = (
         "http.https://git.example.com.sslVerify",
         "http.https://git.example.com.proxy",
         "http.https://git.example.com.sslCAInfo",
+        "http.https://*.example.org/.sslCAInfo",
     );
     let own = [(verify, "false"), (proxy, "http://proxy:3128"), (file, "/own.pem")];
-    let found = effect(&[own[0], own[1], own[2], ("http.sslCAInfo", "/all.pem")], remote);
+    let found = effect(&[own[0], own[1], own[2], (any, "/any.pem"), ("http.sslCAInfo", "/all.pem")], remote);
     assert!(found.unverified && matches!(found.proxy, Proxy::To(_)));
     assert_eq!(found.ca_file, Some("/own.pem".into()));
-    assert!(!found.elsewhere.unverified && matches!(found.elsewhere.proxy, Proxy::Environment));
-    assert_eq!(found.elsewhere.ca_file, Some("/all.pem".into()));
+    let by_url = found.by_url(None);
+    let again = by_url.of("https://git.example.com/other");
+    assert!(again.unverified && matches!(again.proxy, Proxy::To(_)));
+    assert_eq!(again.ca_file, Some("/own.pem".into()));
+    for (other, file) in [
+        ("https://git.example.org/x", "/any.pem"),
+        ("https://git.example.net/x", "/all.pem"),
+        ("git@git.example.com:x", "/all.pem"),
+    ] {
+        let there = by_url.of(other);
+        assert!(!there.unverified && matches!(there.proxy, Proxy::Environment), "{other}");
+        assert_eq!(there.ca_file, Some(file.into()), "{other}");
+        assert_eq!(found.by_url(Some("/flag.pem".into())).of(other).ca_file, Some("/flag.pem".into()));
+    }
     let found = effect(&[(verify, "true"), ("http.sslVerify", "false")], remote);
-    assert!(!found.unverified && found.elsewhere.unverified);
+    assert!(!found.unverified && found.by_url(None).of("https://git.example.org/x").unverified);
+    let other = Entry { key: "http.https://git.example.org.sslVerify".to_owned(), value: "maybe".to_owned() };
+    assert!(apply(&[other], remote).is_err(), "a submodule may be there");
 }
 
 #[test]

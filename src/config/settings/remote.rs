@@ -145,8 +145,8 @@ impl Check<'_> {
                 ssh.ignored.join(", ")
             )
         });
-        let unchecked = git.unverified || git.elsewhere.unverified;
-        let unchecked = unchecked.then(|| "TLS certificates go unchecked (http.sslVerify)".to_owned());
+        // That of a submodule is warned about when its mirror is opened.
+        let unchecked = git.unverified.then(|| "TLS certificates go unchecked (http.sslVerify)".to_owned());
         let (visible, ignored) = (self.visible_password(), self.ignored_parts_of_app(hidden));
         settings.chain(ssh).chain(unchecked).chain(trusting).chain(visible).chain(ignored).collect()
     }
@@ -205,10 +205,7 @@ impl Check<'_> {
         wire.unverified = git.unverified;
         wire.headers = git.headers.clone();
         wire.proxy = git.proxy.clone();
-        wire.elsewhere = Some(wire::Elsewhere {
-            ca_file: path(&given.ca_file).or_else(|| git.elsewhere.ca_file.clone()),
-            ..git.elsewhere.clone()
-        });
+        wire.by_url = Some(git.by_url(path(&given.ca_file)));
         let patience = |flag, value| match (self.origins.get(flag), self.origins.personality()) {
             (Origin::Default, Personality::GitSync) => Ok(sync_timeout), // it has no other timeout
             _ => self.at_least(flag, value, SHORTEST),

@@ -2,9 +2,11 @@
 //! is removed from the old one, so that a reader of both sees it twice rather than not at all.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use super::super::compare::{ConfigMapData, Difference};
-use super::super::data::DesiredData;
+use super::super::data::{DesiredData, Value, ValueEncoding};
+use super::decision::DecisionReason;
 
 /// What a write adds to a ConfigMap and what it removes. Tracks keys and contents, because a content may move to
 /// another key.
@@ -25,6 +27,13 @@ pub enum MovedItem {
     Content([u8; 32]),
 }
 
+/// The fewest bytes of a content by which a move to a key that had another one is recognized: `true` and `{}` are too
+/// common.
+const TELLING_MIN: usize = 16;
+
+/// What gzip adds to a content at least: its header and trailer.
+const GZIP_FRAME: usize = 18;
+
 /// How many steps the search for cycles may take in total. The author of a commit decides how much there is to
 /// search.
 const STEPS_MAX: usize = 10_000_000;
@@ -44,20 +53,24 @@ pub struct Order {
 }
 
 impl Moves {
-    /// The moves of a write from `live` to `desired` with this difference. Empty contents are ignored: they are too
-    /// common to tell a move.
+    /// The moves of a write from `live` to `desired` with this difference and for this reason. Empty contents are
+    /// ignored: they are too common to tell a move.
     pub(super) fn new(
         difference: &Difference,
         desired: Option<&DesiredData>,
         live: Option<&ConfigMapData>,
+        why: DecisionReason,
     ) -> Self {
         let mut moves = Self::default();
+        let value = |key: &String| desired.and_then(|data| data.values().get(key));
+        let content = |value: &Arc<Value>| MovedItem::Content(*value.digest());
         moves.gains.extend(difference.added.iter().cloned().map(MovedItem::Key));
-        // A content may also move to a key that had another one.
-        for key in difference.added.union(&difference.changed) {
-            let value = desired.and_then(|data| data.values().get(key));
-            let value = value.filter(|value| !value.bytes().is_empty());
-            moves.gains.extend(value.map(|value| MovedItem::Content(*value.digest())));
+        let added = difference.added.iter().filter_map(value);
+        moves.gains.extend(added.filter(|value| !value.bytes().is_empty()).map(content));
+        // A content may also move to a key that had another one. But a repair only brings back what was there.
+        if why != DecisionReason::Drift {
+            let changed = difference.changed.iter().filter_map(value);
+            moves.gains.extend(changed.filter(|value| tells_a_move(value)).map(content));
         }
         for key in &difference.removed {
             moves.loses.insert(MovedItem::Key(key.clone()));
@@ -65,6 +78,12 @@ impl Moves {
         }
         moves
     }
+}
+
+/// Returns true if a content is long enough to tell a move by itself, without its key.
+fn tells_a_move(value: &Value) -> bool {
+    let frame = if value.form() == ValueEncoding::Gzip { GZIP_FRAME } else { 0 };
+    value.bytes().len() >= frame + TELLING_MIN
 }
 
 /// Orders the writes of one namespace, which the caller passes sorted by name. A cycle is broken at its first name.
@@ -218,6 +237,15 @@ mod tests {
 
     fn ordered(writes: &[Moves]) -> Order {
         order(&writes.iter().collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn a_content_of_a_few_bytes_tells_no_move() {
+        for compress in [false, true] {
+            let tells = |content: &str| tells_a_move(&Value::new(content.as_bytes().to_vec(), compress));
+            assert!(!tells("") && !tells("0") && !tells("{}\n") && !tells("true\n"), "{compress}");
+            assert!(tells("a content that is found nowhere else"), "{compress}");
+        }
     }
 
     #[test]

@@ -349,15 +349,29 @@ fn a_content_that_moves_under_another_key_is_a_move() {
 
 #[test]
 fn a_content_that_moves_to_a_key_that_had_another_one_is_a_move() {
+    let content = "found nowhere else";
     let from = wanted(&[("kept", "2")]);
-    let to = wanted(&[("a", "1")]);
-    let there = ours(&wanted(&[("x", "1"), ("kept", "2")]), R1);
+    let to = wanted(&[("a", content)]);
+    let there = ours(&wanted(&[("x", content), ("kept", "2")]), R1);
     let other = ours(&wanted(&[("a", "3")]), R1);
     let loses = policy().decide(Some(&from), Some(&there), None, None);
     let gains = policy().decide(Some(&to), Some(&other), None, None);
     assert_eq!(keys(&gains.difference.changed), ["VERSION", "a"]);
     let order = order(&[&loses.moves, &gains.moves]);
     assert_eq!(order.waves, [vec![1], vec![0]]);
+    let common = policy().decide(Some(&wanted(&[("a", "true")])), Some(&other), None, None);
+    assert_eq!((common.why, common.moves), (DecisionReason::Changed, Moves::default()));
+}
+
+#[test]
+fn what_a_repair_brings_back_is_no_move() {
+    let wanted = wanted(&[("a", "found nowhere else")]);
+    let mut drifted = ours(&wanted, R1);
+    drifted.content.data.insert("a".into(), "by hand".into());
+    let decision = policy().decide(Some(&wanted), Some(&drifted), None, None);
+    assert_eq!((decision.action, decision.why), (Action::Replace, DecisionReason::Drift));
+    assert_eq!(keys(&decision.difference.changed), ["a"]);
+    assert_eq!(decision.moves, Moves::default());
 }
 
 #[test]

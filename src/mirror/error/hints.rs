@@ -65,6 +65,9 @@ impl Error {
             Self::Damaged { .. } => {
                 one("the mirror is a cache: the next attempt rebuilds it, and what is published stays")
             }
+            Self::Irreplaceable { .. } => one(
+                "consumers may have committed to it, so it is not fetched anew: save what they have, then delete it while treeswap is stopped",
+            ),
             Self::Incomplete { .. } => {
                 one("the remote's repository may be damaged: `git fsck` there shows it")
             }

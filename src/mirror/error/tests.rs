@@ -30,6 +30,7 @@ fn every_variant_is_one_line_without_a_librarys_noise_and_says_what_to_do() {
         Error::Locked { path: "/mirror".into() },
         Error::Git { act: "open the mirror's objects".into(), source: libgit2() },
         Error::Damaged { revision: Revision(id()), source: object_error() },
+        Error::Irreplaceable { path: "/root/.git".into(), source: object_error() },
         Error::Wire(wire()),
         Error::Unsent { wanted: id(), source: Box::new(wire()) },
         Error::Incomplete { requested: id(), at: Some("a/b".into()), source: object_error() },
@@ -70,6 +71,7 @@ fn every_variant_is_one_line_without_a_librarys_noise_and_says_what_to_do() {
         | Error::Locked { .. }
         | Error::Git { .. }
         | Error::Damaged { .. }
+        | Error::Irreplaceable { .. }
         | Error::Wire(_)
         | Error::Unsent { .. }
         | Error::Incomplete { .. }

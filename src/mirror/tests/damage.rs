@@ -1,9 +1,10 @@
-//! Missing objects, and objects of another type than expected: damage of the mirror, which the next fetch repairs.
+//! Missing objects, and an index that leads to others: damage of the mirror, which the next fetch repairs.
 
 use super::model;
 use crate::mirror::Error;
 use crate::mirror::files::COMPLETE;
 use crate::mirror::fixture::{Fixture, everything};
+use crate::mirror::odb::oid;
 use crate::revision::{ObjectId, Revision};
 
 #[test]
@@ -45,10 +46,34 @@ fn a_reader_from_before_a_rebuild_knows_nothing_of_the_rebuilt_mirror() {
 }
 
 #[test]
-fn a_tree_where_a_blob_should_be_is_damage() {
+fn a_tree_where_a_blob_should_be_is_damage_only_if_an_index_led_to_it() {
     let fixture = Fixture::new();
-    let tree = fixture.tree(&[]);
-    let revision = fixture.commit(fixture.tree(&[("100644", b"a", tree)]), &[]);
-    let error = fixture.objects().payload(revision, &everything()).unwrap_err();
-    assert!(matches!(error, Error::Damaged { .. }), "{error}");
+    let (blob, tree) = (fixture.blob(b"x"), fixture.tree(&[]));
+    let named = fixture.commit(fixture.tree(&[("100644", b"a", tree)]), &[]);
+    let right = fixture.commit(fixture.tree(&[("100644", b"a", blob)]), &[]);
+    let of = |revision| fixture.objects().payload(revision, &everything());
+    let error = of(named).unwrap_err();
+    assert!(error.is_refusal(), "its author named it: {error:?}");
+    let packs = fixture.layout.dir().join("objects/pack");
+    let index = {
+        let store = fixture.shared.store().unwrap();
+        let mut builder = store.builder().unwrap();
+        for id in [blob, tree] {
+            builder.insert_object(oid(&id), None).unwrap();
+        }
+        builder.write(&packs, 0o444).unwrap();
+        let name = builder.name().unwrap().unwrap().to_owned();
+        packs.join(format!("pack-{name}.idx"))
+    };
+    [blob, tree].into_iter().for_each(|id| fixture.lose(id));
+    assert!(of(named).unwrap_err().is_refusal());
+
+    // The table of offsets precedes two checksums of twenty bytes; the two entries change places.
+    let mut bytes = std::fs::read(&index).unwrap();
+    let end = bytes.len() - 2 * 20;
+    bytes[end - 8..end].rotate_left(4);
+    std::fs::remove_file(&index).unwrap(); // it is read-only
+    std::fs::write(&index, bytes).unwrap();
+    let error = of(right).unwrap_err();
+    assert!(error.is_damage(), "{error:?}");
 }

@@ -428,10 +428,14 @@ impl Http {
     }
 }
 
-/// Returns true if `NO_PROXY` excepts the URL's host from all proxies.
+/// Returns true if `NO_PROXY` excepts the URL's host from all proxies. As in git, which uses libcurl, the variable in
+/// lower case wins unless it is empty, and blanks separate hosts, too.
 fn is_excepted_from_proxies(url: &Url) -> bool {
-    let excepted = ["NO_PROXY", "no_proxy"].iter().find_map(|name| std::env::var(name).ok());
-    let proxies = Matcher::builder().all("http://any.invalid").no(excepted.unwrap_or_default()).build();
+    let mut lists = ["no_proxy", "NO_PROXY"].iter().filter_map(|name| std::env::var(name).ok());
+    let excepted = lists.find(|list| !list.is_empty()).unwrap_or_default();
+    let hosts = excepted.split(|c: char| c == ',' || c.is_whitespace()).filter(|host| !host.is_empty());
+    let excepted = hosts.collect::<Vec<_>>().join(",");
+    let proxies = Matcher::builder().all("http://any.invalid").no(excepted).build();
     let Ok(url) = url.as_str().parse() else { return false };
     proxies.intercept(&url).is_none()
 }

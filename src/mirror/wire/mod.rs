@@ -31,6 +31,7 @@ mod text;
 
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::AsyncWrite;
@@ -71,9 +72,9 @@ pub struct Options {
     pub headers: Vec<ExtraHeader>,
     /// The proxy for http and https.
     pub proxy: Proxy,
-    /// The three above for remotes of another origin, such as a submodule's, if they differ there: keys such as
-    /// `http.URL.sslVerify` are limited to URLs.
-    pub elsewhere: Option<Elsewhere>,
+    /// What the file, the flag and the proxy are for other remotes, such as a submodule's, if they differ there: keys
+    /// such as `http.URL.sslVerify` are limited to URLs.
+    pub by_url: Option<ByUrl>,
     /// Is called with the outcome of every request for a credential.
     pub issued: Issued,
     /// Limits on waiting.
@@ -100,7 +101,7 @@ impl fmt::Debug for Options {
             .field("unverified", &self.unverified)
             .field("headers", &self.headers)
             .field("proxy", &self.proxy)
-            .field("elsewhere", &self.elsewhere)
+            .field("by_url", &self.by_url)
             .field("timeouts", &self.timeouts)
             .field("max_refs_bytes", &self.max_refs_bytes)
             .field("max_fetch_bytes", &self.max_fetch_bytes)
@@ -110,15 +111,37 @@ impl fmt::Debug for Options {
     }
 }
 
-/// What git's configuration says about connections without naming a URL.
+/// What git's configuration says about connections to one remote.
 #[derive(Clone, Debug, Default)]
-pub struct Elsewhere {
+pub struct Connection {
     /// See [`Options::ca_file`].
     pub ca_file: Option<PathBuf>,
     /// See [`Options::unverified`].
     pub unverified: bool,
     /// See [`Options::proxy`].
     pub proxy: Proxy,
+}
+
+/// What git's configuration says about connections, by the remote's URL.
+#[derive(Clone)]
+pub struct ByUrl(Arc<dyn Fn(&str) -> Connection + Send + Sync>);
+
+impl ByUrl {
+    /// The function is called with the URL of each remote.
+    pub fn new(of: impl Fn(&str) -> Connection + Send + Sync + 'static) -> Self {
+        Self(Arc::new(of))
+    }
+
+    /// What holds for a remote.
+    pub fn of(&self, remote: &str) -> Connection {
+        (self.0)(remote)
+    }
+}
+
+impl fmt::Debug for ByUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ByUrl").finish_non_exhaustive()
+    }
 }
 
 /// A git program that fetches instead of this client (`--git`), with its own transports and configuration.
@@ -175,7 +198,7 @@ pub struct Timeouts {
 
 impl Options {
     /// These options for another remote, such as a submodule's. Credentials that belonged to the first remote's origin
-    /// stay limited to that origin, and so does what the configuration says about URLs of that origin.
+    /// stay limited to that origin, and what the configuration says about URLs holds for those.
     #[must_use]
     pub fn for_remote(&self, remote: &str) -> Self {
         let (own, userinfo) = match remote::parse(&self.remote) {
@@ -202,11 +225,12 @@ impl Options {
             (Ok((Remote::Http(url), _)), Some(own)) if url.origin() == own.origin());
         let issuance = self.issuance.clone().filter(|_| same);
         let options = Self { remote: remote.to_owned(), credentials, issuance, ..self.clone() };
-        match self.elsewhere.clone() {
-            Some(Elsewhere { ca_file, unverified, proxy }) if !same => {
+        match &self.by_url {
+            Some(by_url) => {
+                let Connection { ca_file, unverified, proxy } = by_url.of(remote);
                 Self { ca_file, unverified, proxy, ..options }
             }
-            _ => options,
+            None => options,
         }
     }
 
@@ -226,7 +250,7 @@ impl Options {
             unverified: false,
             headers: Vec::new(),
             proxy: Proxy::default(),
-            elsewhere: None,
+            by_url: None,
             issued: Issued::default(),
             timeouts: Timeouts {
                 connect: Duration::from_secs(10),
@@ -295,8 +319,8 @@ impl Request {
 /// What a fetch returned besides the pack itself.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct PackResponse {
-    /// Commits that joined the boundary. Without a depth, those at which the remote's own history ends; some of them
-    /// may be of other histories.
+    /// Commits that joined the boundary, and those at which the remote's own history ends; some of them may be of other
+    /// histories.
     pub shallow: Vec<ObjectId>,
     /// Commits that left the boundary.
     pub unshallow: Vec<ObjectId>,
@@ -448,29 +472,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_limited_to_the_origin_of_a_remote_does_not_hold_for_others() {
+    fn what_is_limited_to_urls_holds_for_each_remote_as_if_it_were_the_first() {
         let own = Options {
             ca_file: Some("/own.pem".into()),
             unverified: true,
             proxy: Proxy::None,
             ..Options::new("https://git.example.com/team/x")
         };
-        let limited = Options {
-            elsewhere: Some(Elsewhere { ca_file: Some("/all.pem".into()), ..Elsewhere::default() }),
-            ..own.clone()
-        };
-        let seen = |options: &Options, remote: &str| {
-            let options = options.for_remote(remote);
+        let by_url = ByUrl::new(|url| {
+            if url.starts_with("https://git.example.com/") {
+                Connection { ca_file: Some("/own.pem".into()), unverified: true, proxy: Proxy::None }
+            } else {
+                Connection { ca_file: Some("/all.pem".into()), ..Connection::default() }
+            }
+        });
+        let limited = Options { by_url: Some(by_url), ..own.clone() };
+        let seen = |options: &Options| {
             let is_environment = matches!(options.proxy, Proxy::Environment);
-            (options.ca_file.unwrap().display().to_string(), options.unverified, is_environment)
+            (options.ca_file.clone().unwrap().display().to_string(), options.unverified, is_environment)
         };
         let (its_own, all) = (("/own.pem".to_owned(), true, false), ("/all.pem".to_owned(), false, true));
-        assert_eq!(seen(&limited, "https://git.example.com/team/y"), its_own);
+        let back = "https://git.example.com/team/y";
+        assert_eq!(seen(&limited.for_remote(back)), its_own);
         for other in
             ["https://other.example.com/x", "https://git.example.com:8443/x", "http://git.example.com/x"]
         {
-            assert_eq!(seen(&limited, other), all, "{other}");
-            assert_eq!(seen(&own, other), its_own, "{other}: nothing is limited");
+            let there = limited.for_remote(other);
+            assert_eq!(seen(&there), all, "{other}");
+            assert_eq!(seen(&there.for_remote(back)), its_own, "{other}: a submodule of a submodule");
+            assert_eq!(seen(&own.for_remote(other)), its_own, "{other}: nothing is limited");
         }
     }
 }

@@ -62,7 +62,7 @@ pub(super) struct EncodedRequest {
     side_band: bool,
     /// In version 0 the response has a `shallow` section only if the request asked to move the boundary.
     expects_shallow_section: bool,
-    /// Where the remote's own history ends, unless the response says it.
+    /// Where the remote's own history ends, as far as it is advertised. A response leaves out what the request stated.
     boundary: Vec<ObjectId>,
 }
 
@@ -91,7 +91,7 @@ pub(super) fn encode(
         Version::Zero => version_zero(&mut message, request, offered, filtered),
     }
     let expects_shallow_section = depth(request).is_some();
-    let boundary = if expects_shallow_section { Vec::new() } else { offered.boundary.clone() };
+    let boundary = offered.boundary.clone();
     let version = offered.version;
     Ok(EncodedRequest { message, version, filtered, side_band, expects_shallow_section, boundary })
 }

@@ -233,7 +233,7 @@ async fn read_references(
             }
         }
         first = false;
-        // A shallow repository advertises its boundary here. The response to a fetch repeats it only for a depth.
+        // A shallow repository advertises its boundary here. The response to a fetch need not repeat it.
         if let Some(boundary) = reference.strip_prefix(b"shallow ") {
             let id = std::str::from_utf8(boundary).ok().and_then(ObjectId::from_hex);
             capabilities.boundary.push(id.ok_or_else(|| reader.unexpected(&data))?);

@@ -106,12 +106,17 @@ fn a_tree_that_was_found_and_verified_is_linked_for_a_day_and_only_its_links_are
     };
     assert!(found.allow_linking() && !found.allow_recycling());
     assert!(linked(&found).allow_linking() && linked(&found).allow_recycling());
-    found.made = Instant::now().checked_sub(AGE_MAX + Duration::from_secs(1)).unwrap();
+    found.made = Instant::now().checked_sub(AGE_MAX + Duration::from_secs(1));
     assert!(!found.allow_linking(), "a day after the comparison");
     assert!(
         !linked(&found).allow_linking() && !linked(&found).allow_recycling(),
         "nor do links start a new day"
     );
+    // A copy waits for as long as there is no commit.
+    found.suspend_age();
+    assert!(found.allow_linking() && found.made.is_none());
+    found.begin_age();
+    assert!(found.made.is_some_and(|made| made.elapsed() < AGE_MAX));
 }
 
 /// A tree with enough directories to be checked, scanned and linked by several threads.

@@ -327,4 +327,16 @@ fn what_goes_for_room_or_is_over_a_ceiling_is_deleted() {
     store.options.retention.max_bytes = Some(store.on_disk(RequiredSpace::of(store.current().unwrap())) + 1);
     assert!(store.spare_task().is_none());
     assert_eq!((store.waits_for_recycling(), store.spare_bytes()), (None, 0));
+    assert!(!store.take_spare_dropped(), "nothing was to be written");
+}
+
+#[test]
+fn a_spare_that_goes_for_room_is_known_once() {
+    let world = World::new();
+    let mut store = waiting(&world);
+    let one = store.on_disk(RequiredSpace::of(store.current().unwrap()));
+    store.options.retention.max_bytes = Some(2 * one);
+    publish(&mut store, &some("3"));
+    assert!(store.take_spare_dropped());
+    assert!(!store.take_spare_dropped());
 }

@@ -194,6 +194,7 @@ fn a_copy_that_somebody_else_changed_is_not_published() {
         }
         let staged = store.stage_delta(&delta, "all", &blobs, &go()).unwrap();
         assert_eq!(staged.is_some(), what == "nothing", "{what}");
+        assert!(!store.take_spare_dropped(), "{what}: not for room");
     }
 }
 

@@ -153,22 +153,21 @@ impl Worker {
         let ref_name = self.options.ref_name.as_str();
         let updates = self.metrics.git_sync.updates();
         info!(name: "update", target: GIT_SYNC, git_ref = ref_name, local, remote = %revision, updates, "update");
-        let (store, staged, commit, dropped_spare) = self.stage(bounds, revision, choice, base).await?; // A7
-        self.dropped_spare |= dropped_spare;
+        let (store, staged, commit) = self.stage(bounds, revision, choice, base).await?; // A7
         bounds.check(Stage::Export)?;
         self.ask_gate(bounds, &staged, commit.as_ref()).await?; // the end of A7
         self.publish(bounds, store, staged, commit, &choice.wanted).await // A8
     }
 
     /// A7 without the gate. The store stays locked until the generation is published. Also returns the commit's
-    /// metadata, `None` if it is not known, and whether the spare was dropped to make room.
+    /// metadata; `None` if it is not known.
     async fn stage(
         &self,
         bounds: &Bounds,
         revision: Revision,
         choice: &Choice,
         base: Option<mirror::Base>,
-    ) -> Result<(OwnedMutexGuard<Store>, Staged, Option<Commit>, bool), Error> {
+    ) -> Result<(OwnedMutexGuard<Store>, Staged, Option<Commit>), Error> {
         let choice = choice.clone();
         let objects = self.objects.clone();
         let mut store = self.store().await;
@@ -180,7 +179,6 @@ impl Worker {
         let may_link = !self.spare.is_slow();
         let staged = bounds.blocking(Stage::Export, move |cancel| {
             let began = Instant::now();
-            let had_spare = store.spare_bytes() > 0;
             let commit = objects.describe(revision);
             let objects = objects.until(cancel);
             // A generation may have retired just now: recycling it costs less than writing a whole tree.
@@ -193,12 +191,11 @@ impl Worker {
             }
             let submodules_off_logged = submodules_off_logged.as_deref();
             let job = Job { objects: &objects, choice: &choice, may_link, cancel, submodules_off_logged };
-            let (mut staged, in_full) = job.stage(&mut store, revision, base)?;
-            let dropped_spare = in_full && had_spare && store.spare_bytes() == 0;
+            let mut staged = job.stage(&mut store, revision, base)?;
             let sources = commit.iter().flat_map(|commit| &commit.sources);
             staged.is_composed_of(sources.map(|source| (source.name.clone(), source.revision)));
             metrics.took("export", began.elapsed());
-            Ok((store, staged, commit, dropped_spare))
+            Ok((store, staged, commit))
         });
         staged.await
     }

@@ -50,8 +50,9 @@ impl Worker {
         self.repair_warnings = warnings;
         self.note_reaped(&reaped, &evicted);
         if current != self.view.current {
-            // If it still exists, it was replaced: by another writer, or by a swap whose result was unclear.
-            let is_gone = |was: &&GenerationRecord| generations.iter().all(|record| record.name != was.name);
+            // If it still existed, it was replaced: by another writer, or by a swap whose result was unclear.
+            let mut found = generations.iter().map(|record| &record.name).chain(&reaped);
+            let is_gone = |was: &&GenerationRecord| found.all(|name| *name != was.name);
             let was = self.view.current().filter(|record| record.known_revision().is_some());
             self.lost = was.filter(is_gone).cloned().or(self.lost.take());
             self.readable = None; // it has the tree of what was current
