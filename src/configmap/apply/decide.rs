@@ -139,7 +139,7 @@ impl Policy {
         let mut decision = Decision::new(action, why, claim);
         if decision.action == Action::Delete {
             decision.difference.removed = seen.content.keys().cloned().collect();
-            decision.moves = Moves::new(&decision.difference, None, Some(&seen.content), why);
+            decision.moves = Moves::new(&decision.difference, None, Some(&seen.content), false);
         }
         decision
     }
@@ -157,7 +157,7 @@ impl Policy {
         let recorded = known.map(|entry| entry.revision.as_str()).filter(|text| is_revision(text));
         decision.revision = self.stamp(wanted, recorded);
         decision.difference.added = wanted.content(&self.shape, "").keys().cloned().collect();
-        decision.moves = Moves::new(&decision.difference, Some(&wanted.data), None, why);
+        decision.moves = Moves::new(&decision.difference, Some(&wanted.data), None, false);
         self.limit_repairs(decision, record)
     }
 
@@ -215,7 +215,8 @@ impl Policy {
         let why = if action == Action::Nothing { DecisionReason::Unchanged } else { why };
         let over =
             over.filter(|_| matches!(why, DecisionReason::OtherRules | DecisionReason::TurnedBack)).cloned();
-        let moves = Moves::new(&difference, Some(&wanted.data), Some(&seen.content), why);
+        let is_repair = why == DecisionReason::Drift;
+        let moves = Moves::new(&difference, Some(&wanted.data), Some(&seen.content), is_repair);
         self.limit_repairs(Decision { action, why, claim, revision, difference, moves, over }, record)
     }
 

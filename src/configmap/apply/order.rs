@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use super::super::compare::{ConfigMapData, Difference};
 use super::super::data::{DesiredData, Value, ValueEncoding};
-use super::decision::DecisionReason;
 
 /// What a write adds to a ConfigMap and what it removes. Tracks keys and contents, because a content may move to
 /// another key.
@@ -53,13 +52,13 @@ pub struct Order {
 }
 
 impl Moves {
-    /// The moves of a write from `live` to `desired` with this difference and for this reason. Empty contents are
-    /// ignored: they are too common to tell a move.
+    /// The moves of a write from `live` to `desired` with this difference. Empty contents are ignored: they are too common
+    /// to tell a move. `is_repair`: the write only brings back what was there.
     pub(super) fn new(
         difference: &Difference,
         desired: Option<&DesiredData>,
         live: Option<&ConfigMapData>,
-        why: DecisionReason,
+        is_repair: bool,
     ) -> Self {
         let mut moves = Self::default();
         let value = |key: &String| desired.and_then(|data| data.values().get(key));
@@ -67,8 +66,8 @@ impl Moves {
         moves.gains.extend(difference.added.iter().cloned().map(MovedItem::Key));
         let added = difference.added.iter().filter_map(value);
         moves.gains.extend(added.filter(|value| !value.bytes().is_empty()).map(content));
-        // A content may also move to a key that had another one. But a repair only brings back what was there.
-        if why != DecisionReason::Drift {
+        // A content may also move to a key that had another one.
+        if !is_repair {
             let changed = difference.changed.iter().filter_map(value);
             moves.gains.extend(changed.filter(|value| tells_a_move(value)).map(content));
         }
