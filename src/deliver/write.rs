@@ -398,7 +398,7 @@ mod tests {
         let remote = Remote(Relation::Ahead);
         let writer = Writer::new(reader, &desired, &remote);
         let busy = || Failure::Busy { status: 429, pause: None };
-        // Whether it is read, and the failure of that is told.
+        // Whether it is read, and which failure is reported.
         for (action, why, is_read, is_told) in [
             (Action::Create, busy(), true, false),
             (Action::Recreate, busy(), true, false),

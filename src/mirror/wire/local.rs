@@ -249,7 +249,7 @@ mod tests {
             let free = timeout(Duration::from_secs(5), tokio::task::spawn_blocking(|| ())).await;
             (answered, free.is_ok())
         });
-        // Whoever waits for a writer goes on, and finds no file the next time.
+        // A thread that waits for a writer goes on, and finds no file the next time.
         let _writer = OpenOptions::new().read(true).write(true).open(&fifo).unwrap();
         std::fs::remove_file(&fifo).unwrap();
         assert_eq!(answered, [false, false], "a FIFO without a writer was read");
