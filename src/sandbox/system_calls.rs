@@ -2,8 +2,9 @@
 //!
 //! The list denies instead of allowing: which calls a C library makes differs between libraries, versions and
 //! processors, and a call that is missing from an allow list breaks a user. It refuses calls that reach beyond the
-//! process's own memory and its open files, and changes to files that Landlock does not control: modes, owners,
-//! attributes. A call that is newer than the list fails with `ENOSYS`, as on a kernel that does not have it.
+//! process's own memory and its open files, changes to files that Landlock does not control (modes, owners,
+//! attributes), locks on files, memory that no limit counts, and changes of the process's limits. A call that is newer
+//! than the list fails with `ENOSYS`, as on a kernel that does not have it.
 
 use std::io;
 
@@ -58,7 +59,9 @@ const REFUSED: &[i64] = &[
     libc::SYS_sched_setscheduler,
     libc::SYS_migrate_pages,
     libc::SYS_move_pages,
-    // Memory, semaphores and queues shared between processes.
+    // Memory that no limit counts, and semaphores and queues shared between processes.
+    libc::SYS_memfd_create,
+    libc::SYS_memfd_secret,
     libc::SYS_shmget,
     libc::SYS_shmat,
     libc::SYS_shmctl,
@@ -72,6 +75,15 @@ const REFUSED: &[i64] = &[
     libc::SYS_msgctl,
     libc::SYS_mq_open,
     libc::SYS_mq_unlink,
+    // Limits that the process has set itself: changing them, and space beyond the limit on a file's size. For
+    // prlimit64 see `by_arguments`.
+    libc::SYS_setrlimit,
+    libc::SYS_fallocate,
+    // What is limited for the user or the machine as a whole, so that other processes would lack it.
+    libc::SYS_io_setup,
+    libc::SYS_epoll_create1,
+    // Locks, for which other processes wait.
+    libc::SYS_flock,
     // Namespaces and mounts.
     libc::SYS_unshare,
     libc::SYS_setns,
@@ -133,6 +145,7 @@ const REFUSED: &[i64] = &[
     libc::SYS_capset,
     // Changes to files: those that Landlock does not control at all or only in later versions, and special files and
     // symbolic links, which are never needed.
+    libc::SYS_fchmod,
     libc::SYS_fchmodat,
     FCHMODAT2,
     libc::SYS_fchown,
@@ -160,17 +173,19 @@ const SETXATTRAT: i64 = 463;
 const REMOVEXATTRAT: i64 = 466;
 const OPEN_TREE_ATTR: i64 = 467;
 const FILE_SETATTR: i64 = 469;
-const F_SETOWN_EX: u32 = 15;
 #[cfg(target_arch = "x86_64")]
 const KEXEC_FILE_LOAD: i64 = 320;
 #[cfg(target_arch = "aarch64")]
 const KEXEC_FILE_LOAD: i64 = 294;
 
-/// Refused calls that only x86_64 has: older forms of those above, and I/O ports, segments and shared libraries.
+/// Refused calls that only x86_64 has: older forms of those above and of open(2), and I/O ports, segments and shared
+/// libraries.
 #[cfg(target_arch = "x86_64")]
 const OLD: &[i64] = &[
     libc::SYS_fork,
     libc::SYS_vfork,
+    libc::SYS_creat,
+    libc::SYS_epoll_create,
     libc::SYS_chmod,
     libc::SYS_chown,
     libc::SYS_lchown,
@@ -188,12 +203,33 @@ const OLD: &[i64] = &[
 #[cfg(target_arch = "aarch64")]
 const OLD: &[i64] = &[];
 
+/// Commands of fcntl(2) that are refused.
+const REFUSED_COMMANDS: &[u32] = &[
+    // Who gets the signals of O_ASYNC: it may be any process of the user, and Landlock does not control that before
+    // Linux 6.12.
+    libc::F_SETOWN as u32,
+    F_SETOWN_EX,
+    // Locks and leases, for which other processes wait.
+    libc::F_SETLK as u32,
+    libc::F_SETLKW as u32,
+    libc::F_OFD_SETLK as u32,
+    libc::F_OFD_SETLKW as u32,
+    libc::F_SETLEASE as u32,
+    // Watching a directory.
+    libc::F_NOTIFY as u32,
+];
+const F_SETOWN_EX: u32 = 15; // `libc` does not define it for every C library
+
+/// Settings of prctl(2) that are refused: the process has made them itself.
+const REFUSED_SETTINGS: &[u32] = &[libc::PR_SET_PDEATHSIG as u32, libc::PR_SET_DUMPABLE as u32];
+
 /// Offsets into the filter's input (`struct seccomp_data`), on a little-endian processor.
 const NUMBER: u32 = 0;
 const ARCHITECTURE: u32 = 4;
 const FIRST_ARGUMENT: u32 = 16;
 const SECOND_ARGUMENT: u32 = 24;
 const THIRD_ARGUMENT: u32 = 32;
+const FOURTH_ARGUMENT: u32 = 40;
 
 const ALLOW: sock_filter = answer(libc::SECCOMP_RET_ALLOW);
 const REFUSE: sock_filter = answer(libc::SECCOMP_RET_ERRNO | libc::EPERM as u32);
@@ -222,9 +258,20 @@ fn on(number: i64, body: &[sock_filter]) -> impl Iterator<Item = sock_filter> {
     std::iter::once(first).chain(body.iter().copied())
 }
 
-/// Refuses `O_TRUNC` without write access. Linux truncates even then, and Landlock does not control truncation before
-/// Linux 6.2. `flags` is the offset of the call's flags argument.
-fn no_truncation(flags: u32) -> [sock_filter; 7] {
+/// Refuses these values of the argument at this offset.
+fn refusing(argument: u32, values: &[u32]) -> Vec<sock_filter> {
+    let each = values.iter().flat_map(|value| [skip_if(libc::BPF_JEQ, *value, 0, 1), REFUSE]);
+    std::iter::once(load(argument)).chain(each).chain([ALLOW]).collect()
+}
+
+/// Refuses two ways of opening a file. `flags` and `mode` are the offsets of the call's arguments.
+///
+/// * Creating one with a set-user-ID, set-group-ID or sticky bit: whoever executed it would run as its owner.
+/// * `O_TRUNC` without write access. Linux truncates even then, and Landlock does not control truncation before 6.2.
+fn opening(flags: u32, mode: u32) -> [sock_filter; 11] {
+    /// Only with these flags is there a mode; without them, the register may have any value.
+    const CREATES: u32 = (libc::O_CREAT | (libc::O_TMPFILE & !libc::O_DIRECTORY)) as u32;
+    const SPECIAL_BITS: u32 = 0o7000;
     let access_mode = sock_filter {
         code: (libc::BPF_ALU | libc::BPF_AND | libc::BPF_K) as u16,
         jt: 0,
@@ -232,6 +279,10 @@ fn no_truncation(flags: u32) -> [sock_filter; 7] {
         k: libc::O_ACCMODE as u32,
     };
     [
+        load(flags),
+        skip_if(libc::BPF_JSET, CREATES, 0, 3),
+        load(mode),
+        skip_if(libc::BPF_JSET, SPECIAL_BITS, 6, 0),
         load(flags),
         skip_if(libc::BPF_JSET, libc::O_TRUNC as u32, 0, 3),
         access_mode,
@@ -242,31 +293,75 @@ fn no_truncation(flags: u32) -> [sock_filter; 7] {
     ]
 }
 
+/// Refuses memory that `RLIMIT_DATA` does not count: anonymous memory that can be shared, which is a file of tmpfs, and
+/// stacks. Allocators map private memory, and libgit2 maps files. `MAP_SHARED_VALIDATE` has the bit of `MAP_SHARED`.
+const COUNTED_MEMORY: [sock_filter; 6] = [
+    load(FOURTH_ARGUMENT),
+    skip_if(libc::BPF_JSET, libc::MAP_GROWSDOWN as u32, 2, 0),
+    skip_if(libc::BPF_JSET, libc::MAP_SHARED as u32, 0, 2),
+    skip_if(libc::BPF_JSET, libc::MAP_ANONYMOUS as u32, 0, 1),
+    REFUSE,
+    ALLOW,
+];
+
+/// Allows only the ioctls of terminals and pipes, which C libraries use (all are `0x54..`). Those of file systems set
+/// attributes, and on btrfs make directories, without asking Landlock.
+const NO_ATTRIBUTES: [sock_filter; 5] = [
+    load(SECOND_ARGUMENT),
+    skip_if(libc::BPF_JGE, 0x5400, 0, 2),
+    skip_if(libc::BPF_JGE, 0x5500, 1, 0),
+    ALLOW,
+    REFUSE,
+];
+
+/// The flags with which `clone` makes namespaces: CLONE_NEWTIME, CLONE_NEWNS, and from CLONE_NEWCGROUP to CLONE_NEWNET.
+const NAMESPACES: u32 = 0x7e02_0080;
+
+/// Allows `clone` only to start a thread.
+const THREAD: [sock_filter; 5] = [
+    load(FIRST_ARGUMENT),
+    skip_if(libc::BPF_JSET, NAMESPACES, 2, 0),
+    skip_if(libc::BPF_JSET, libc::CLONE_THREAD as u32, 0, 1),
+    ALLOW,
+    REFUSE,
+];
+
+/// The rules for calls that are allowed only with some arguments, in the process with the id `own`.
+fn by_arguments(own: u32) -> Vec<sock_filter> {
+    // A process may signal itself, as abort(3) does. The process id 0 means the caller to prlimit(2), but the caller's
+    // whole process group to kill(2), so it is allowed only to the former.
+    let to_itself = [load(FIRST_ARGUMENT), skip_if(libc::BPF_JEQ, own, 0, 1), ALLOW, REFUSE];
+    // The third argument points to a new limit. Null, in both halves, only reads the limit.
+    let own_limits = [
+        load(FIRST_ARGUMENT),
+        skip_if(libc::BPF_JEQ, own, 1, 0),
+        skip_if(libc::BPF_JEQ, 0, 0, 5),
+        load(THIRD_ARGUMENT),
+        skip_if(libc::BPF_JEQ, 0, 0, 3),
+        load(THIRD_ARGUMENT + 4),
+        skip_if(libc::BPF_JEQ, 0, 0, 1),
+        ALLOW,
+        REFUSE,
+    ];
+    let mut rules: Vec<_> = on(libc::SYS_mmap, &COUNTED_MEMORY).collect();
+    rules.extend(on(SYS_openat, &opening(THIRD_ARGUMENT, FOURTH_ARGUMENT)));
+    #[cfg(target_arch = "x86_64")]
+    rules.extend(on(libc::SYS_open, &opening(SECOND_ARGUMENT, THIRD_ARGUMENT)));
+    rules.extend(on(SYS_openat2, &[ABSENT])); // its flags are in memory that a filter cannot read
+    rules.extend(on(SYS_fcntl, &refusing(SECOND_ARGUMENT, REFUSED_COMMANDS)));
+    rules.extend(on(libc::SYS_ioctl, &NO_ATTRIBUTES));
+    rules.extend(on(libc::SYS_prctl, &refusing(FIRST_ARGUMENT, REFUSED_SETTINGS)));
+    for number in [SYS_kill, SYS_tkill, SYS_tgkill] {
+        rules.extend(on(number, &to_itself));
+    }
+    rules.extend(on(SYS_prlimit64, &own_limits));
+    rules.extend(on(SYS_clone, &THREAD));
+    rules.extend(on(SYS_clone3, &[ABSENT]));
+    rules
+}
+
 /// Builds the filter for the process with the id `own`.
 fn filter(own: u32) -> Vec<sock_filter> {
-    /// The flags with which `clone` makes namespaces: CLONE_NEWTIME, CLONE_NEWNS, and from CLONE_NEWCGROUP to
-    /// CLONE_NEWNET.
-    const NAMESPACES: u32 = 0x7e02_0080;
-    let only_own = |also| {
-        let first = load(FIRST_ARGUMENT);
-        [first, skip_if(libc::BPF_JEQ, own, 1, 0), skip_if(libc::BPF_JEQ, also, 0, 1), ALLOW, REFUSE]
-    };
-    // Who gets the signals of O_ASYNC: it may be any process of the user, and Landlock does not control that before
-    // Linux 6.12.
-    let no_owner = [
-        load(SECOND_ARGUMENT),
-        skip_if(libc::BPF_JEQ, libc::F_SETOWN as u32, 1, 0),
-        skip_if(libc::BPF_JEQ, F_SETOWN_EX, 0, 1),
-        REFUSE,
-        ALLOW,
-    ];
-    let thread = [
-        load(FIRST_ARGUMENT),
-        skip_if(libc::BPF_JSET, NAMESPACES, 2, 0),
-        skip_if(libc::BPF_JSET, libc::CLONE_THREAD as u32, 0, 1),
-        ALLOW,
-        REFUSE,
-    ];
     let mut filter = vec![
         load(ARCHITECTURE),
         skip_if(libc::BPF_JEQ, ARCH, 1, 0),
@@ -275,22 +370,10 @@ fn filter(own: u32) -> Vec<sock_filter> {
         skip_if(libc::BPF_JGE, UNKNOWN, 0, 1),
         ABSENT,
     ];
+    filter.extend(by_arguments(own)); // first: their answers are not cached by the kernel, and mmap is frequent
     for number in REFUSED.iter().chain(OLD) {
         filter.extend(on(*number, &[REFUSE]));
     }
-    // A process may signal itself, as abort(3) does. The process id 0 means the caller to prlimit(2), but the caller's
-    // whole process group to kill(2), so it is allowed only to the former.
-    for number in [SYS_kill, SYS_tkill, SYS_tgkill] {
-        filter.extend(on(number, &only_own(own)));
-    }
-    filter.extend(on(SYS_prlimit64, &only_own(0)));
-    filter.extend(on(SYS_fcntl, &no_owner));
-    filter.extend(on(SYS_openat, &no_truncation(THIRD_ARGUMENT)));
-    #[cfg(target_arch = "x86_64")]
-    filter.extend(on(libc::SYS_open, &no_truncation(SECOND_ARGUMENT)));
-    filter.extend(on(SYS_openat2, &[ABSENT])); // its flags are in memory that a filter cannot read
-    filter.extend(on(SYS_clone, &thread));
-    filter.extend(on(SYS_clone3, &[ABSENT]));
     filter.push(ALLOW);
     filter
 }

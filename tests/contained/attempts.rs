@@ -11,7 +11,7 @@ use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixStream};
 use std::path::{Path, PathBuf};
 
-use libc::{EACCES, EBADF, EFAULT, EINVAL, ENOSYS, EOPNOTSUPP, EPERM, EXDEV, c_long};
+use libc::{EACCES, EBADF, EFAULT, EINVAL, ENOSYS, ENOTTY, EOPNOTSUPP, EPERM, EXDEV, c_long};
 use serde::{Deserialize, Serialize};
 
 use Outcome::{Done, Errno, NeverReturned};
@@ -145,9 +145,24 @@ fn signal_at_input(own: impl FnOnce(i32) -> io::Result<()>) -> io::Result<()> {
     input.write_all(b"x")
 }
 
-/// Commands of fcntl(2) that `libc` does not define.
+/// Maps more memory than the limit allows, and touches none of it.
+fn map_beyond_the_limit(flags: i32) -> io::Result<()> {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Data).maximum.expect("it is set");
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = flags | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    call!(SYS_mmap, std::ptr::null::<u8>(), limit + 1, access, flags, -1, 0)
+}
+
+/// Makes fcntl(2) do this with a file that others open, too.
+fn command_about_a_file(scene: &Scene, command: i32, argument: c_long) -> io::Result<()> {
+    let file = fs::File::open(scene.mirror.join("config"))?;
+    call!(SYS_fcntl, file.as_raw_fd(), command, argument)
+}
+
+/// Commands that `libc` does not define.
 const F_SETSIG: i32 = 10;
 const F_SETOWN_EX: i32 = 15;
+const FS_IOC_SETFLAGS: u32 = 0x4008_6602;
 
 fn c(path: &Path) -> CString {
     CString::new(path.as_os_str().as_bytes()).unwrap()
@@ -204,6 +219,14 @@ pub(crate) const ESCAPES: &[Escape] = &[
         fs::remove_file(&path)
     }),
     escape("change a mode", |scene| fs::set_permissions(&scene.secret, fs::Permissions::from_mode(0o666))),
+    escape("change the mode of an open directory", |scene| {
+        let dir = fs::File::open(scene.packs())?;
+        call!(SYS_fchmod, dir.as_raw_fd(), dir.metadata()?.permissions().mode())
+    }),
+    escape("make a program that runs as its owner", |scene| {
+        let path = scene.packs().join("owner");
+        OpenOptions::new().write(true).create_new(true).mode(0o4755).open(path).map(drop)
+    }),
     escape("change an owner", |scene| {
         let (own, group) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
         std::os::unix::fs::lchown(&scene.secret, Some(own), Some(group))
@@ -215,6 +238,33 @@ pub(crate) const ESCAPES: &[Escape] = &[
         call!(SYS_setxattr, c(&scene.secret).as_ptr(), c"user.treeswap".as_ptr(), c"x".as_ptr(), 1, 0)
     })
     .unconfined(&[Done, Errno(EOPNOTSUPP)]), // tmpfs has had such attributes since Linux 6.6
+    escape("set the flags of an open directory", |scene| {
+        let dir = fs::File::open(scene.packs())?;
+        call!(SYS_ioctl, dir.as_raw_fd(), FS_IOC_SETFLAGS, NOWHERE)
+    })
+    .unconfined(&[Errno(EFAULT), Errno(ENOTTY)]), // not every file system has flags
+    escape("lock a file", |scene| {
+        let file = fs::File::open(scene.mirror.join("config"))?;
+        call!(SYS_flock, file.as_raw_fd(), libc::LOCK_SH | libc::LOCK_NB)
+    }),
+    escape("lock a part of a file", |scene| {
+        let whole: libc::flock = unsafe { std::mem::zeroed() }; // F_RDLCK, from the first byte to the last
+        command_about_a_file(scene, libc::F_SETLK, &raw const whole as c_long)
+    }),
+    escape("take a lease, for which others wait", |scene| {
+        command_about_a_file(scene, libc::F_SETLEASE, 9999)
+    })
+    .unconfined(&[Errno(EINVAL)]), // there is no such lease
+    escape("watch an open directory", |scene| {
+        let dir = fs::File::open(scene.packs())?;
+        call!(SYS_fcntl, dir.as_raw_fd(), libc::F_NOTIFY, 0)
+    })
+    .unconfined(&[Done, Errno(EINVAL)]), // a kernel can be built without it
+    escape("take space beyond the limit of a file", |scene| {
+        let file = fs::File::create(scene.packs().join("large"))?;
+        call!(SYS_fallocate, file.as_raw_fd(), libc::FALLOC_FL_KEEP_SIZE, 0, 1)
+    })
+    .unconfined(&[Done, Errno(EOPNOTSUPP)]), // not every file system has it
     escape("name_to_handle_at", |scene| {
         let (mut handle, mut mount) = ([128_u32; 64], 0_i32);
         handle[0] = 128;
@@ -347,6 +397,25 @@ pub(crate) const ESCAPES: &[Escape] = &[
     escape("set the parent's priority", |scene| call!(SYS_setpriority, libc::PRIO_PROCESS, scene.parent, 0)),
     escape("look at memory that processes share", |_| call!(SYS_shmctl, -1, libc::IPC_STAT, 0))
         .unconfined(&[Errno(EINVAL)]), // there is no segment -1
+    // Its own limits.
+    escape("map shared memory beyond the limit", |_| map_beyond_the_limit(libc::MAP_SHARED)),
+    escape("map a stack beyond the limit", |_| map_beyond_the_limit(libc::MAP_PRIVATE | libc::MAP_GROWSDOWN)),
+    escape("make a file of memory", |_| call!(SYS_memfd_create, c"treeswap".as_ptr(), 0)),
+    escape("make a file of secret memory", |_| call!(SYS_memfd_secret, 1))
+        .unconfined(&[Errno(EINVAL), Errno(ENOSYS)]), // there is no such flag; it may also be turned off
+    escape("set a limit of its own", |_| {
+        let (limit, none) = (libc::rlimit { rlim_cur: 0, rlim_max: 0 }, std::ptr::null::<libc::rlimit>());
+        call!(SYS_prlimit64, 0, libc::RLIMIT_CORE, &raw const limit, none)
+    }),
+    escape("set a limit of its own by the older call", |_| {
+        let limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        call!(SYS_setrlimit, libc::RLIMIT_CORE, &raw const limit)
+    }),
+    escape("outlive the parent", |_| call!(SYS_prctl, libc::PR_SET_PDEATHSIG, 0, 0, 0, 0)),
+    escape("let its memory be dumped", |_| call!(SYS_prctl, libc::PR_SET_DUMPABLE, 1, 0, 0, 0)),
+    escape("use up asynchronous I/O", |_| call!(SYS_io_setup, 1, NOWHERE))
+        .unconfined(&[Errno(EFAULT), Errno(ENOSYS)]),
+    escape("use up the user's watches", |_| call!(SYS_epoll_create1, 0)),
     // The kernel. The arguments are wrong, so that nothing happens on a kernel that does not refuse the call.
     escape("mount", |_| call!(SYS_mount, NOWHERE, NOWHERE, NOWHERE, 0, 0)).unconfined(&[Errno(EFAULT)]),
     escape("leave its namespaces", |_| call!(SYS_unshare, 1)).unconfined(&[Errno(EINVAL)]),

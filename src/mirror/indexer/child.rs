@@ -3,6 +3,7 @@
 //! | limit | against |
 //! | --- | --- |
 //! | `RLIMIT_DATA` (`--index-memory`) | deltas that expand to gigabytes, packs with too many objects |
+//! | `RLIMIT_STACK` 8 MiB | a stack as memory, which `RLIMIT_DATA` does not count |
 //! | bytes read, and `RLIMIT_FSIZE` as a second line of defence (`--max-fetch-bytes`) | endless packs |
 //! | the number of objects that a pack may announce, derived from the memory | a header that claims 2^32 objects |
 //! | `RLIMIT_CORE` 0, not dumpable | core dumps with private content |
@@ -10,8 +11,11 @@
 //! | [`crate::sandbox`]: only the mirror's files, no network, no other program or process | code that a pack injects |
 //!
 //! `RLIMIT_AS` is not set, because packs are mapped: a valid pack of 317 MB fails with less than 256 MiB of it, with an
-//! error that looks like corruption. `RLIMIT_DATA` counts what is really allocated. Objects are hashed while the pack
-//! is read ([`super::pack`]); afterwards the tip is checked for completeness.
+//! error that looks like corruption. `RLIMIT_DATA` counts what is really allocated, by a parser. It does not bound
+//! foreign code: memory that is made read-only once it is filled counts no more, and mprotect(2) cannot be refused,
+//! because threads need it. Only the limit of the container bounds that.
+//!
+//! Objects are hashed while the pack is read ([`super::pack`]); afterwards the tip is checked for completeness.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
@@ -96,6 +100,7 @@ fn limit(job: &Job) -> io::Result<()> {
     };
     lower(Resource::Core, 0)?;
     lower(Resource::Data, job.memory)?;
+    lower(Resource::Stack, 8 << 20)?; // as nearly everywhere by default
     // The index, and the bases that complete a thin pack, come on top of what is received.
     let largest = job.max_bytes.saturating_mul(2).saturating_add(64 << 20);
     lower(Resource::Fsize, largest)?;

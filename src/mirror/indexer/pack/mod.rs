@@ -29,6 +29,7 @@ mod whole_stream;
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -221,10 +222,12 @@ impl Temporary {
         }
     }
 
+    /// Creates a file that only its maker can write to. It is read-only from the start, as git's own are, because the
+    /// sandbox refuses to change a mode.
     fn create(dir: &Path) -> Result<(Self, File), IndexError> {
         loop {
             let path = dir.join(fsx::unique(TEMPORARY));
-            match File::options().read(true).write(true).create_new(true).open(&path) {
+            match File::options().read(true).write(true).create_new(true).mode(0o444).open(&path) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {} // left by a process that was killed
                 Ok(file) => return Ok((Self(path), file)),
                 Err(error) => return Err(IndexError::Io("make a file for the pack", error)),
@@ -232,13 +235,10 @@ impl Temporary {
         }
     }
 
-    /// Makes the file read-only and renames it to its final name.
+    /// Renames the file to its final name.
     fn keep(self, file: &File, name: &Path, durable: bool) -> Result<(), IndexError> {
-        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o444);
-        file.set_permissions(mode)
-            .and_then(|()| if durable { file.sync_all() } else { Ok(()) })
-            .and_then(|()| std::fs::rename(&self.0, name))
-            .map_err(IndexError::io("keep the pack"))?;
+        let synced = if durable { file.sync_all() } else { Ok(()) };
+        synced.and_then(|()| std::fs::rename(&self.0, name)).map_err(IndexError::io("keep the pack"))?;
         std::mem::forget(self);
         Ok(())
     }

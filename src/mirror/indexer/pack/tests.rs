@@ -54,7 +54,7 @@ fn pack_of(dir: &Path, ids: &str, options: &[&str]) -> Vec<u8> {
 }
 
 /// Indexes a pack in a new directory. Returns the result with the pack's and the index's bytes, and checks that no
-/// other file is left.
+/// other file is left, and that both are read-only.
 fn taken(
     pack: &[u8],
     limits: &Limits,
@@ -62,8 +62,9 @@ fn taken(
 ) -> Result<(IndexedPack, Vec<u8>, Vec<u8>), IndexError> {
     let dir = tempfile::tempdir().unwrap();
     let result = index_pack(pack, dir.path(), limits, true, here);
-    let files = fs::read_dir(dir.path()).unwrap().count();
-    assert_eq!(files, if result.is_ok() { 2 } else { 0 }, "{result:?}");
+    let entries = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().metadata().unwrap());
+    let files: Vec<_> = entries.map(|metadata| metadata.permissions().readonly()).collect();
+    assert_eq!(files, if result.is_ok() { vec![true; 2] } else { vec![] }, "{result:?}");
     let result = result?;
     let read = |suffix: &str| fs::read(dir.path().join(format!("{}.{suffix}", result.name))).unwrap();
     let (pack, index) = (read("pack"), read("idx"));
