@@ -19,6 +19,10 @@ use crate::secret;
 
 use super::ConfigError;
 
+/// The most bytes that a plugin may print: a token and a certificate with its key are far below. Of more, the pipe is
+/// closed.
+const OUTPUT_MAX: u64 = 1 << 20;
+
 /// The credential that the plugin prints (`client.authentication.k8s.io`).
 #[derive(Deserialize)]
 struct ExecCredential {
@@ -84,8 +88,8 @@ async fn run(exec: &ExecConfig, command: &str, limit: Duration) -> Result<Vec<u8
     let mut all = Descendants::start(program).map_err(start)?;
     let mut output = Vec::new();
     let run = async {
-        if let Some(mut stdout) = all.take_stdout() {
-            stdout.read_to_end(&mut output).await?;
+        if let Some(stdout) = all.take_stdout() {
+            stdout.take(OUTPUT_MAX).read_to_end(&mut output).await?;
         }
         all.wait().await
     };

@@ -129,6 +129,14 @@ pub enum Error {
         /// Its own memory limit, in bytes.
         limit: u64,
     },
+    /// The child process took too long and was killed.
+    #[error("{task} took longer than --sync-timeout={}s", limit.as_secs_f64())]
+    IndexTimeout {
+        /// The task of the child process.
+        task: &'static str,
+        /// The time limit.
+        limit: Duration,
+    },
     /// The pack exceeds the size limit.
     #[error("the remote sent more than {} (--max-fetch-bytes)", human::bytes(*limit))]
     FetchBytes {
@@ -267,6 +275,7 @@ impl Error {
             | Self::Incomplete { .. }
             | Self::BadPack { .. }
             | Self::IndexKilled { .. }
+            | Self::IndexTimeout { .. }
             | Self::Indexer { .. }
             | Self::NoModule { .. }
             | Self::GarbageInUse { .. }
@@ -293,10 +302,11 @@ impl Error {
         }
     }
 
-    /// The wait for the remote that exceeded its limit.
+    /// The wait for the remote, or for a child process, that exceeded its limit.
     pub fn timeout(&self) -> Option<wire::Wait> {
         match self {
             Self::Wire(wire::Error::Timeout { wait, .. }) => Some(*wait),
+            Self::IndexTimeout { .. } => Some(wire::Wait::Overall),
             Self::Unsent { source, .. } => match &**source {
                 wire::Error::Timeout { wait, .. } => Some(*wait),
                 _ => None,

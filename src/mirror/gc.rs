@@ -21,7 +21,8 @@
 //!
 //! A crash leaves, after each step:
 //!
-//! 1. while the child writes: temporary files, removed at the next opening;
+//! 1. while the child writes, also if it is killed because it takes too long: temporary files, removed at the next
+//!    opening;
 //! 2. with the merged pack in place: every object twice; the next merge takes both;
 //! 3. while old packs are removed, index first: a pack without an index, which libgit2 ignores and the next opening
 //!    removes; its objects are in the merged pack, or garbage;
@@ -219,7 +220,8 @@ impl Mirror {
         }
     }
 
-    /// Runs a task in a child process. Returns the pack that it wrote, and the packs that may be removed.
+    /// Runs a task in a child process, which is given as long as a fetch: `--sync-timeout`. Returns the pack that it
+    /// wrote, and the packs that may be removed.
     fn run(&self, task: Task) -> Result<(Option<String>, Vec<String>), Error> {
         let bytes = self.layout.bytes()?;
         let job = Job {
@@ -231,9 +233,11 @@ impl Mirror {
             durable: self.options.durable,
             sandbox: self.options.sandbox,
         };
-        let ended = indexer::run(&self.options.indexer, &job).and_then(|report| match report {
+        let program = &self.options.indexer;
+        let reported = indexer::run(program, &job, self.options.wire.timeouts.overall, &self.cancel);
+        let ended = reported.and_then(|report| match report {
             Report::Collected { pack, gone } => Ok((pack, gone)),
-            other => Err(indexer::failure(&self.options.indexer, &job, other)),
+            other => Err(indexer::failure(program, &job, other)),
         });
         ended.map_err(|error| {
             self.shared.forget_complete();

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
+use tokio_util::sync::CancellationToken;
+
 use super::set::{SetError, SetOptions, SourceSet};
 use super::{Recorded, Requests};
 use crate::configmap::apply::Placement;
@@ -166,19 +168,23 @@ impl Upstream {
         }
     }
 
-    /// See [`Mirror::housekeep`].
-    pub fn housekeep(&mut self, kept: &[Revision]) -> Result<(), mirror::Error> {
+    /// See [`Mirror::housekeep`] and [`Mirror::until`].
+    pub fn housekeep(&mut self, kept: &[Revision], cancel: &CancellationToken) -> Result<(), mirror::Error> {
         match self {
-            Self::Repository(mirror) => mirror.housekeep(kept),
-            Self::Set(set) => set.housekeep(kept),
+            Self::Repository(mirror) => mirror.until(cancel).housekeep(kept),
+            Self::Set(set) => set.housekeep(kept, cancel),
         }
     }
 
-    /// See [`Mirror::make_room`].
-    pub fn make_room(&mut self, keep: &[Revision]) -> Result<bool, mirror::Error> {
+    /// See [`Mirror::make_room`] and [`Mirror::until`].
+    pub fn make_room(
+        &mut self,
+        keep: &[Revision],
+        cancel: &CancellationToken,
+    ) -> Result<bool, mirror::Error> {
         match self {
-            Self::Repository(mirror) => mirror.make_room(keep),
-            Self::Set(set) => set.make_room(keep),
+            Self::Repository(mirror) => mirror.until(cancel).make_room(keep),
+            Self::Set(set) => set.make_room(keep, cancel),
         }
     }
 

@@ -10,7 +10,7 @@ use crate::retry::ErrorClass;
 use crate::sources::{SetError, SourceError};
 use crate::{hooks, mirror, store};
 
-/// A stage of an attempt. Its label is a label value of the metrics.
+/// A stage of an attempt, or of what follows it. Its label is a label value of the metrics.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stage {
     /// Repairing the root: links, left-overs, retired generations.
@@ -27,6 +27,8 @@ pub enum Stage {
     Gate,
     /// Publishing the staged generation.
     Publish,
+    /// After the attempt: collecting the mirror's garbage.
+    Housekeep,
 }
 
 impl Stage {
@@ -40,6 +42,7 @@ impl Stage {
             Self::Export => "export",
             Self::Gate => "gate",
             Self::Publish => "publish",
+            Self::Housekeep => "housekeep",
         }
     }
 
@@ -53,6 +56,7 @@ impl Stage {
             Self::Export => "writing the generation",
             Self::Gate => "waiting for the pre-publish hook",
             Self::Publish => "publishing",
+            Self::Housekeep => "collecting the mirror's garbage",
         }
     }
 }
@@ -198,7 +202,8 @@ impl Error {
             Self::Sources(error) => error.hints(),
             Self::Store(error) => error.hints(),
             Self::Gate { source, .. } if self.is_refusal() => {
-                let again = "the hook is not run again for the same revision, except with --pre-publish-gate-retry";
+                let again = "the hook runs again for another revision or at the next start; with \
+                             --pre-publish-gate-retry, at every attempt";
                 source.hints().into_iter().chain([again.to_owned()]).collect()
             }
             Self::Gate { source, .. } => source.hints(),
@@ -302,6 +307,7 @@ mod tests {
             gate(ended(), true),
             Error::Timeout { stage: Stage::Resolve, limit },
             Error::Timeout { stage: Stage::Fetch, limit },
+            Error::Timeout { stage: Stage::Housekeep, limit },
             Error::UpstreamInUse { limit },
             Error::StillRefused {
                 stage: Stage::Export,
@@ -327,5 +333,9 @@ mod tests {
             }
             assert_message_style(&error, &error.hints());
         }
+        // With --one-time nothing but the next start runs it again.
+        let names_start = |again| gate(ended(), again).hints().concat().contains("at the next start");
+        assert!(names_start(false), "of a refusal that is final for this process");
+        assert!(!names_start(true), "with --pre-publish-gate-retry");
     }
 }

@@ -1,13 +1,15 @@
 //! What a hostile or careless remote may cost.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use git2::ObjectType;
+use tokio_util::sync::CancellationToken;
 
 use super::common::http_backend::{Canned, Hit, HttpBackend, Kind};
 use super::common::{Files, Raw, Remote};
-use super::{Bench, noise, payload, revision, try_update, update, wide};
-use treeswap::mirror::{Access, Error, Mirror, Selection, Submodules, wire};
+use super::{Bench, noise, payload, revision, run, try_update, update, wide};
+use treeswap::mirror::{Access, Error, Gc, Mirror, Selection, Submodules, wire};
 use treeswap::payload::Rule;
 
 #[test]
@@ -80,6 +82,60 @@ fn a_program_that_is_no_indexer_is_named() {
         let error = try_update(&mut bench.open(), &[]).unwrap_err();
         assert!(error.to_string().contains(says), "{error}");
     }
+}
+
+#[test]
+fn garbage_collection_that_never_ends_is_killed_and_the_mirror_stays_whole() {
+    let mut bench = Bench::new("main");
+    bench.options.gc = Gc::Always;
+    let old = revision(&bench.world.remote.commit(&wide()));
+    update(&mut bench.open(), &[]);
+    let new = revision(&bench.world.remote.commit(&wide().file("x", "y")));
+    update(&mut bench.open(), &[old]);
+    let mut options = bench.options.clone();
+    options.indexer = bench.world.dir().join("program");
+    let late = "garbage collection in the mirror took longer than --sync-timeout=0.3s";
+    for (script, limit, says) in [
+        ("exec sleep 600", 300, late),
+        ("exec sleep 600 >&- 2>&-", 300, late),
+        ("exec yes", 60_000, "signal 13"), // its output is not read any further
+    ] {
+        run::executable(&options.indexer, &format!("#!/bin/sh\n{script}\n"));
+        options.wire.timeouts.overall = Duration::from_millis(limit);
+        let error = Mirror::open(options.clone()).unwrap().housekeep(&[new]).unwrap_err();
+        assert!(error.to_string().contains(says), "{script}: {error}");
+    }
+    run::executable(&options.indexer, "#!/bin/sh\nexec sleep 600\n");
+    let cancel = CancellationToken::new();
+    let shutdown = std::thread::spawn({
+        let cancel = cancel.clone();
+        move || {
+            std::thread::sleep(Duration::from_millis(200));
+            cancel.cancel();
+        }
+    });
+    let mut mirror = Mirror::open(options).unwrap();
+    let ended = mirror.until(&cancel).housekeep(&[new]);
+    assert!(matches!(ended, Err(Error::Cancelled)), "{ended:?}");
+    shutdown.join().unwrap();
+    drop(mirror);
+    let mut mirror = bench.open();
+    mirror.housekeep(&[new]).unwrap();
+    bench.assert_whole(&mirror, new);
+    let next = revision(&bench.world.remote.commit(&wide().file("x", "z")));
+    assert_eq!(update(&mut mirror, &[new]), next);
+    bench.assert_whole(&mirror, next);
+}
+
+#[test]
+fn indexing_that_never_ends_is_killed() {
+    let mut bench = Bench::new("main");
+    bench.world.remote.commit(&wide());
+    bench.options.wire.timeouts.overall = Duration::from_millis(500);
+    bench.options.indexer = bench.world.dir().join("program");
+    run::executable(&bench.options.indexer, "#!/bin/sh\nexec sleep 600\n");
+    let error = try_update(&mut bench.open(), &[]).unwrap_err();
+    assert_eq!(error.timeout(), Some(wire::Wait::Overall), "{error}");
 }
 
 /// Publishes what `tip` returns as `asked`, beside an honest commit that the mirror has. Returns the outcome of the

@@ -47,12 +47,10 @@ impl Error {
             }
             Self::Module { source, .. } => source.hints(),
             Self::OfSource { source, .. } => source.hints_of_source(),
-            Self::Collision { .. } | Self::Trespass { .. } => one(
-                "remove it from one of them, or place one elsewhere (`to` in --sources); until then the previous generation stays published",
-            ),
-            Self::SameBaseName { .. } => one(
-                "rename one of them, or leave it out (`sparse` in --sources); until then the previous generation stays published",
-            ),
+            Self::Collision { .. } | Self::Trespass { .. } => {
+                one("remove it from one of them, or place one elsewhere (`to` in --sources)")
+            }
+            Self::SameBaseName { .. } => one("rename one of them, or leave it out (`sparse` in --sources)"),
             Self::Local { .. } if self.is_full() => one(
                 "the volume is full: the mirror needs about the size of the repository's pack, twice while it is renewed",
             ),
@@ -76,6 +74,9 @@ impl Error {
                 one("if the repository is yours and really that large, raise --index-memory")
             }
             Self::IndexKilled { .. } => one("raise the container's memory limit, or lower --index-memory"),
+            Self::IndexTimeout { .. } => {
+                one("raise --sync-timeout if the repository is large or the disk slow")
+            }
             Self::FetchBytes { .. } => {
                 one("if the repository is yours and really that large, raise --max-fetch-bytes")
             }

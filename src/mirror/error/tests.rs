@@ -38,6 +38,7 @@ fn every_variant_is_one_line_without_a_librarys_noise_and_says_what_to_do() {
         Error::BadPack { why: "it is truncated".into() },
         Error::IndexMemory { task: "indexing the fetched pack", limit: 64 << 20 },
         Error::IndexKilled { task: "garbage collection in the mirror", limit: 64 << 20 },
+        Error::IndexTimeout { task: "garbage collection in the mirror", limit: Duration::from_secs(120) },
         Error::FetchBytes { limit: 4 << 30 },
         Error::Indexer { program: "/treeswap".into(), why: "ended".into() },
         Error::Sparse { line: "[".into(), why: "a bracket is open".into() },
@@ -79,6 +80,7 @@ fn every_variant_is_one_line_without_a_librarys_noise_and_says_what_to_do() {
         | Error::BadPack { .. }
         | Error::IndexMemory { .. }
         | Error::IndexKilled { .. }
+        | Error::IndexTimeout { .. }
         | Error::FetchBytes { .. }
         | Error::Indexer { .. }
         | Error::Sparse { .. }

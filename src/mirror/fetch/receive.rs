@@ -7,7 +7,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use crate::mirror::Mirror;
 use crate::mirror::error::Error;
 use crate::mirror::index_limiter::IndexLimiter;
-use crate::mirror::indexer::{Indexer, Job, ObjectTable, Report, Task};
+use crate::mirror::indexer::{Indexer, Job, ObjectTable, Report, Task, within};
 use crate::mirror::wire::{self, PackResponse, Request};
 use crate::revision::ObjectId;
 
@@ -35,7 +35,10 @@ impl Mirror {
         if let Some(index_limiter) = self.index_limiter.clone() {
             return self.receive_in_turn(&index_limiter, request, job).await;
         }
-        let (mut indexer, stdin) = Indexer::start(self.options.indexer.clone(), job, &request.wants).await?;
+        // The client gives the remote as long. A child that takes longer to begin or to end is killed.
+        let (limit, task) = (self.options.wire.timeouts.overall, job.task.phrase());
+        let started = Indexer::start(self.options.indexer.clone(), job, &request.wants);
+        let (mut indexer, stdin) = within(limit, task, started).await?;
         let mut stdin = self.options.received.counting(stdin);
         let (answer, report) = {
             let mut report = Box::pin(indexer.report());
@@ -44,7 +47,7 @@ impl Mirror {
                 answer = &mut fetch => {
                     drop(fetch);
                     drop(stdin); // signals end of file to the child
-                    (Some(answer), report.await?)
+                    (Some(answer), within(limit, task, report).await?)
                 }
                 report = &mut report => (None, report?),
             }
@@ -82,8 +85,9 @@ impl Mirror {
             Some(Err(error)) => return Err(with_wanted(request.wants[0], error)),
             answer => answer,
         };
-        let (mut indexer, mut stdin) =
-            Indexer::start(self.options.indexer.clone(), job, &request.wants).await?;
+        let (limit, task) = (self.options.wire.timeouts.overall, job.task.phrase());
+        let started = Indexer::start(self.options.indexer.clone(), job, &request.wants);
+        let (mut indexer, mut stdin) = within(limit, task, started).await?;
         let (answer, report) = {
             let mut report = Box::pin(indexer.report());
             let feed = async move {
@@ -97,7 +101,9 @@ impl Mirror {
                 }
             };
             tokio::select! {
-                (answer, ()) = async { tokio::join!(rest, feed) } => (Some(answer), report.await?),
+                (answer, ()) = async { tokio::join!(rest, feed) } => {
+                    (Some(answer), within(limit, task, report).await?)
+                }
                 report = &mut report => (None, report?),
             }
         };

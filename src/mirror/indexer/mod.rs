@@ -3,7 +3,9 @@
 //!
 //! The child is this program again ([`super::Options::indexer`]), started with a hidden first argument. It reads the
 //! pack from standard input, indexes it into the mirror, checks that the tip is complete, and prints a report as one
-//! line of JSON, followed by the [table](ObjectTable) of a large pack. Its environment is empty; its memory, files, time and system calls are limited (see [`child`]).
+//! line of JSON, followed by the [table](ObjectTable) of a large pack. Its environment is empty; its memory, files and
+//! system calls are limited (see [`child`]). The service never relies on the child's good will: it reads a bounded
+//! output, and kills a child that takes too long.
 
 pub(super) mod child;
 mod pack;
@@ -13,10 +15,12 @@ use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, BufWriter};
 use tokio::process::{Child, ChildStdin, Command};
+use tokio_util::sync::CancellationToken;
 
 use super::error::{Error, kind_of};
 use super::object_error::ObjectError;
@@ -73,7 +77,7 @@ pub(super) enum Task {
 
 impl Task {
     /// Describes the task, for messages.
-    fn phrase(&self) -> &'static str {
+    pub(super) fn phrase(&self) -> &'static str {
         match self {
             Self::Index { .. } | Self::Fill(_) => "indexing the fetched pack",
             Self::Merge(_) => "merging small packs of the mirror",
@@ -148,7 +152,7 @@ const OUTPUT_MAX: u64 = 64 << 10;
 /// How many bytes are buffered for the child. Servers send packs in pieces of 8 KB, each of which would wake it.
 const PIECE: usize = 256 << 10;
 
-/// A running child that reads a pack.
+/// A running child.
 pub(super) struct Indexer {
     child: Child,
     job: Job,
@@ -204,14 +208,59 @@ impl Indexer {
     }
 }
 
-/// Runs a task that needs no input, and returns its report. Blocking.
-pub(super) fn run(program: &Path, job: &Job) -> Result<Report, Error> {
-    let failed = |why: String| Error::Indexer { program: program.to_owned(), why };
-    let output = command(program, job)?
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|error| failed(format!("cannot be started: {error}")))?;
-    parse_report(program, job, &output.stdout, &output.stderr, Some(output.status))
+/// Runs a task that needs no input, and returns its report. Blocking. The child is killed when it takes longer than
+/// `limit`, and when `cancel` is cancelled. It is not waited for then: on a sick disk it may not die at once.
+pub(super) fn run(
+    program: &Path,
+    job: &Job,
+    limit: Duration,
+    cancel: &CancellationToken,
+) -> Result<Report, Error> {
+    let failed = |error: io::Error| Error::Indexer {
+        program: program.to_owned(),
+        why: format!("cannot be started: {error}"),
+    };
+    // On a thread and a runtime of their own, because the caller's thread may belong to a runtime. The thread outlives
+    // the child, which the kernel kills when the thread that started it ends.
+    let wait = || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+        runtime.block_on(run_within(program, job, limit, cancel))
+    };
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("indexer".into()).spawn_scoped(scope, wait);
+        let ended = thread.map_err(failed)?.join();
+        ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// The same, not blocking.
+async fn run_within(
+    program: &Path,
+    job: &Job,
+    limit: Duration,
+    cancel: &CancellationToken,
+) -> Result<Report, Error> {
+    let running = async {
+        let (mut indexer, stdin) = Indexer::start(program.to_owned(), job.clone(), &[]).await?;
+        drop(stdin);
+        let (report, _) = indexer.report().await?;
+        Ok::<_, Error>(report)
+    };
+    tokio::select! {
+        biased;
+        () = cancel.cancelled() => Err(Error::Cancelled),
+        ended = within(limit, job.task.phrase(), running) => ended,
+    }
+}
+
+/// Waits for a child at most so long. `work` is dropped then; with its [`Indexer`] the child is killed.
+pub(super) async fn within<T>(
+    limit: Duration,
+    task: &'static str,
+    work: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Error> {
+    let ended = tokio::time::timeout(limit, work).await;
+    ended.unwrap_or_else(|_| Err(Error::IndexTimeout { task, limit }))
 }
 
 fn command(program: &Path, job: &Job) -> Result<std::process::Command, Error> {

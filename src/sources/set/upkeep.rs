@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::PathBuf;
 
+use tokio_util::sync::CancellationToken;
+
 use super::repository::is_mirror_name;
 use super::{Composer, SourceSet};
 use crate::human::one_line;
@@ -34,14 +36,15 @@ impl SourceSet {
     }
 
     /// Collects garbage in the mirrors, and removes those that neither the file nor a kept revision needs. Blocking. A
-    /// mirror that is being polled is skipped.
-    pub fn housekeep(&mut self, kept: &[Revision]) -> Result<(), mirror::Error> {
+    /// mirror that is being polled is skipped. Ends once the token is cancelled: see `Mirror::until`.
+    pub fn housekeep(&mut self, kept: &[Revision], cancel: &CancellationToken) -> Result<(), mirror::Error> {
         let objects = self.composer.objects();
         let parts: Vec<Part> = kept.iter().flat_map(|revision| objects.parts(*revision)).collect();
         let mut result = self.composer.collect_garbage(kept);
         for (name, repository) in &self.repositories {
             if let Some(mut mirror) = repository.idle() {
-                result = result.and(mirror.housekeep(&repository.kept_revisions(name, &parts)));
+                let kept = repository.kept_revisions(name, &parts);
+                result = result.and(mirror.until(cancel).housekeep(&kept));
             }
         }
         let needed: BTreeSet<&str> = parts.iter().map(|part| part.mirror.as_str()).collect();
@@ -61,14 +64,18 @@ impl SourceSet {
         result
     }
 
-    /// Frees space on a full volume: see `Mirror::make_room`. Returns true if that freed any.
-    pub fn make_room(&mut self, keep: &[Revision]) -> Result<bool, mirror::Error> {
+    /// Frees space on a full volume: see `Mirror::make_room` and `Mirror::until`. Returns true if that freed any.
+    pub fn make_room(
+        &mut self,
+        keep: &[Revision],
+        cancel: &CancellationToken,
+    ) -> Result<bool, mirror::Error> {
         let objects = self.composer.objects();
         let parts: Vec<Part> = keep.iter().flat_map(|revision| objects.parts(*revision)).collect();
         let mut freed = Ok(false);
         for (name, repository) in &self.repositories {
             if let Some(mut mirror) = repository.idle() {
-                let more = mirror.make_room(&repository.kept_revisions(name, &parts));
+                let more = mirror.until(cancel).make_room(&repository.kept_revisions(name, &parts));
                 freed = freed.and_then(|freed| more.map(|more| freed || more));
             }
         }

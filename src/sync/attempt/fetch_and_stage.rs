@@ -265,7 +265,7 @@ impl Worker {
             let mut upstream = self.upstream(bounds, stage).await?;
             let make = move |cancel: &_| {
                 store.wait_for_deletions(cancel); // of the staged files that did not fit
-                Ok(upstream.make_room(&keep)?)
+                Ok(upstream.make_room(&keep, cancel)?)
             };
             bounds.blocking(stage, make).await
         };

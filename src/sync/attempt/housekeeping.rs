@@ -8,6 +8,7 @@ use tracing::{debug, info};
 use super::bookkeeping::bytes_within;
 use super::{Bounds, Stage, Worker};
 use crate::clock;
+use crate::mirror;
 use crate::repeats::suppressed;
 use crate::sync::error::Error;
 
@@ -35,12 +36,15 @@ impl Worker {
         let root = self.root.clone();
         let received = self.received.bytes();
         let collected = async {
-            let mut upstream = self.upstream(bounds, Stage::Fetch).await?;
-            let collect = move |_: &_| {
-                let result = upstream.housekeep(&kept);
+            let mut upstream = self.upstream(bounds, Stage::Housekeep).await?;
+            let collect = move |cancel: &_| {
+                let result = upstream.housekeep(&kept, cancel);
+                if matches!(result, Err(mirror::Error::Cancelled)) {
+                    return Err(Error::Mirror(mirror::Error::Cancelled));
+                }
                 Ok((result, bytes_within(&root, &upstream)))
             };
-            bounds.blocking(Stage::Fetch, collect).await
+            bounds.blocking(Stage::Housekeep, collect).await
         };
         match collected.await {
             Ok((result, bytes)) => {
