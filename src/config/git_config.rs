@@ -15,6 +15,7 @@ use super::error::Error;
 pub(super) use ssh_command::ssh_command;
 use table::{Setting, Use};
 
+use crate::mirror::InsteadOf;
 use crate::mirror::wire::{ByUrl, Closeness, Connection, ExtraHeader, Proxy, Scope};
 use crate::secret::{self, Secret};
 
@@ -131,6 +132,8 @@ pub(super) struct Effect {
     pub(super) local_submodules: bool,
     /// The remote's URL after `url.<base>.insteadOf`.
     pub(super) remote: String,
+    /// The same for other remotes, such as a submodule's.
+    pub(super) instead_of: InsteadOf,
     /// Settings without effect, by their key in lower case.
     unused: BTreeMap<String, Unused>,
 }
@@ -174,7 +177,9 @@ impl Effect {
 /// Computes the effect of the settings on a remote. As in git, of several entries of one setting the one whose key
 /// matches the remote's URL most closely wins, and the later one of two that match equally.
 pub(super) fn apply(entries: &[Entry], remote: &str) -> Result<Effect, Error> {
-    let mut effect = effect_on(entries, rewritten(entries, remote))?;
+    let instead_of = InsteadOf::new(entries.iter().filter_map(rewriting));
+    let mut effect = effect_on(entries, instead_of.rewritten(remote))?;
+    effect.instead_of = instead_of;
     effect.about_connections = entries.iter().filter(|entry| is_about_connections(entry)).cloned().collect();
     Ok(effect)
 }
@@ -215,6 +220,10 @@ fn effect_on(entries: &[Entry], remote: String) -> Result<Effect, Error> {
             effect.unused(key, Err("the URL in it is invalid"));
             continue;
         }
+        if setting == Setting::InsteadOf && below.is_none() {
+            effect.unused(key, Err("it is url.BASE.insteadOf"));
+            continue;
+        }
         if setting == Setting::SslVerify {
             truth(key, value)?; // also for the URLs of other remotes
         }
@@ -237,7 +246,7 @@ fn effect_on(entries: &[Entry], remote: String) -> Result<Effect, Error> {
                 };
             }
             Setting::Allow => effect.local_submodules = value == "always",
-            Setting::InsteadOf | Setting::ExtraHeader => {} // handled by `rewritten`, and above
+            Setting::InsteadOf | Setting::ExtraHeader => {} // handled by `apply`, and above
         }
     }
     Ok(effect)
@@ -314,18 +323,17 @@ fn shown(key: &str) -> String {
     }
 }
 
-/// The remote after `url.<base>.insteadOf`. As in git, the longest matching prefix is replaced, once; of equally long
-/// ones the first.
-fn rewritten(entries: &[Entry], remote: &str) -> String {
-    let rules = entries.iter().rev().filter_map(|Entry { key, value }| {
-        let (section, base, name) = split(key).ok()?;
-        let rest = remote.strip_prefix(value.as_str()).filter(|_| !value.is_empty())?;
-        (section == "url" && name == "insteadof").then_some((value.len(), base?, rest))
-    });
-    match rules.max_by_key(|(length, ..)| *length) {
-        Some((_, base, rest)) => format!("{base}{rest}"),
-        None => remote.to_owned(),
-    }
+/// What a `url.<base>.insteadOf` replaces, and by what; `None` for another setting.
+fn rewriting(Entry { key, value }: &Entry) -> Option<(String, String)> {
+    let (section, base, name) = split(key).ok()?;
+    let base = base.filter(|_| section == "url" && name == "insteadof")?;
+    Some((value.clone(), base.to_owned()))
+}
+
+/// Returns true for a `url.<base>.insteadOf`. The program of `--git` is not given one: the URLs that it gets are
+/// rewritten already, and would be again.
+pub(super) fn is_rewriting(entry: &Entry) -> bool {
+    rewriting(entry).is_some()
 }
 
 #[cfg(test)]

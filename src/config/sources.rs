@@ -161,9 +161,6 @@ impl WireSettings {
         let mut args = self.args.clone();
         args.source.repo.clone_from(&source.repo);
         let own = &source.credentials;
-        if let Some(key) = named(&own.ssh_key_file) {
-            args.credentials.ssh_key_file = vec![key];
-        }
         if let Some(file) = named(&own.ssh_known_hosts_file) {
             args.credentials.ssh_known_hosts_file = file;
         }
@@ -179,7 +176,10 @@ impl WireSettings {
         let variable = self.hidden.credential.as_ref();
         credentials.extend(credentials::of_credential_flags(&args, &self.origins, variable)?);
         let (_, git) = check.git_config(&self.hidden)?;
-        let wire = check.wire(credentials, self.timeout, &self.hidden, &git)?;
+        let mut wire = check.wire(credentials, self.timeout, &self.hidden, &git)?;
+        if !own.ssh_key_file.as_os_str().is_empty() {
+            wire.ssh.keys = vec![own.ssh_key_file.clone()]; // one file, where the flag's variable is a list
+        }
         Ok(wire::Options { issuance: check.issuance(&self.hidden)?, ..wire })
     }
 }
@@ -191,7 +191,35 @@ fn named(file: &Path) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
+    use crate::config::origin::Origin;
+
+    #[derive(Parser)]
+    struct Bare {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn a_key_of_the_file_is_one_path_also_if_a_variable_lists_others() {
+        let flags = ["treeswap", "--sources=/sources.yaml", "--root=/config", "--ssh-key-file=/a:/b"];
+        let args = Bare::try_parse_from(flags).unwrap().args;
+        let variable = Origin::Variable("TREESWAP_SSH_KEY_FILE".to_owned());
+        let origins = Origins::default().as_git_sync([("ssh-key-file".to_owned(), variable)].into_iter());
+        let timeout = Duration::from_secs(1);
+        let settings = WireSettings { args, origins, hidden: Hidden::default(), timeout };
+        let keys = |credentials: &str| {
+            let source = format!("{{name: a, repo: 'git@h:x', to: a{credentials}}}");
+            let text = format!("version: 1\nsources:\n  - {source}\nend: true\n");
+            let list = SourcesFile::parse(&text).unwrap();
+            settings.of(&list.sources[0]).unwrap().ssh.keys
+        };
+        assert_eq!(keys(""), [PathBuf::from("/a"), PathBuf::from("/b")]);
+        let own = keys(", credentials: {ssh-key-file: '/keys:old/id'}");
+        assert_eq!(own, [PathBuf::from("/keys:old/id")]);
+    }
 
     #[test]
     fn what_has_no_effect_or_shows_a_password_is_remarked_on() {

@@ -93,7 +93,7 @@ pub(crate) use indexer::pack_fuzz;
 pub use listing::{ChangedPath, ListedEntry};
 #[cfg(any(test, fuzzing))]
 pub(crate) use modules::fuzz as modules_fuzz;
-pub use modules::{Access, Hosts, Submodules};
+pub use modules::{Access, Hosts, InsteadOf, Submodules};
 pub use received::Received;
 pub use sparse::check_sparse;
 pub use subdirectory::{NotBelow, Subdirectory};
@@ -253,6 +253,8 @@ pub struct Mirror {
     index_limiter: Option<Arc<IndexLimiter>>,
     /// The mirrors of submodules.
     children: modules::Children,
+    /// Ends garbage collection: see [`Self::until`].
+    cancel: CancellationToken,
 }
 
 impl Mirror {
@@ -328,6 +330,7 @@ impl Mirror {
             unknown_relations: HashSet::new(),
             index_limiter: None,
             children: modules::Children::new(),
+            cancel: CancellationToken::new(),
         })
     }
 
@@ -352,6 +355,13 @@ impl Mirror {
     /// Returns a handle for reading objects, for blocking threads.
     pub fn objects(&self) -> Objects {
         Objects { shared: Arc::clone(&self.shared), cancel: CancellationToken::new() }
+    }
+
+    /// The mirror, whose [`Self::housekeep`] and [`Self::make_room`] from now on end with [`Error::Cancelled`] once the
+    /// token is cancelled. Each child process that they start is killed then, and after `--sync-timeout` at the latest.
+    pub fn until(&mut self, cancel: &CancellationToken) -> &mut Self {
+        self.cancel = cancel.clone();
+        self
     }
 
     /// Collects garbage so that the mirror's growth stays bounded; called after a publication. `kept` are the published

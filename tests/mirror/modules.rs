@@ -4,7 +4,7 @@ mod bounds;
 
 use std::collections::BTreeMap;
 
-use treeswap::mirror::{Access, Hosts, Submodules};
+use treeswap::mirror::{Access, Hosts, InsteadOf, Submodules};
 use treeswap::secret::{Secret, SecretFrom};
 
 use super::common::Remote;
@@ -326,6 +326,22 @@ fn repositories_on_this_machine_need_leave_wherever_the_first_one_is() {
     let mut mirror = Mirror::open(options).unwrap();
     let at = update(&mut mirror, &[]);
     assert_eq!(family.shown(&mirror, at), "sub/s=x");
+}
+
+#[test]
+fn urls_are_rewritten_for_submodules_too_and_relative_ones_after_they_are_resolved() {
+    let family = Family::new(&["sub", "deep"]);
+    let deep = family.commit("deep", &Files::new().file("d", "deep"));
+    let sub = family.commit("sub", &with(Files::new().file("s", "x"), &[("in", "../deep", &deep)]));
+    let modules = [("a", "../../other/sub", &*sub), ("b", "hub:other/sub", &*sub)];
+    family.bench.world.remote.commit(&with(Files::new(), &modules));
+    let here = format!("{}/", family.bench.world.dir().display());
+    let mut options = family.bench.options.clone();
+    options.modules.instead_of = InsteadOf::new([("hub:other/".to_owned(), here)]);
+    options.modules.written = Some(Secret::holder("hub:team/remote"));
+    let mut mirror = Mirror::open(options).unwrap();
+    let at = update(&mut mirror, &[]);
+    assert_eq!(family.shown(&mirror, at), "a/in/d=deep a/s=x b/in/d=deep b/s=x");
 }
 
 #[test]

@@ -54,7 +54,13 @@ pub(super) const SETTINGS: &[(&str, Use)] = &[
             "`always` allows submodules whose URL is a local path or `file://`, wherever the repository itself is",
         ),
     ),
-    ("url.insteadOf", Applied(InsteadOf, "a remote URL that starts with the value gets BASE in its place")),
+    (
+        "url.insteadOf",
+        Applied(
+            InsteadOf,
+            "a URL that starts with the value gets BASE in its place: that of the repository, and those of submodules",
+        ),
+    ),
     ("url.pushInsteadOf", Never("treeswap never pushes")),
     ("http.lowSpeedLimit", ByGit("use --idle-timeout")),
     ("http.lowSpeedTime", ByGit("use --idle-timeout")),

@@ -241,6 +241,12 @@ fn the_longest_instead_of_wins() {
     assert_eq!(effect(&rules, "https://elsewhere/x").remote, "https://elsewhere/x");
     let alike = [("url.https://a/.insteadOf", "x:"), ("url.https://b/.insteadOf", "x:")];
     assert_eq!(effect(&alike, "x:foo").remote, "https://a/foo");
+    let of_others = effect(&alike, "https://elsewhere/x").instead_of;
+    assert_eq!(of_others.rewritten("x:foo"), "https://a/foo", "a submodule");
+    let found = effect(&[("url.https://a/.pushInsteadOf", "x:"), ("url.insteadOf", "x:")], "x:foo");
+    assert_eq!(found.remote, "x:foo");
+    let without_base = found.warnings(true).last().unwrap();
+    assert_eq!(without_base, "git's url.insteadOf has no effect here: it is url.BASE.insteadOf");
 }
 
 #[test]

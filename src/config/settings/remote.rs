@@ -15,6 +15,7 @@ use crate::config::values::path;
 use crate::mirror::{self, wire};
 use crate::payload::{self, Limits};
 use crate::revision::Ref;
+use crate::secret::Secret;
 
 /// The largest number of commits to fetch: a git server refuses more than an `int` can hold.
 const DEPTH_MAX: u32 = i32::MAX.unsigned_abs();
@@ -81,6 +82,8 @@ impl Check<'_> {
                 Personality::Treeswap => mirror::Hosts::Known(Vec::new()),
             },
             local: git.local_submodules,
+            instead_of: git.instead_of.clone(),
+            written: (git.remote != self.args.source.repo).then(|| Secret::holder(&self.args.source.repo)),
             limits: self.limits()?,
         })
     }
@@ -101,9 +104,10 @@ impl Check<'_> {
         self.one_of("git-gc", &self.args.git.git_gc, &GIT_GC)
     }
 
-    /// The program of `--git`, with all settings of git: it obeys each of them.
+    /// The program of `--git`, with all settings of git that are still to be obeyed.
     pub(super) fn program(&self, entries: Vec<git_config::Entry>) -> Option<wire::Program> {
-        let config = entries.into_iter().map(|entry| (entry.key, entry.value)).collect();
+        let left = entries.into_iter().filter(|entry| !git_config::is_rewriting(entry));
+        let config = left.map(|entry| (entry.key, entry.value)).collect();
         let program = |path| wire::Program { path, config, mirror: PathBuf::new() };
         path(&self.args.git.git).map(program)
     }
@@ -179,7 +183,7 @@ impl Check<'_> {
     ) -> Result<wire::Options, Error> {
         let Args { credentials: given, limits, .. } = self.args;
         // For other URLs the program makes no TLS connection, and the file is for webhooks.
-        let by_program = !self.args.git.git.is_empty() && self.args.source.repo.starts_with("https:");
+        let by_program = !self.args.git.git.is_empty() && git.remote.starts_with("https:");
         if by_program && !given.ca_file.is_empty() && git.ca_file.is_none() {
             return Err(Error::Needs {
                 one: format!("{} with {}", self.origins.name("ca-file"), self.origins.name("git")),

@@ -60,6 +60,22 @@ fn a_ca_file_that_the_git_program_would_not_read_is_refused() {
     assert!(refused.starts_with("--ca-file with --git needs --git-config=http.sslCAInfo:FILE"), "{refused}");
     flags.push("--git-config=http.sslCAInfo:/all.pem");
     assert_eq!(settings(&flags).mirror.wire.ca_file, Some(PathBuf::from("/ca.pem")));
+    // What counts is the URL that the program gets.
+    flags[2] = "--git-config=\"url.ssh://git@git.example.com/.insteadOf\":\"https://git.example.com/\"";
+    assert_eq!(settings(&flags).mirror.wire.remote, "ssh://git@git.example.com/x");
+}
+
+#[test]
+fn urls_are_rewritten_once_and_submodules_are_relative_to_what_was_written() {
+    let rule = "--git-config=\"url.https://mirror.example.com/.insteadOf\":\"https://git.example.com/\"";
+    let found = settings(&["--git=git", rule, "--git-config-add=http.proxy:http://proxy"]).mirror;
+    assert_eq!(found.wire.remote, "https://mirror.example.com/x");
+    assert_eq!(found.modules.written.unwrap().expose(), "https://git.example.com/x");
+    let submodule = found.modules.instead_of.rewritten("https://git.example.com/y");
+    assert_eq!(submodule, "https://mirror.example.com/y");
+    let keys: Vec<_> = found.wire.program.unwrap().config.into_iter().map(|(key, _)| key).collect();
+    assert_eq!(keys, ["http.proxy"], "the program would do it again");
+    assert!(settings(&[]).mirror.modules.written.is_none());
 }
 
 #[test]

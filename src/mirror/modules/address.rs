@@ -1,6 +1,8 @@
 //! Resolves the URL that a submodule is fetched from, and decides whether it is allowed. Pure. A commit's author writes
 //! the URL; the operator's options decide.
 
+use std::fmt;
+
 use url::Url;
 
 use crate::mirror::error::excerpt;
@@ -16,6 +18,49 @@ pub enum Hosts {
     Known(Vec<String>),
 }
 
+/// git's `url.BASE.insteadOf`: URLs that the operator wants to be fetched from elsewhere.
+#[derive(Clone, PartialEq, Eq, Default)]
+pub struct InsteadOf {
+    /// What URLs begin with, and what takes its place.
+    rules: Vec<(String, String)>,
+}
+
+impl fmt::Debug for InsteadOf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // A URL may contain a password.
+        let rules = self.rules.iter().map(|(prefix, base)| (redact(prefix), redact(base)));
+        f.debug_list().entries(rules).finish()
+    }
+}
+
+impl InsteadOf {
+    /// Each rule is what URLs begin with, and what takes its place. A rule for an empty text has no effect.
+    pub fn new(rules: impl IntoIterator<Item = (String, String)>) -> Self {
+        Self { rules: rules.into_iter().filter(|(prefix, _)| !prefix.is_empty()).collect() }
+    }
+
+    /// A URL after the rules. As in git, the longest matching text is replaced, once; of equally long ones the first.
+    pub fn rewritten(&self, url: &str) -> String {
+        let matching = self.rules.iter().rev().filter_map(|(prefix, base)| {
+            let rest = url.strip_prefix(prefix.as_str())?;
+            Some((prefix.len(), base, rest))
+        });
+        match matching.max_by_key(|(length, ..)| *length) {
+            Some((_, base, rest)) => format!("{base}{rest}"),
+            None => url.to_owned(),
+        }
+    }
+}
+
+/// Where a submodule is fetched from.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Address {
+    /// The resolved URL as its author means it. The URLs of submodules in it are relative to this one.
+    pub(super) written: String,
+    /// The URL that it is fetched from, after the operator's [`InsteadOf`].
+    pub(super) url: String,
+}
+
 /// The URLs that the operator allows.
 #[derive(Clone, Debug)]
 pub(super) struct Policy<'a> {
@@ -25,6 +70,8 @@ pub(super) struct Policy<'a> {
     pub(super) known: &'a [String],
     /// Repositories on this machine are allowed.
     pub(super) local: bool,
+    /// Which URLs are fetched from elsewhere. What is allowed is decided about where they are fetched from.
+    pub(super) instead_of: &'a InsteadOf,
 }
 
 /// Why a URL is refused. The message follows the submodule's path.
@@ -63,25 +110,33 @@ pub(super) enum UrlError {
     },
 }
 
-/// Resolves `url` of a submodule in a repository that was fetched from `base`, and checks it against the policy.
-pub(super) fn address(base: &str, url: Option<&str>, policy: &Policy<'_>) -> Result<String, UrlError> {
+/// Resolves `url` of a submodule in a repository with the URL `base`, rewrites it, and checks it against the policy. As
+/// in git, `base` is the URL before it was rewritten.
+pub(super) fn address(base: &str, url: Option<&str>, policy: &Policy<'_>) -> Result<Address, UrlError> {
     let url = url.filter(|url| !url.is_empty()).ok_or(UrlError::Absent)?;
-    let full =
+    let written =
         if url.starts_with("./") || url.starts_with("../") { relative(base, url)? } else { url.to_owned() };
-    let malformed = |why| UrlError::Malformed { url: shown(&full), why };
-    match RemoteHost::of(&full).map_err(malformed)? {
-        RemoteHost::Here if !is_absolute(&full) => {
+    let url = policy.instead_of.rewritten(&written);
+    check(&url, policy)?;
+    Ok(Address { written, url })
+}
+
+/// Checks a URL to fetch from against the policy.
+fn check(full: &str, policy: &Policy<'_>) -> Result<(), UrlError> {
+    let malformed = |why| UrlError::Malformed { url: shown(full), why };
+    match RemoteHost::of(full).map_err(malformed)? {
+        RemoteHost::Here if !is_absolute(full) => {
             Err(malformed("a path in a submodule's url must be absolute"))
         }
-        RemoteHost::Here if policy.local => Ok(full),
-        RemoteHost::Here => Err(UrlError::Local { url: shown(&full) }),
+        RemoteHost::Here if policy.local => Ok(()),
+        RemoteHost::Here => Err(UrlError::Local { url: shown(full) }),
         RemoteHost::Host(host) => {
             let is = |known: &String| known.eq_ignore_ascii_case(&host);
             let allowed = match policy.hosts {
                 Hosts::Any => true,
                 Hosts::Known(more) => policy.known.iter().chain(more).any(is),
             };
-            if allowed { Ok(full) } else { Err(UrlError::Host { host: excerpt(&host) }) }
+            if allowed { Ok(()) } else { Err(UrlError::Host { host: excerpt(&host) }) }
         }
     }
 }
@@ -145,7 +200,56 @@ mod tests {
 
     fn judged(base: &str, url: &str, hosts: &Hosts, local: bool) -> Result<String, UrlError> {
         let known = ["example.com".to_owned()];
-        address(base, Some(url), &Policy { hosts, known: &known, local })
+        let policy = Policy { hosts, known: &known, local, instead_of: &InsteadOf::default() };
+        address(base, Some(url), &policy).map(|found| found.url)
+    }
+
+    #[test]
+    fn relative_urls_resolve_against_what_was_written_and_only_where_they_lead_is_judged() {
+        let rules = [
+            ("hub:", "https://example.com/"),
+            ("https://github.com/", "https://example.com/mirror/"),
+            ("https://example.com/far/", "https://evil.example/"),
+            ("https://example.com/near/", "/srv/"),
+        ];
+        let owned = |(prefix, base): (&str, &str)| (prefix.to_owned(), base.to_owned());
+        let (instead_of, known) = (InsteadOf::new(rules.map(owned)), ["example.com".to_owned()]);
+        let hosts = Hosts::Known(Vec::new());
+        let policy = Policy { hosts: &hosts, known: &known, local: false, instead_of: &instead_of };
+        for (base, url, written, expected) in [
+            ("hub:team/a", "../b", "hub:team/b", "https://example.com/team/b"),
+            ("hub:a", "../b", "hub:b", "https://example.com/b"),
+            (
+                "https://github.com/team/a",
+                "../../other/b",
+                "https://github.com/other/b",
+                "https://example.com/mirror/other/b",
+            ),
+            ("https://example.com/a", "hub:b", "hub:b", "https://example.com/b"),
+            ("https://example.com/a", "../b", "https://example.com/b", "https://example.com/b"),
+        ] {
+            let expected = Address { written: written.to_owned(), url: expected.to_owned() };
+            assert_eq!(address(base, Some(url), &policy), Ok(expected), "{base} {url}");
+        }
+        for (url, expected) in [("../far/b", "not among the hosts"), ("../near/b", "on this machine")] {
+            let refused = address("https://example.com/a", Some(url), &policy).unwrap_err().to_string();
+            assert!(refused.contains(expected), "{url}: {refused}");
+        }
+    }
+
+    #[test]
+    fn the_longest_text_is_replaced_once_and_no_password_is_shown() {
+        let rules = [
+            ("", "nothing"),
+            ("x:", "https://bob:s3cret@a.example/"),
+            ("x:", "https://b.example/"),
+            ("x:y/", "x:z/"),
+        ];
+        let instead_of = InsteadOf::new(rules.map(|(prefix, base)| (prefix.to_owned(), base.to_owned())));
+        assert_eq!(instead_of.rewritten("x:foo"), "https://bob:s3cret@a.example/foo");
+        assert_eq!(instead_of.rewritten("x:y/foo"), "x:z/foo");
+        assert_eq!(instead_of.rewritten("ax:foo"), "ax:foo");
+        assert!(!format!("{instead_of:?}").contains("s3cret"), "{instead_of:?}");
     }
 
     #[test]

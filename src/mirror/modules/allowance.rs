@@ -1,4 +1,5 @@
-//! Limits all submodules of one revision together, nested ones included. Pure.
+//! Limits all submodules of one revision together, nested ones included, and their bytes together with those of kept
+//! revisions that this one does not have. Pure.
 //!
 //! A few small repositories that name each other can expand to any number of submodules, each of which is fetched and
 //! stored separately. So they are counted before they are fetched, and the first submodule that exceeds a limit is
@@ -39,7 +40,8 @@ pub(super) struct Fetched {
 struct Usage {
     /// The number of them that were found.
     declared: usize,
-    /// Bytes of the packs of those that were fetched, garbage included.
+    /// Bytes of the packs of those that were fetched, garbage included, and what those that only kept revisions have
+    /// beyond their own share.
     bytes: u64,
     /// Entries of their trees.
     entries: u64,
@@ -178,6 +180,13 @@ impl Allowance {
         Ok(())
     }
 
+    /// Counts the bytes of mirrors that only kept revisions need: they may have as much again as the revision's own, so
+    /// that one large submodule can take the place of another. It refuses nothing: a revision without submodules can
+    /// always be published.
+    pub(super) fn add_kept(&mut self, bytes: u64) {
+        self.usage.bytes = self.usage.bytes.saturating_add(bytes.saturating_sub(self.max_bytes));
+    }
+
     /// Enters a submodule, which will be fetched if it was not before. `number` is its place among the submodules of
     /// the repository that contains it.
     pub(super) fn enter(&mut self, number: usize, path: &str) -> Result<(), Rule> {
@@ -218,7 +227,10 @@ impl Allowance {
     pub(super) fn spent(&mut self) -> Rule {
         self.is_spent = true;
         let limit = self.max_bytes;
-        too_many(format!("with it all submodules have more than {limit} bytes (--max-mirror-bytes)"))
+        too_many(format!(
+            "with it all submodules have more than {limit} bytes, or more than twice that with those that only kept \
+             revisions have (--max-mirror-bytes)"
+        ))
     }
 
     /// Adds the size of the submodule that was entered last, without its own submodules.
@@ -356,6 +368,13 @@ mod tests {
         assert!(small.take(fetched(60, 0)).is_ok());
         assert_eq!((small.fetch_bytes(1_000), small.fetch_bytes(10)), (40, 10));
         assert!(small.take(fetched(60, 0)).unwrap_err().to_string().contains("--max-mirror-bytes"));
+        let mut renamed = allowance(|options| options.max_bytes = 100);
+        renamed.add_kept(160);
+        assert_eq!(renamed.fetch_bytes(1_000), 40);
+        assert!(renamed.take(fetched(40, 0)).is_ok() && renamed.take(fetched(1, 0)).is_err());
+        let mut full = allowance(|options| options.max_bytes = 100);
+        full.add_kept(300);
+        assert!(full.declare(0).is_ok() && !full.is_spent(), "no submodule is refused before it is entered");
         let mut many = allowance(|options| options.modules.limits.entries = 10);
         assert!(many.take(fetched(0, 80)).is_ok());
         assert_eq!(many.take(fetched(0, 1)), Err(Rule::Entries { limit: 10 }));

@@ -13,8 +13,8 @@ use std::path::Path;
 
 use fs_err as fs;
 
-use super::dirs::DIR;
-use super::{dir_name, links_in};
+use super::dirs::{DIR, dir_name};
+use super::links_in;
 use crate::mirror::error::Error;
 use crate::mirror::files::{fsync, local};
 use crate::mirror::{Objects, Selection, Submodules};

@@ -23,7 +23,6 @@ pub(crate) mod fuzz;
 mod linked;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -36,13 +35,14 @@ use super::object_error::ObjectError;
 use super::{Mirror, Options, Tip, tree};
 use crate::payload::{Limits, Refusal, Rule, escaped};
 use crate::revision::{ObjectId, Ref, Revision};
-use crate::sha256::{hex, sha256};
+use crate::secret::Secret;
 
-pub use address::Hosts;
+use address::Address;
+pub use address::{Hosts, InsteadOf};
 use allowance::{Allowance, Fetched};
 pub use depth::Submodules;
-use dirs::entries;
 pub(super) use dirs::{DIR, object_dirs};
+use dirs::{dir_name, entries, pack_bytes};
 pub(super) use found::{Link, Modules, ModulesError, links};
 pub(super) use linked::RepositoryPath;
 
@@ -57,25 +57,33 @@ pub struct Access {
     /// no difference where the followed repository is: a commit could name any directory that treeswap may read
     /// (CVE-2022-39253).
     pub local: bool,
+    /// Which of their URLs are fetched from elsewhere.
+    pub instead_of: InsteadOf,
+    /// The URL of the repository that contains them as it was before it was rewritten: as in git, relative URLs are
+    /// relative to it. `None` if it was not rewritten.
+    pub written: Option<Secret>,
     /// The limits for a revision with all its submodules.
     pub limits: Limits,
 }
 
 impl Default for Access {
     fn default() -> Self {
-        let hosts = Hosts::Known(Vec::new());
-        Self { submodules: Submodules::Off, hosts, local: false, limits: Limits::default() }
+        Self {
+            submodules: Submodules::Off,
+            hosts: Hosts::Known(Vec::new()),
+            local: false,
+            instead_of: InsteadOf::default(),
+            written: None,
+            limits: Limits::default(),
+        }
     }
 }
-
-/// The longest directory name of a submodule's mirror, in bytes. File systems allow 255.
-const DIR_NAME_MAX: usize = 200;
 
 /// The open mirror of one submodule.
 #[derive(Debug)]
 pub(super) struct Child {
-    /// The URL that it was opened for.
-    url: String,
+    /// The address that it was opened for.
+    address: Address,
     mirror: Mirror,
 }
 
@@ -161,12 +169,13 @@ impl Mirror {
         // Any number of earlier revisions may have been fetched but never published, each with other submodules. Their
         // mirrors are removed here.
         self.forget_modules_but(links.iter().chain(before.iter().map(|(_, old)| old))).await;
+        allowance.add_kept(self.bytes_of_others(&links, &before).await?);
         let refuse = |link: &Link, rule| Error::from(refusal(revision, link, rule));
         if let Some(last) = links.last() {
             allowance.declare(links.len()).map_err(|rule| refuse(last, rule))?;
         }
         for (number, link) in links.into_iter().enumerate() {
-            let url =
+            let address =
                 self.address(&link).map_err(|why| refuse(&link, Rule::Submodule { why: why.to_string() }))?;
             if allowance.skip(number, link.commit).map_err(|rule| refuse(&link, rule))? {
                 continue;
@@ -174,14 +183,14 @@ impl Mirror {
             // In the order of `kept`: newest first.
             let same = before.iter().filter(|(_, old)| old.name == link.name);
             let is_of_remote = |(of, old): &&(Revision, Link)| {
-                kept.of_remote.contains(of) && self.address(old).is_ok_and(|address| address == url)
+                kept.of_remote.contains(of) && self.address(old).is_ok_and(|old| old.url == address.url)
             };
             let all: Vec<_> = same.clone().map(|(_, old)| Revision(old.commit)).collect();
             let of_remote: Vec<_> = same.filter(is_of_remote).map(|(_, old)| Revision(old.commit)).collect();
             let kept = KeptRevisions { all: &all, of_remote: &of_remote };
             let tip = Tip { name: None, object: link.commit, peeled: Some(link.commit) };
             allowance.enter(number, &link.path).map_err(|rule| refuse(&link, rule))?;
-            let child = self.child(&link.name, &url, link.commit).await?;
+            let child = self.child(&link.name, &address, link.commit).await?;
             let received_before = child.received_bytes();
             let usual = child.options.wire.max_fetch_bytes;
             let fetched = match allowance.fetched_before() {
@@ -189,7 +198,7 @@ impl Mirror {
                 // An argument, not an option of the mirror: the mirror outlives a fetch whose future is dropped.
                 None => child.fetch_measured(&tip, kept, allowance.fetch_bytes(usual)).await,
             };
-            let in_module = |error| module_error(revision, &link.path, &url, error);
+            let in_module = |error| module_error(revision, &link.path, &address.url, error);
             let done = match fetched {
                 Ok(fetched) => match allowance.take(fetched) {
                     Ok(()) => child.fetch_modules(fetched.commit, kept, allowance).await.map_err(in_module),
@@ -240,8 +249,10 @@ impl Mirror {
         let needed = by_mirror(self.links_of_readable(&[&[revision], kept].concat()).await?);
         // They are moved to the other thread. If this future is dropped or fails, they are opened again later.
         let mut children = std::mem::take(&mut self.children);
+        let cancel = CancellationToken::new();
+        let _dropped = cancel.clone().drop_guard();
         let (children, freed) = super::blocking::blocking(move || {
-            let freed = free_space(&mut children, &needed)?;
+            let freed = free_space(&mut children, &needed, &cancel)?;
             Ok((children, freed))
         })
         .await?;
@@ -273,7 +284,7 @@ impl Mirror {
         let needed = self.modules_of(kept)?;
         for (key, commits) in &needed {
             if let Some(child) = self.children.get_mut(key) {
-                child.mirror.housekeep(commits)?;
+                child.mirror.until(&self.cancel).housekeep(commits)?;
             }
         }
         self.remove_modules_but(&needed)?;
@@ -288,7 +299,7 @@ impl Mirror {
             tracing::warn!(%error, "cannot remove the mirrors of other submodules");
             false
         });
-        Ok(free_space(&mut self.children, &needed)?.and(Freed { any: removed, in_use: false }))
+        Ok(free_space(&mut self.children, &needed, &self.cancel)?.and(Freed { any: removed, in_use: false }))
     }
 
     /// The submodules of the `kept` revisions, by the directory name of their mirror, with the commits that each must
@@ -325,28 +336,46 @@ impl Mirror {
         super::blocking::blocking(move || Ok(readable_links(&shared.store()?, &revisions))).await
     }
 
-    /// The URL to fetch a submodule from, if it is allowed.
-    fn address(&self, link: &Link) -> Result<String, address::UrlError> {
+    /// The bytes of the mirrors of submodules that kept revisions had `before` and that are not among `links`. They
+    /// count, because an author may rename a submodule in each commit, and each name has a mirror of its own.
+    async fn bytes_of_others(&self, links: &[Link], before: &[(Revision, Link)]) -> Result<u64, Error> {
+        let own: BTreeSet<_> = links.iter().map(|link| dir_name(&link.name)).collect();
+        let others: BTreeSet<_> = before.iter().map(|(_, old)| dir_name(&old.name)).collect();
+        let dir = self.layout.dir().join(DIR);
+        let others: Vec<_> = others.difference(&own).map(|key| dir.join(key)).collect();
+        super::blocking::blocking(move || others.iter().map(|mirror| pack_bytes(mirror)).sum()).await
+    }
+
+    /// Where to fetch a submodule from, if it is allowed.
+    fn address(&self, link: &Link) -> Result<Address, address::UrlError> {
         let wire = &self.options.wire;
         let access = &self.options.modules;
         let credentials = wire.credentials.iter().filter_map(|credential| credential.url.as_deref());
         let mut known: Vec<_> = credentials.filter_map(address::host_of).collect();
-        if let Ok(super::wire::RemoteHost::Host(host)) = super::wire::RemoteHost::of(&wire.remote) {
-            known.push(host);
+        let written = access.written.as_ref().map_or(wire.remote.as_str(), Secret::expose);
+        // That of a submodule was written by an author.
+        let by_operator = (!self.is_submodule).then_some(written);
+        for remote in by_operator.into_iter().chain([wire.remote.as_str()]) {
+            if let Ok(super::wire::RemoteHost::Host(host)) = super::wire::RemoteHost::of(remote) {
+                known.push(host);
+            }
         }
-        let policy = address::Policy { hosts: &access.hosts, known: &known, local: access.local };
-        address::address(&wire.remote, link.url.as_deref(), &policy)
+        let Access { hosts, instead_of, .. } = access;
+        let policy = address::Policy { hosts, known: &known, local: access.local, instead_of };
+        address::address(written, link.url.as_deref(), &policy)
     }
 
     /// The mirror of a submodule, opened or created if necessary.
-    async fn child(&mut self, name: &str, url: &str, commit: ObjectId) -> Result<&mut Self, Error> {
+    async fn child(&mut self, name: &str, address: &Address, commit: ObjectId) -> Result<&mut Self, Error> {
         let key = dir_name(name);
-        if self.children.get(&key).is_some_and(|child| child.url != url) {
+        if self.children.get(&key).is_some_and(|child| child.address != *address) {
             self.children.remove(&key); // releases its lock, which the new mirror takes
         }
         if !self.children.contains_key(&key) {
             let submodules = self.options.modules.submodules.next();
-            let access = Access { submodules, ..self.options.modules.clone() };
+            let written = Some(Secret::holder(&address.written));
+            let access = Access { submodules, written, ..self.options.modules.clone() };
+            let url = address.url.as_str();
             let wire = self.options.wire.for_remote(url);
             if wire.unverified && !self.options.wire.unverified && url.starts_with("https:") {
                 tracing::warn!(url = address::shown(url), "TLS certificates go unchecked (http.sslVerify)");
@@ -366,7 +395,7 @@ impl Mirror {
                 Self::open_submodule(options, &shared)
             })
             .await?;
-            self.children.insert(key.clone(), Child { url: url.to_owned(), mirror });
+            self.children.insert(key.clone(), Child { address: address.clone(), mirror });
         }
         match self.children.get_mut(&key) {
             Some(child) => Ok(&mut child.mirror),
@@ -403,11 +432,15 @@ fn readable_links(store: &super::odb::Store, revisions: &[Revision]) -> Vec<(Rev
 }
 
 /// Frees space in open mirrors of submodules.
-fn free_space(children: &mut Children, needed: &BTreeMap<String, Vec<Revision>>) -> Result<Freed, Error> {
+fn free_space(
+    children: &mut Children,
+    needed: &BTreeMap<String, Vec<Revision>>,
+    cancel: &CancellationToken,
+) -> Result<Freed, Error> {
     let mut all = Freed::default();
     for (key, commits) in needed {
         if let Some(child) = children.get_mut(key) {
-            all = all.and(child.mirror.free_space(commits)?);
+            all = all.and(child.mirror.until(cancel).free_space(commits)?);
         }
     }
     Ok(all)
@@ -453,38 +486,5 @@ fn module_error(revision: Revision, path: &str, url: &str, error: Error) -> Erro
             url: address::shown(url),
             source: Box::new(error),
         },
-    }
-}
-
-/// The directory name of a submodule's mirror, unique for each submodule name: special bytes are written as `%xx`, and
-/// a result that is too long is replaced by `%%` and a digest.
-fn dir_name(name: &str) -> String {
-    let mut key = String::new();
-    for byte in name.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'_' | b'-' => key.push(char::from(byte)),
-            b'.' if !key.is_empty() => key.push('.'),
-            // Writing to a string cannot fail.
-            other => _ = write!(key, "%{other:02x}"),
-        }
-    }
-    if key.len() > DIR_NAME_MAX {
-        key = format!("%%{}", hex(&sha256(&[name.as_bytes()])));
-    }
-    key
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_name_becomes_one_directory_of_its_own() {
-        assert_eq!(dir_name("lib"), "lib");
-        assert_eq!(dir_name("lib/foo.rs"), "lib%2ffoo.rs");
-        assert_eq!(dir_name(".git"), "%2egit");
-        assert_eq!(dir_name("a%2fb"), "a%252fb");
-        assert!(dir_name(&"/".repeat(200)).len() < 100);
-        assert_ne!(dir_name(&"/".repeat(200)), dir_name(&"/".repeat(199)));
     }
 }

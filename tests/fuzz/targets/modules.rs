@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use super::Hosts;
 use super::address::{Policy, address};
 use super::declared::read;
+use super::{Hosts, InsteadOf};
 use crate::fuzz::{Input, SECRET, Scratch, Target};
 use crate::mirror::wire::RemoteHost;
 
@@ -106,7 +106,8 @@ fn addresses(data: &[u8]) {
     }
     let hosts = Hosts::Known(Vec::new());
     let known = ["git.example.com".to_owned()];
-    match address(base, Some(&url), &Policy { hosts: &hosts, known: &known, local: false }) {
+    let policy = Policy { hosts: &hosts, known: &known, local: false, instead_of: &InsteadOf::default() };
+    match address(base, Some(&url), &policy).map(|found| found.url) {
         Ok(full) => match RemoteHost::of(&full) {
             Ok(RemoteHost::Host(host)) => {
                 assert!(

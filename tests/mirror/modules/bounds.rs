@@ -268,6 +268,38 @@ fn garbage_of_submodules_does_not_make_a_revision_too_large() {
     assert!(error.is_refusal(), "{error:?}");
 }
 
+#[test]
+fn a_submodule_that_is_renamed_counts_once_for_each_name_that_is_kept() {
+    let mut family = Family::new(&["sub"]);
+    family.bench.options.max_bytes = 500_000;
+    let sub = family.commit("sub", &Files::new().file("s", noise(1, 400_000)));
+    let remote = &family.bench.world.remote;
+    let mut mirror = family.bench.open();
+    let mut held = Vec::new();
+    for name in ["a", "b"] {
+        remote.commit(&with(Files::new().file("f", name), &[(name, "../sub", &sub)]));
+        held.insert(0, update(&mut mirror, &held));
+    }
+    remote.commit(&with(Files::new().file("f", "c"), &[("c", "../sub", &sub)]));
+    let error = try_update(&mut mirror, &held).unwrap_err();
+    assert!(matches!(&error, Error::Refused(refusal) if refusal.path == "c"), "{error:?}");
+    assert!(error.to_string().contains("--max-mirror-bytes"), "{error}");
+    assert_eq!(kept(family.bench.dir()), ["a", "b"]);
+    // Without a submodule there is nothing to refuse.
+    let mut options = family.bench.options.clone();
+    options.max_bytes = 1_000;
+    remote.commit(&Files::new().file("f", "none"));
+    drop(mirror);
+    update(&mut Mirror::open(options).unwrap(), &held);
+    // Once a generation is gone, there is room for another name.
+    let mut mirror = family.bench.open();
+    held.truncate(1);
+    mirror.housekeep(&held).unwrap();
+    remote.commit(&with(Files::new().file("f", "c"), &[("c", "../sub", &sub)]));
+    update(&mut mirror, &held);
+    assert_eq!(kept(family.bench.dir()), ["b", "c"]);
+}
+
 /// The size of `.gitmodules` with the submodules `a` and `b`.
 fn declared_bytes() -> u64 {
     declared(&[("a", "../a"), ("b", "../b")]).len() as u64
