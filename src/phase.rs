@@ -352,6 +352,9 @@ pub struct Status {
     /// True from the first publication on, or from the start if a complete generation was found. It never becomes
     /// false again: an outage of the remote must not take the application out of service.
     pub ready: bool,
+    /// True once an attempt of this process has succeeded.
+    #[serde(skip)]
+    pub synced: bool,
     /// `CLOCK_MONOTONIC` in milliseconds by which the loop promises to update this value again. Once it has passed, the
     /// loop counts as hanging. It is the clock that the loop sleeps on: after a suspend nothing is overdue.
     #[serde(skip)]

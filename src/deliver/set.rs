@@ -12,6 +12,7 @@ use super::write::Written;
 use crate::configmap::apply::{
     Action, Claim, DecisionReason, Desired, Entry, LastAttempt, Ledger, Marker, names,
 };
+use crate::secret;
 
 /// Computes the inventory after a batch of writes: for each target the content that it is known to hold, or that it is
 /// still to be written.
@@ -187,7 +188,7 @@ pub(super) fn record(target: &Target, revision: &str, now: Timestamp) -> LastAtt
         at: now,
         outcome: target.outcome.label().to_owned(),
         attempts: target.attempts,
-        error: (!target.outcome.is_success()).then(|| target.why.clone()),
+        error: (!target.outcome.is_success()).then(|| secret::redacted(&target.why).into_owned()),
         repairs: Vec::new(),
         over: target.over.clone(),
     }
@@ -201,6 +202,15 @@ mod tests {
 
     fn decided(action: Action, why: DecisionReason) -> Decision {
         Decision { action, why, ..Decision::unchanged(String::new()) }
+    }
+
+    #[test]
+    fn no_secret_is_in_the_record_of_a_failure() {
+        secret::register("canary-of-the-ledger");
+        let why = "it said canary-of-the-ledger";
+        let target = Target::failed("default", "ci", "a", why, Vec::new());
+        let error = record(&target, "r", Timestamp::UNIX_EPOCH).error.unwrap();
+        assert!(error.starts_with("it said ") && !error.contains("canary"), "{error}");
     }
 
     #[test]

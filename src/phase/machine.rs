@@ -37,9 +37,6 @@ pub struct FailureLimits {
     pub init_failures: Option<u32>,
 }
 
-/// The longest Retry-After that is respected; a longer one is cut to this, as it may be a mistake.
-pub const RETRY_AFTER_CEILING: Duration = Duration::from_secs(15 * 60);
-
 /// The least time between a failure and an attempt that a trigger requests, unless the timer is due before: hundreds of
 /// webhooks may arrive at once.
 pub const MIN_RETRY_DELAY: Duration = Duration::from_secs(1);
@@ -67,10 +64,7 @@ pub enum Phase {
         earliest: Duration,
     },
     /// An attempt is running.
-    Syncing {
-        /// When it began.
-        since: Duration,
-    },
+    Syncing,
     /// The ref is a commit id, which cannot change: no further attempt starts, whatever the trigger.
     Parked,
     /// The process is shutting down: no further attempt starts.
@@ -84,7 +78,7 @@ pub enum Phase {
 pub enum Failure {
     /// The remote or this machine has a problem: back off.
     Unavailable {
-        /// The remote's Retry-After.
+        /// The remote's Retry-After, which the transport has capped.
         retry_after: Option<Duration>,
     },
     /// The revision itself was refused. The remote is healthy and polling it is cheap, so the usual period applies,
@@ -149,7 +143,7 @@ impl Machine {
             Phase::Waiting { .. } if self.pending.is_some() => Some(Duration::ZERO), // at once
             Phase::BackingOff { earliest, .. } if self.pending.is_some() => Some(earliest),
             Phase::Waiting { due } | Phase::Postponing { due } | Phase::BackingOff { due, .. } => Some(due),
-            Phase::Syncing { .. } | Phase::Parked | Phase::Draining | Phase::GivenUp => None,
+            Phase::Syncing | Phase::Parked | Phase::Draining | Phase::GivenUp => None,
         }
     }
 
@@ -163,15 +157,10 @@ impl Machine {
         self.min_interval_ends.filter(|&ends| ends > now)
     }
 
-    /// Requests an attempt. Returns false if one is pending already or no further attempt starts.
-    pub fn trigger(&mut self, trigger: Trigger) -> bool {
-        match self.phase {
-            Phase::Parked | Phase::Draining | Phase::GivenUp => false,
-            _ if self.pending.is_some() => false,
-            _ => {
-                self.pending = Some(trigger);
-                true
-            }
+    /// Requests an attempt, unless one is pending already or no further attempt starts.
+    pub fn trigger(&mut self, trigger: Trigger) {
+        if !matches!(self.phase, Phase::Parked | Phase::Draining | Phase::GivenUp) {
+            self.pending.get_or_insert(trigger);
         }
     }
 
@@ -182,7 +171,7 @@ impl Machine {
             "an attempt that is not due: {:?}",
             self.phase
         );
-        self.phase = Phase::Syncing { since: now };
+        self.phase = Phase::Syncing;
         self.pending.take().unwrap_or(Trigger::Timer)
     }
 
@@ -237,7 +226,8 @@ impl Machine {
         let (wait, asked) = match failure {
             Failure::Refused => (period, Duration::ZERO),
             Failure::Unavailable { retry_after } => {
-                (backoff.delay(self.failures), retry_after.unwrap_or_default().min(RETRY_AFTER_CEILING))
+                let delay = backoff.delay(self.failures);
+                (delay, retry_after.unwrap_or_default())
             }
         };
         let due = now + retry::jittered(wait, self.timing.jitter, random).max(asked);
@@ -258,7 +248,7 @@ impl Machine {
     }
 
     fn debug_assert_syncing(&self) {
-        debug_assert!(matches!(self.phase, Phase::Syncing { .. }), "no attempt runs: {:?}", self.phase);
+        debug_assert!(matches!(self.phase, Phase::Syncing), "no attempt runs: {:?}", self.phase);
     }
 }
 

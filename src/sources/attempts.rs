@@ -86,8 +86,9 @@ impl RevisionQuery {
     /// When the attempt fails for any reason, or the sync has ended.
     pub async fn resolve(&self) -> Result<Named, SourceError> {
         let mut attempts = self.attempts.clone();
-        let started = attempts.borrow().started;
+        // Before the attempts are counted: one that begins after that polls for this query.
         let _pending = WaitingDelivery::begin(&self.waiting_deliveries);
+        let started = attempts.borrow().started;
         (self.trigger)();
         let answer_in = |attempts: &AttemptHistory| {
             let (number, answer) = attempts.answered.as_ref()?;

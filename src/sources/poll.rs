@@ -84,9 +84,11 @@ impl PollResult {
         Self { of_refs: of_refs.collect(), ..Self::default() }
     }
 
-    /// Returns true if it is not known what a ref names, or a fetch failed. A refused commit is no failure of the remote.
+    /// Returns true if the remote was not reached, or a fetch failed. Neither a refused commit nor a missing ref is a
+    /// failure of the remote: its other refs are well.
     pub(super) fn has_failed(&self) -> bool {
-        self.of_refs.iter().any(|(_, of_ref)| matches!(of_ref, RefResult::Failed(..)))
+        let is_failure = |why: &StagedError| !self.is_reached || why.stage == Stage::Fetch;
+        self.of_refs.iter().any(|(_, of_ref)| matches!(of_ref, RefResult::Failed(why) if is_failure(why)))
     }
 
     /// Records a failed fetch, and returns the result for its ref.
@@ -311,6 +313,21 @@ mod tests {
             let mut result = PollResult { of_refs, ..PollResult::default() };
             result.compare(&request, connection_error);
             assert_eq!((&result.of_refs[0].1, result.is_new), (&expected, is_new), "{ref_name}");
+        }
+    }
+
+    #[test]
+    fn a_remote_that_answers_has_not_failed_though_it_lacks_a_ref() {
+        for (stage, is_reached, has_failed) in [
+            (Stage::Resolve, true, false),
+            (Stage::Fetch, true, true),
+            (Stage::Resolve, false, true),
+            (Stage::Fetch, false, true),
+        ] {
+            let failed = RefResult::Failed(StagedError::new(stage, unsteady_refs()));
+            let of_refs = vec![("one".to_owned(), named(1)), ("two".to_owned(), failed)];
+            let result = PollResult { of_refs, is_reached, ..PollResult::default() };
+            assert_eq!(result.has_failed(), has_failed, "{stage:?} {is_reached}");
         }
     }
 

@@ -5,6 +5,8 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use super::plans::Plans;
 use super::relations::Relations;
@@ -124,6 +126,8 @@ struct Owner {
     relations: Relations,
     /// True if the remote answered in the last poll what its ref names.
     is_resolved: bool,
+    /// Until when the server of a single repository asked not to be asked again, and the answer until then.
+    not_before: Option<(Instant, SourceError)>,
     /// The revisions that the mirror keeps, newest first.
     kept_revisions: Vec<Revision>,
 }
@@ -135,6 +139,7 @@ impl Owner {
             state,
             relations: Relations::default(),
             is_resolved: false,
+            not_before: None,
             kept_revisions: Vec::new(),
         }
     }
@@ -151,13 +156,7 @@ impl Owner {
                 }
             }
             if !waiting.is_empty() {
-                // An attempt polls several times, and counts the failure of a source once.
-                if std::mem::take(&mut lock(&self.state).failures_taken) {
-                    self.upstream.begin_attempt();
-                }
-                let answer = self.tip().await;
-                self.record(&answer);
-                let answer = answer.map_err(|error| SourceError::of_set(&error));
+                let answer = self.answer().await;
                 for reply in waiting {
                     let _ = reply.send(answer.clone()); // the caller may have been cancelled
                 }
@@ -171,11 +170,32 @@ impl Owner {
         }
     }
 
+    /// Polls, unless the server has asked for a pause: no trigger ends that.
+    async fn answer(&mut self) -> Result<Named, SourceError> {
+        if let Some((until, error)) = &self.not_before
+            && Instant::now() < *until
+        {
+            return Err(error.clone());
+        }
+        // An attempt polls several times, and counts the failure of a source once.
+        if std::mem::take(&mut lock(&self.state).failures_taken) {
+            self.upstream.begin_attempt();
+        }
+        let answer = self.tip().await;
+        self.record(&answer);
+        answer.map_err(|error| SourceError::of_set(&error))
+    }
+
     /// Records the end of a poll. A revision that cannot be planned was an answer, too.
     fn record(&mut self, answer: &Result<Named, SetError>) {
         let serves =
             answer.as_ref().map(|named| named.revision).ok().or(self.kept_revisions.first().copied());
         let sources = self.upstream.source_statuses(serves, answer.is_err());
+        // The pauses of several servers are those of their repositories, and end if the file lists others.
+        let error = answer.as_ref().err().filter(|error| matches!(error, SetError::Mirror(_)));
+        let pause =
+            |error: &SetError| Some((Instant::now() + error.retry_after()?, SourceError::of_set(error)));
+        self.not_before = error.and_then(pause);
         let is_answered = self.is_resolved && !answer.as_ref().is_err_and(SetError::is_connection_failure);
         let mut state = lock(&self.state);
         state.last_answer.update(&sources, is_answered);
@@ -203,7 +223,9 @@ impl Owner {
         self.kept_revisions.retain(|revision| *revision != newest);
         self.kept_revisions.insert(0, newest);
         self.kept_revisions.truncate(KEPT_REVISIONS);
-        if let Err(error) = self.upstream.housekeep(&self.kept_revisions) {
+        // Nobody waits for this thread when the process ends. What hangs ends after --sync-timeout.
+        let never = CancellationToken::new();
+        if let Err(error) = self.upstream.housekeep(&self.kept_revisions, &never) {
             tracing::warn!(error = human::one_line(&error), "the mirror cannot be made smaller");
         }
     }
@@ -275,6 +297,23 @@ mod tests {
         assert!(tokio::time::timeout(Duration::from_millis(10), &mut ended).await.is_err());
         drop(asked); // as in a panic
         assert_eq!(ended.await, thread_ended());
+    }
+
+    #[tokio::test]
+    async fn a_question_does_not_end_the_pause_that_the_server_has_asked_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut owner = Owner::new(upstream(dir.path()), Arc::new(Mutex::new(PollState::new())));
+        for (retry_after, is_paused) in [(Some(Duration::from_secs(60)), true), (None, false)] {
+            let busy = wire::Error::Status {
+                remote: "http://127.0.0.1:1/remote".to_owned(),
+                status: 429,
+                retry_after,
+                said: "not so fast".to_owned(),
+            };
+            owner.record(&Err(mirror::Error::from(busy).into()));
+            let error = owner.answer().await.unwrap_err();
+            assert_eq!(error.what.contains("not so fast"), is_paused, "{error}");
+        }
     }
 
     #[test]

@@ -320,7 +320,7 @@ impl SourceSet {
 
     /// Starts polls of the repositories that are neither being polled nor paused: of all, or of those that are
     /// requested or due. In an outage of all repositories the attempts themselves back off, so only the pauses that
-    /// servers ask for count.
+    /// servers ask for count. The same holds for a process that ends with the first publication.
     fn start_polls(&mut self, requested: &Requested, kept: &[Revision], is_outage: bool) {
         self.mark_requested(requested);
         // A delivery needs the answers of all sources.
@@ -329,12 +329,11 @@ impl SourceSet {
         let kept_parts: Vec<Part> = kept.iter().flat_map(|revision| objects.parts(*revision)).collect();
         let now = Instant::now();
         self.polled_at = Some(now);
-        let may_pause = !self.options.root || !self.options.one_time;
+        let is_shortened = is_outage || self.options.root && self.options.one_time;
         for (name, repository) in &mut self.repositories {
             let until =
-                if is_outage { repository.requestable_from(now) } else { repository.paused_until(now) };
-            let is_paused = may_pause && until.is_some();
-            if repository.busy || is_paused {
+                if is_shortened { repository.requestable_from(now) } else { repository.paused_until(now) };
+            if repository.busy || until.is_some() {
                 continue;
             }
             let sources = self.sources.iter().filter(|source| source.mirror == *name);
@@ -384,6 +383,16 @@ impl SourceSet {
         self.options.one_time || is_first || on_failure == OnFailure::Hold
     }
 
+    /// The repositories without whose answers nothing can be published, or all if the process ends with this attempt.
+    fn required(&self) -> BTreeSet<String> {
+        if self.options.one_time || self.on_failure == OnFailure::Hold {
+            return self.repositories.keys().cloned().collect();
+        }
+        let is_first = self.needs_all(self.on_failure);
+        let required = self.sources.iter().filter(|source| is_first && !source.listed.optional);
+        required.map(|source| source.mirror.clone()).collect()
+    }
+
     /// How long an attempt waits for answers if the set can be published without some of them.
     fn answers_wait(&self) -> Duration {
         if !self.delivery_waits() {
@@ -404,29 +413,30 @@ impl SourceSet {
         start + self.options.limit.time.mul_f64(times)
     }
 
-    /// Waits for answers: for all if the set cannot be published without them, otherwise for a limited time and without
-    /// the repositories in `not_awaited`. In an outage of all repositories that time begins with the first answer.
+    /// Waits for answers: first for those without which the set cannot be published, then for a limited time for the
+    /// others except those in `not_awaited`. In an outage of all repositories that time begins with the first answer.
     async fn wait_for_answers(&mut self, not_awaited: &BTreeSet<String>, is_outage: bool, start: Instant) {
-        let all = self.needs_all(self.on_failure);
+        let required = self.required();
         let limit = self.answers_wait();
         let mut deadline = self.answers_deadline(start);
-        if !all && !is_outage {
-            deadline = deadline.min(Instant::now() + limit);
-        }
+        let mut is_limited = false;
+        let mut can_publish = !is_outage;
         loop {
-            let is_awaited = |(name, repository): (&String, &Repository)| {
-                repository.busy && (all || !not_awaited.contains(name))
-            };
-            if !self.repositories.iter().any(is_awaited) {
+            let busy = self.repositories.iter().filter(|(_, repository)| repository.busy);
+            let busy: Vec<&String> = busy.map(|(name, _)| name).collect();
+            let needs_more = busy.iter().any(|name| required.contains(*name));
+            if !needs_more && busy.iter().all(|name| not_awaited.contains(*name)) {
                 break;
+            }
+            if !needs_more && can_publish && !is_limited {
+                is_limited = true;
+                deadline = deadline.min(Instant::now() + limit);
             }
             match tokio::time::timeout_at(deadline, self.answers.recv()).await {
                 Ok(Some((name, result))) => {
                     let is_first = !self.any_reached;
                     self.accept(&name, result);
-                    if is_outage && !all && is_first && self.any_reached {
-                        deadline = deadline.min(Instant::now() + limit);
-                    }
+                    can_publish |= is_first && self.any_reached;
                 }
                 Ok(None) | Err(_) => break,
             }

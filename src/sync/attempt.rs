@@ -394,12 +394,12 @@ impl Work for Worker {
             answered?;
         }
         let done = followed?;
-        let republished = self.republished.take();
+        // A postponed commit is published as soon as it may be: that success reports what was published afresh, too.
+        let republished = self.republished.take_if(|_| !matches!(done, Done::Postponed));
         let is_current = |one: &Published| self.view.current.as_ref() == Some(&one.current.name);
         let done = match (done, republished.filter(is_current)) {
-            (Done::Published(published), _) => Done::Published(published),
-            (_, Some(published)) => Done::published(published),
-            (done, None) => done,
+            (Done::Unchanged, Some(published)) => Done::published(published),
+            (done, _) => done,
         };
         if matches!(done, Done::Published(_)) {
             self.view.commits.retain(|_, commit| commit.is_some()); // read missing ones again: the fetch may have them
@@ -409,8 +409,7 @@ impl Work for Worker {
     }
 
     async fn repair(&mut self, bounds: &Bounds) -> Result<Option<Published>, Error> {
-        self.repair_root(bounds).await?;
-        self.scrub(bounds).await
+        Ok(self.prepare(bounds).await?.1)
     }
 
     async fn housekeep(&mut self, bounds: &Bounds) {
@@ -465,8 +464,9 @@ impl Work for Worker {
     }
 
     fn next_repair(&self) -> Option<Duration> {
-        let retention = self.view.plan.decisions.iter().filter_map(|decision| decision.next_change_in);
-        retention.chain([self.scrubs.due_in()]).min()
+        // No scrub can start in a root that is gone or empty, so it would stay due.
+        let scrub = (self.view.ready && !self.root_missing).then(|| self.scrubs.due_in());
+        self.view.plan.next_change_in().into_iter().chain(scrub).min()
     }
 
     fn view(&self) -> &View {

@@ -108,6 +108,22 @@ fn a_signal_asks_for_a_look_and_a_signal_that_does_not_changes_nothing() {
     drains(&mut sync);
 }
 
+/// The attempt that publishes the lost generation again also finds the new commit, which has to wait.
+#[test]
+fn a_commit_that_waits_is_not_forgotten_when_what_was_lost_is_published_again() {
+    let world = World::new();
+    let one = world.remote.commit(&files("one"));
+    let flags = ["--period=1h", "--min-interval=5s", "--sync-on-signal=USR1"];
+    let mut sync = start(&world, &flags);
+    eventually(20, "the first", || world.differences(&one).is_empty().then_some(()));
+    let current = std::fs::read_link(world.root.join("..data")).unwrap();
+    let two = world.remote.commit(&files("two"));
+    std::fs::remove_dir_all(world.root.join(current)).unwrap();
+    send(&sync, Signal::USR1);
+    eventually(30, "the second", || world.differences(&two).is_empty().then_some(()));
+    drains(&mut sync);
+}
+
 #[test]
 fn a_signal_that_comes_before_anybody_listens_ends_nothing() {
     use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat, open};
@@ -442,7 +458,7 @@ fn one_time_that_is_interrupted_has_not_succeeded() {
     let mut sync = start(&world, &["--one-time", "--repo", &remote]);
     eventually(20, "it is connected", || connected(sync.pid(), port).then_some(()));
     assert_eq!(sync.terminate().code(), Some(1));
-    assert!(sync.log().contains("treeswap: interrupted before the first publication"), "{}", sync.log());
+    assert!(sync.log().contains("treeswap: interrupted before everything was done"), "{}", sync.log());
 }
 
 #[test]

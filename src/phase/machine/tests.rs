@@ -26,7 +26,7 @@ fn name(phase: Phase) -> &'static str {
         Phase::Waiting { .. } => "Waiting",
         Phase::Postponing { .. } => "Postponing",
         Phase::BackingOff { .. } => "BackingOff",
-        Phase::Syncing { .. } => "Syncing",
+        Phase::Syncing => "Syncing",
         Phase::Parked => "Parked",
         Phase::Draining => "Draining",
         Phase::GivenUp => "GivenUp",
@@ -77,7 +77,7 @@ fn phase_dot_shows_exactly_the_transitions_of_the_methods() {
             next
         };
         note(&machine, "drain", &step(&|m| m.drain()));
-        if let Phase::Syncing { .. } = machine.phase {
+        if machine.phase == Phase::Syncing {
             note(&machine, "publish", &step(&|m| m.publish(S(1), MIDDLE)));
             note(&machine, "unchanged", &step(&|m| m.unchanged(S(1), MIDDLE)));
             note(&machine, "postpone", &step(&|m| m.postpone(S(5))));
@@ -104,11 +104,11 @@ fn phase_dot_shows_exactly_the_transitions_of_the_methods() {
 #[test]
 fn triggers_coalesce_into_one_pending_attempt() {
     let mut machine = Machine::new(timing(), NO_LIMITS, S(0), None);
-    assert!(!machine.trigger(Trigger::Signal), "the start-up trigger is pending");
+    machine.trigger(Trigger::Signal);
     assert_eq!(machine.start(S(0)), Trigger::StartUp);
-    assert!(machine.trigger(Trigger::Webhook));
+    machine.trigger(Trigger::Webhook);
     for _ in 0..1_000 {
-        assert!(!machine.trigger(Trigger::Signal));
+        machine.trigger(Trigger::Signal);
     }
     machine.unchanged(S(1), MIDDLE);
     assert!(machine.due().unwrap() <= S(1), "a trigger during the attempt: one more follows");
@@ -137,7 +137,7 @@ fn the_backoff_grows_with_each_failure_and_a_success_resets_it() {
 }
 
 #[test]
-fn retry_after_is_respected_up_to_a_ceiling() {
+fn retry_after_is_respected() {
     let wait = |seconds| {
         let mut machine = Machine::new(timing(), NO_LIMITS, S(0), None);
         machine.start(S(0));
@@ -147,7 +147,6 @@ fn retry_after_is_respected_up_to_a_ceiling() {
     };
     assert_eq!(wait(60), S(60), "a trigger does not shorten it");
     assert_eq!(wait(15 * 60), S(15 * 60));
-    assert_eq!(wait(1_000_000), RETRY_AFTER_CEILING);
     assert_eq!(wait(0), MIN_RETRY_DELAY);
 }
 
@@ -226,7 +225,8 @@ fn no_trigger_asks_for_an_attempt_once_none_may_follow() {
     given_up.start(S(0));
     given_up.fail(S(0), UNAVAILABLE, MIDDLE);
     for mut machine in [parked, draining, given_up] {
-        assert!(!machine.trigger(Trigger::Webhook), "{}", name(machine.phase));
+        machine.trigger(Trigger::Webhook);
+        assert!(machine.pending.is_none(), "{}", name(machine.phase));
         assert_eq!(machine.due(), None);
     }
 }

@@ -88,7 +88,8 @@ impl SourceSet {
 
     /// Returns the relation of the set `revision` to a recorded one: of the relations of their commits of each source
     /// the one that says least for an advance. A source that is new or no longer followed does not count, nor does one
-    /// that did not answer, because nothing is written of it.
+    /// whose commit is the recorded one. Whether a source has answered since does not matter: the delivery that asks
+    /// knows which of them had answered when it was planned.
     ///
     /// # Errors
     /// When a remote is asked for its history and does not answer.
@@ -101,8 +102,7 @@ impl SourceSet {
         }
         let mut found = Relation::Ahead;
         for (part, before) in shared.into_iter().filter(|(part, before)| part.revision != *before) {
-            let source = self.sources.iter().find(|source| source.listed.name == part.name);
-            if source.is_some_and(|source| self.unanswered(source).is_none()) {
+            if self.sources.iter().any(|source| source.listed.name == part.name) {
                 found = worse(found, self.relation_of(part, before).await?);
             }
         }

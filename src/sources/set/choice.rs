@@ -63,9 +63,8 @@ impl SourceSet {
             }
         }
         self.keep_removed(&mut parts);
-        // Optional sources may be missing, but a set of nothing is no first publication.
+        // Optional sources may be missing, but a set of nothing is never published: what was published before stays.
         if parts.is_empty()
-            && (!self.options.root || self.published.is_empty())
             && let Some(first) = self.sources.first()
         {
             let (_, why) = self.state_of(first);
@@ -103,9 +102,8 @@ impl SourceSet {
         let repository = self.repositories.get(&source.mirror);
         let named = repository.and_then(|repository| repository.known.get(&source.listed.ref_text));
         let named = named.map(|(_, revision)| *revision);
-        let refused = self.refused.get(&source.listed.name);
-        match refused.filter(|(revision, _)| Some(*revision) == named) {
-            Some((_, why)) => (None, Some(StagedError::new(Stage::Export, why.clone()))),
+        match named.and_then(|named| self.refusal_of(source, named)) {
+            Some(why) => (None, Some(StagedError::new(Stage::Export, why))),
             // If another source has opened the shared repository since, its commits are used.
             None if repository.is_none() && source.unopened.is_some() => {
                 (None, source.unopened.clone().map(unresolved))
@@ -119,6 +117,30 @@ impl SourceSet {
                 (named, why.or_else(late))
             }
         }
+    }
+
+    /// Why the commit that the source's ref names cannot be part of the set. It was refused, or another source of the
+    /// same ref is held back for it: a set has one commit of a ref.
+    fn refusal_of(&self, source: &Followed, named: Revision) -> Option<SourceError> {
+        let refusal = |name: &str| {
+            let (revision, why) = self.refused.get(name)?;
+            (*revision == named).then_some(why)
+        };
+        if let Some(why) = refusal(&source.listed.name) {
+            return Some(why.clone());
+        }
+        if self.on_failure == OnFailure::Hold {
+            return None; // nothing moves, and the error is that of the source whose commit was refused
+        }
+        // The set may have none of a source of which nothing was published, so that one holds no other back.
+        let held_back = self.published.iter().filter(|part| {
+            part.mirror == source.mirror && part.ref_name == source.listed.ref_text && part.revision != named
+        });
+        let is_listed = |name: &str| self.sources.iter().any(|other| other.listed.name == name);
+        let mut listed = held_back.filter(|part| is_listed(&part.name));
+        let (name, why) = listed.find_map(|part| Some((&part.name, refusal(&part.name)?)))?;
+        let what = format!("source {name} of the same repository and ref is held back: {}", why.what);
+        Some(SourceError { what, ..why.clone() })
     }
 
     /// Returns a tip whose object id is a digest of the chosen parts and the unique base names, so that the same set
@@ -162,12 +184,24 @@ impl SourceSet {
                 }
                 Err(error) => {
                     if let Some(sources) = colliding_sources(&error) {
+                        if self.drop_removed(&sources) {
+                            continue;
+                        }
                         self.remember_cause(sources, &error);
                     }
                     return Err(error.into());
                 }
             }
         }
+    }
+
+    /// Leaves out those of these sources that are no longer listed, and were kept only because they may have been
+    /// renamed. Returns false if there is none.
+    fn drop_removed(&mut self, sources: &[String]) -> bool {
+        let before = self.parts.len();
+        let is_listed = |name: &str| self.sources.iter().any(|source| source.listed.name == name);
+        self.parts.retain(|part| !sources.contains(&part.name) || is_listed(&part.name));
+        self.parts.len() < before
     }
 
     /// Holds back a source after the composed revision was refused, so that another one can be composed at once. If no
@@ -262,6 +296,7 @@ fn colliding_sources(error: &mirror::Error) -> Option<Vec<String>> {
 mod tests {
     use super::super::tests::{name_commit, resolve_until, two_sources};
     use super::*;
+    use crate::mirror::author::{Author, Content};
 
     #[tokio::test]
     async fn a_source_whose_poll_outlasts_the_attempt_is_named() {
@@ -278,6 +313,88 @@ mod tests {
         let error = set.choose().unwrap_err();
         let SetError::Source { name, source } = error else { panic!("{error:?}") };
         assert_eq!((name.as_str(), source.what), ("two", set.not_answered().what));
+    }
+
+    #[tokio::test]
+    async fn a_ref_has_one_commit_in_a_set() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut set = two_sources(dir.path());
+        resolve_until(&mut set, |set| set.repositories.len() == 2).await;
+        set.options.root = true;
+        let mirror = set.sources[0].mirror.clone();
+        set.sources[1].mirror.clone_from(&mirror);
+        let [first, bad, next] = [1, 2, 3].map(|number| Revision(ObjectId([number; 20])));
+        let chosen = |set: &SourceSet| set.parts.iter().map(|part| part.revision).collect::<Vec<_>>();
+        let why = SourceError { what: "a test".to_owned(), hints: Vec::new(), class: ErrorClass::Refused };
+        name_commit(&mut set, 0, first);
+        set.choose().unwrap();
+        set.published.clone_from(&set.parts);
+        name_commit(&mut set, 0, bad);
+        set.choose().unwrap();
+        assert_eq!(chosen(&set), [bad; 2]);
+        assert!(set.keep_at_published("one", &why).unwrap());
+        assert_eq!(chosen(&set), [first; 2]);
+        let (_, of_other) = set.state_of(&set.sources[1]);
+        assert_eq!(of_other.unwrap().what, "source one of the same repository and ref is held back: a test");
+        name_commit(&mut set, 0, next);
+        set.choose().unwrap();
+        assert_eq!(chosen(&set), [next; 2]);
+        // One that is not in the set has no other commit there.
+        set.published.remove(0);
+        name_commit(&mut set, 0, bad);
+        set.choose().unwrap();
+        assert_eq!(chosen(&set), [bad]);
+    }
+
+    #[tokio::test]
+    async fn a_set_of_nothing_does_not_replace_the_published_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut set = two_sources(dir.path());
+        resolve_until(&mut set, |set| set.repositories.len() == 2).await;
+        set.options.root = true;
+        name_commit(&mut set, 0, Revision(ObjectId([1; 20])));
+        name_commit(&mut set, 1, Revision(ObjectId([1; 20])));
+        set.choose().unwrap();
+        let mut removed = set.parts.remove(0);
+        removed.name = "removed".to_owned();
+        set.published = vec![removed];
+        for source in &mut set.sources {
+            source.listed.optional = true;
+        }
+        for repository in set.repositories.values_mut() {
+            repository.known.clear();
+        }
+        assert!(matches!(set.choose(), Err(SetError::Source { name, .. }) if name == "one"));
+    }
+
+    #[tokio::test]
+    async fn a_source_that_was_removed_is_in_the_way_of_no_listed_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut set = two_sources(dir.path());
+        resolve_until(&mut set, |set| set.repositories.len() == 2).await;
+        set.options.root = true;
+        let repository = dir.path().join("repository");
+        let author = Author::init(&repository).unwrap();
+        let commit = |path| author.commit(&[(path, Content::File(b"x"))], "x").unwrap();
+        let (plain, below) = (commit("f"), commit("deep/f"));
+        set.composer.read_from(&[repository]);
+        name_commit(&mut set, 0, plain);
+        set.choose().unwrap_err(); // the first publication needs `two`
+        name_commit(&mut set, 1, plain);
+        set.choose().unwrap();
+        let mut removed = set.parts[1].clone();
+        (removed.name, removed.to) = ("removed".to_owned(), "one/deep".to_owned());
+        set.published = vec![removed];
+        let last = set.sources[1].mirror.clone();
+        set.repositories.get_mut(&last).unwrap().known.clear();
+        let names = |set: &SourceSet| set.parts.iter().map(|part| part.name.clone()).collect::<Vec<_>>();
+        set.choose().unwrap();
+        set.compose(&Selection::default()).await.unwrap();
+        assert_eq!(names(&set), ["one", "removed"], "they may have been renamed");
+        name_commit(&mut set, 0, below);
+        set.choose().unwrap();
+        set.compose(&Selection::default()).await.unwrap();
+        assert_eq!(names(&set), ["one"]);
     }
 
     /// The first set is refused, with its optional source and without.

@@ -30,7 +30,7 @@ pub struct SetOptions {
     pub backoff: Backoff,
     /// The time limit of an attempt; a poll gets nine tenths of it.
     pub limit: AttemptLimit,
-    /// Wait for every repository, and ignore pauses if there is a root.
+    /// Wait for every repository, and if there is a root ignore pauses other than those that servers ask for.
     pub one_time: bool,
     /// True if the caller ends an attempt after `limit`, as the sync loop of a root does. If not, a set that is
     /// resolved only once (`one_time`) may wait longer for answers.

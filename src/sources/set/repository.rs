@@ -85,8 +85,8 @@ impl Repository {
         }
     }
 
-    /// Records the result of a poll, and begins or ends a pause. A refused commit begins none: the remote is healthy,
-    /// and the commit that replaces it is published as soon as any other.
+    /// Records the result of a poll, and begins or ends a pause. A refused commit or a missing ref begins none: the
+    /// remote is healthy, and what replaces them is published as soon as any other commit.
     pub(super) fn accept(&mut self, result: PollResult, backoff: &Backoff) {
         self.busy = false;
         self.ended_poll_began = self.polled_at;

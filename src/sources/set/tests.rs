@@ -1,11 +1,13 @@
 use super::repository::Pause;
 use super::*;
 use crate::human::assert_message_style;
+use crate::mirror::Selection;
+use crate::mirror::author::{Author, Content};
 use crate::retry::Backoff;
-use crate::revision::ObjectId;
-use crate::sources::AttemptLimit;
+use crate::revision::{ObjectId, Relation};
 use crate::sources::poll::RefResult;
 use crate::sources::stage::{Stage, StagedError};
+use crate::sources::{AttemptLimit, Recorded};
 
 /// A set of the sources `one` and `two`, neither of which is published.
 pub(super) fn two_sources(dir: &Path) -> SourceSet {
@@ -215,5 +217,89 @@ async fn what_is_wrong_with_a_sources_url_or_credentials_has_a_hint() {
         set.options.wire = Arc::new(move |_| url.map(wire::Options::new).ok_or_else(no_password));
         let error = set.resolve(None, &[]).await.unwrap_err();
         assert_message_style(&error, &error.hints());
+    }
+}
+
+#[tokio::test]
+async fn a_missing_ref_pauses_no_repository_so_that_its_other_refs_go_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut set = two_sources(dir.path());
+    resolve_until(&mut set, |set| set.repositories.len() == 2).await;
+    let mirror = set.sources[0].mirror.clone();
+    let absent = SourceError { what: "a test".to_owned(), hints: Vec::new(), class: ErrorClass::Permanent };
+    for (is_reached, is_paused) in [(false, true), (true, false)] {
+        let is_absent = RefResult::Failed(StagedError::new(Stage::Resolve, absent.clone()));
+        let named = RefResult::Named(ObjectId([1; 20]), Revision(ObjectId([1; 20])));
+        let of_refs = vec![("main".to_owned(), named), ("typo".to_owned(), is_absent)];
+        set.accept(&mirror, PollResult { of_refs, is_reached, ..PollResult::default() });
+        let repository = &set.repositories[&mirror];
+        assert_eq!(repository.pause.is_some(), is_paused, "{is_reached}");
+        assert_eq!(repository.last_poll_succeeded(), !is_paused, "{is_reached}");
+        assert!(repository.errors.contains_key("typo"), "its source still fails");
+    }
+}
+
+/// After a delivery was planned, a webhook for another source started polls in which this source has no part.
+#[tokio::test]
+async fn a_source_without_an_answer_to_the_last_poll_counts_in_a_comparison() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut set = two_sources(dir.path());
+    resolve_until(&mut set, |set| set.repositories.len() == 2).await;
+    let repository = dir.path().join("repository");
+    let author = Author::init(&repository).unwrap();
+    let revision = author.commit(&[("file", Content::File(b"x"))], "x").unwrap();
+    set.composer.read_from(&[repository]);
+    name_commit(&mut set, 0, revision);
+    set.parts = vec![Part {
+        name: "one".to_owned(),
+        repo: "https://git.example.com/x.git".to_owned(),
+        ref_name: "main".to_owned(),
+        revision,
+        path: String::new(),
+        to: "one".to_owned(),
+        sparse: Vec::new(),
+        mirror: "m".to_owned(),
+    }];
+    let composed = set.compose(&Selection::default()).await.unwrap();
+    set.polled_at = Some(Instant::now());
+    assert!(set.unanswered(&set.sources[0]).is_some());
+    let before = Revision(ObjectId([1; 20]));
+    let recorded = Recorded { revision: before, sources: [("one".to_owned(), before)].into() };
+    let error = set.relation(&recorded, composed).await.unwrap_err();
+    assert!(error.class().is_transient(), "the delivery asks again: {error}");
+    let same = Recorded { revision: before, sources: [("one".to_owned(), revision)].into() };
+    assert_eq!(set.relation(&same, composed).await.unwrap(), Relation::Ahead);
+    set.sources.remove(0);
+    assert_eq!(set.relation(&recorded, composed).await.unwrap(), Relation::Ahead, "no longer followed");
+}
+
+#[tokio::test]
+async fn the_first_publication_waits_for_an_optional_source_only_as_long_as_a_later_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut set = two_sources(dir.path());
+    resolve_until(&mut set, |set| set.repositories.len() == 2).await;
+    set.options.root = true;
+    let minute = Duration::from_secs(60);
+    set.options.limit = AttemptLimit::sync_timeout(minute);
+    set.polls.shutdown().await;
+    while set.answers.try_recv().is_ok() {}
+    tokio::time::pause();
+    let mirrors = [0, 1].map(|at| set.sources[at].mirror.clone());
+    for (optional, one_time, is_short) in [(true, false, true), (false, false, false), (true, true, false)] {
+        set.sources[1].listed.optional = optional;
+        set.options.one_time = one_time;
+        set.any_reached = false;
+        for mirror in &mirrors {
+            set.repositories.get_mut(mirror).unwrap().busy = true;
+        }
+        let named = RefResult::Named(ObjectId([1; 20]), Revision(ObjectId([1; 20])));
+        let of_refs = vec![("main".to_owned(), named)];
+        let answer = PollResult { of_refs, is_reached: true, ..PollResult::default() };
+        assert!(set.answer_sender.send.send((mirrors[0].clone(), answer)).is_ok());
+        let start = Instant::now();
+        set.wait_for_answers(&BTreeSet::new(), true, start).await;
+        assert!(!set.repositories[&mirrors[0]].busy && set.repositories[&mirrors[1]].busy);
+        let waited = start.elapsed();
+        assert_eq!(waited < minute / 2, is_short, "{optional} {one_time} {waited:?}");
     }
 }
