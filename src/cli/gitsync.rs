@@ -163,11 +163,16 @@ fn report_failure(error: &anyhow::Error, format: telemetry::Format, error_file: 
     if !(gave_up && format == telemetry::Format::GitSync) {
         super::print_error(None, ending, &line, &hints);
     }
-    if let (Some(file), false) = (error_file, matches!(ending, telemetry::ExitReason::Other)) {
-        let text =
-            serde_json::json!({"Msg": ending.message(), "Err": line, "Args": {"hints": hints}}).to_string();
-        write_error_file(file, secret::redacted_json(&text));
-    }
+    let Some(file) = error_file else { return };
+    let (key, value) = match ending {
+        telemetry::ExitReason::NoRoot(path) => ("path", path.display().to_string()),
+        telemetry::ExitReason::NoListener(endpoint) => ("endpoint", endpoint.to_owned()),
+        telemetry::ExitReason::Other => return,
+    };
+    let mut arguments = serde_json::Map::new();
+    arguments.insert(key.to_owned(), value.into());
+    arguments.insert("hints".to_owned(), hints.into());
+    write_error_file(file, telemetry::error_file(ending.message(), &line, &arguments));
 }
 
 /// Writes the error file. A failed write is ignored, as the error is on stderr, too.

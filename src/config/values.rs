@@ -9,6 +9,10 @@ use crate::shutdown::SYNC_SIGNALS;
 /// git-sync's lower bound for periods and timeouts; a shorter one is most likely a typo.
 pub(super) const SHORTEST: Duration = Duration::from_millis(10);
 
+/// The longest duration: a century is more than anyone needs, and small enough that adding it to a point in time never
+/// overflows.
+pub(super) const LONGEST: Duration = Duration::from_secs(100 * 366 * 86_400);
+
 /// Units of time and their length in seconds. Go has all of them except `min` and `d`.
 pub(super) const TIMES: [(&str, f64); 10] = [
     ("ns", 1e-9),
@@ -40,8 +44,14 @@ pub(super) const BOOLEANS: [[&str; 6]; 2] =
     [["1", "t", "T", "true", "TRUE", "True"], ["0", "f", "F", "false", "FALSE", "False"]];
 
 /// Parses a duration in the syntax of Go's `time.ParseDuration` (`300ms`, `1.5h`, `2m30s`, `0`), plus `min` for `m`
-/// and `d` for 24 hours. Negative durations are refused.
+/// and `d` for 24 hours. Negative durations and those above [`LONGEST`] are refused.
 pub fn duration(text: &str) -> Result<Duration, String> {
+    let found = any_duration(text)?;
+    if found > LONGEST { Err("it is too long".into()) } else { Ok(found) }
+}
+
+/// Parses a duration of any length.
+pub(super) fn any_duration(text: &str) -> Result<Duration, String> {
     const WANTED: &str = "a duration is a number with a unit: 300ms, 10s, 5m, 1.5h, 2m30s, 1d";
     const UNITS: &str = "write 300ms, 10s, 5m, 2m30s, 1.5h or 1d";
     if text.starts_with('-') {
@@ -70,8 +80,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         total = total.checked_add(part).ok_or("it is too long")?;
         rest = tail;
     }
-    // A century is more than anyone needs, and small enough that adding it to a point in time never overflows.
-    if total > Duration::from_secs(100 * 366 * 86_400) { Err("it is too long".into()) } else { Ok(total) }
+    Ok(total)
 }
 
 /// Parses a timeout: a duration of at least [`SHORTEST`].
@@ -214,6 +223,9 @@ mod tests {
         for text in ["", "10", "1w", "-5s", "s", "5 s", "1.2.3s", ".", "5sx", "99999999999999h", "1h-5m"] {
             assert!(duration(text).is_err(), "{text:?} was accepted");
         }
+        assert_eq!(duration("878400h"), Ok(LONGEST));
+        assert_eq!(duration("999999h").unwrap_err(), "it is too long");
+        assert!(any_duration("999999h").unwrap() > LONGEST);
         assert!(duration("-5s").unwrap_err().contains("negative"));
         assert_eq!(
             duration("2weeks").unwrap_err(),

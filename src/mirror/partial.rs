@@ -126,7 +126,7 @@ impl Mirror {
         let _dropped = cancel.clone().drop_guard();
         let is_settled = self.is_settled(revision);
         blocking(move || {
-            let patterns = selection.sparse.as_deref().map(Patterns::parse).transpose()?;
+            let patterns = shared.patterns(&selection)?;
             let patterns = patterns.as_ref();
             let store = shared.store()?;
             let reader = store.objects()?;

@@ -8,7 +8,6 @@ use tokio_util::sync::CancellationToken;
 use super::error::Error;
 use super::modules::{Modules, ModulesError};
 use super::odb::{ObjectReader, Peeled};
-use super::sparse::Patterns;
 use super::subdirectory::Subdirectory;
 use super::{Base, Objects, Selection, blobs, composed, delta, files, tree_to_payload};
 use crate::payload::{BlobSource, Delta, Payload};
@@ -23,7 +22,7 @@ impl Objects {
 
     /// Reads a revision's tree into a checked payload.
     pub fn payload(&self, revision: Revision, selection: &Selection) -> Result<Payload, Error> {
-        let patterns = selection.sparse.as_deref().map(Patterns::parse).transpose()?;
+        let patterns = self.shared.patterns(selection)?;
         let cancel = &self.cancel;
         let submodules = self.shared.submodules;
         self.read_top(revision, selection.path.as_ref(), |reader, at| {
@@ -37,7 +36,7 @@ impl Objects {
     /// Computes what `to` changes relative to `base`, with the same checks as [`Self::payload`]. `None` means that no
     /// delta can be computed and the whole payload is needed.
     pub fn delta(&self, base: Base, to: Revision, selection: &Selection) -> Result<Option<Delta>, Error> {
-        let patterns = selection.sparse.as_deref().map(Patterns::parse).transpose()?;
+        let patterns = self.shared.patterns(selection)?;
         let cancel = &self.cancel;
         let submodules = self.shared.submodules;
         self.read_top(to, selection.path.as_ref(), |reader, at| {

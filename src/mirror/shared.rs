@@ -5,12 +5,13 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::complete;
 use super::error::{Error, Libgit2};
 use super::files::descriptors_used_up;
 use super::indexer::ObjectTable;
 use super::modules::{self, Submodules};
 use super::odb::Store;
+use super::sparse::Patterns;
+use super::{Selection, complete};
 use crate::revision::ObjectId;
 
 /// Shared by one [`super::Mirror`] and all handles made from it.
@@ -98,6 +99,13 @@ impl Shared {
         let read_lock = Arc::clone(&self.read_lock);
         let verify = self.verify;
         Self { read_lock, verify, ..Self::new(dir, submodules, self.durable, self.linked) }
+    }
+
+    /// Parses the selection's sparse patterns; `None` if it has none. In git-sync's layout they mean what they mean to
+    /// git-sync, which turns cone mode on.
+    pub(super) fn patterns(&self, selection: &Selection) -> Result<Option<Patterns>, Error> {
+        let parse = if self.linked { Patterns::parse_in_cone_mode } else { Patterns::parse };
+        selection.sparse.as_deref().map(parse).transpose()
     }
 
     /// Sets the mirrors whose objects are read together with this repository's.

@@ -2,9 +2,13 @@
 //!
 //! The syntax is gitignore's with inverted meaning: the last pattern that matches a path decides; it selects the path,
 //! or with `!` deselects it. A path that no pattern matches inherits the decision of its directory, and the top
-//! directory is not selected (git-sparse-checkout(1), "INTERNALS"; `clear_ce_flags` in git's unpack-trees.c). Files
-//! written in cone mode have the same syntax and meaning. A payload only has directories that contain something
-//! selected.
+//! directory is not selected (git-sparse-checkout(1), "INTERNALS"; `clear_ce_flags` in git's unpack-trees.c). A payload
+//! only has directories that contain something selected.
+//!
+//! In git's cone mode (`cone`), which git-sync turns on, patterns have another meaning. A file that git wrote in that
+//! mode means the same in both; one that somebody else wrote need not.
+
+mod cone;
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -16,6 +20,7 @@ use ignore::gitignore::{Gitignore, GitignoreBuilder};
 
 use super::Error;
 use super::error::excerpt;
+use cone::Cone;
 
 /// Checks the syntax of patterns. The error names the first malformed one.
 pub fn check_sparse(patterns: &[String]) -> Result<(), Error> {
@@ -27,11 +32,16 @@ pub fn check_sparse(patterns: &[String]) -> Result<(), Error> {
 
 /// Parsed patterns.
 #[derive(Clone, Debug)]
-pub(super) struct Patterns {
-    rules: Gitignore,
-    /// Matches the directories that lead to what an anchored pattern can match. `None` if a pattern can match in any
-    /// directory.
-    ancestors: Option<Gitignore>,
+pub(super) enum Patterns {
+    /// Ordinary patterns.
+    Ordinary {
+        rules: Gitignore,
+        /// Matches the directories that lead to what an anchored pattern can match. `None` if a pattern can match in
+        /// any directory.
+        ancestors: Option<Gitignore>,
+    },
+    /// Patterns of cone mode.
+    Cone(Cone),
 }
 
 impl Patterns {
@@ -46,12 +56,22 @@ impl Patterns {
             builder.add_line(None, line).map_err(|error| bad(line, &error))?;
         }
         let rules = builder.build().map_err(|error| bad(text, &error))?;
-        Ok(Self { rules, ancestors: ancestors(text) })
+        Ok(Self::Ordinary { rules, ancestors: ancestors(text) })
+    }
+
+    /// Parses the content of a sparse-checkout file as git does while `core.sparseCheckoutCone` is set: in cone mode if
+    /// all lines allow it.
+    pub(super) fn parse_in_cone_mode(text: &str) -> Result<Self, Error> {
+        Cone::parse(text).map_or_else(|| Self::parse(text), |cone| Ok(Self::Cone(cone)))
     }
 
     /// Returns true if `path` is selected. `inherited` is the decision for its directory.
     pub(super) fn selects(&self, path: &[u8], is_dir: bool, inherited: bool) -> bool {
-        match self.rules.matched(Path::new(OsStr::from_bytes(path)), is_dir) {
+        let rules = match self {
+            Self::Ordinary { rules, .. } => rules,
+            Self::Cone(cone) => return cone.selects(path, is_dir, inherited),
+        };
+        match rules.matched(Path::new(OsStr::from_bytes(path)), is_dir) {
             Match::None => inherited,
             Match::Ignore(_) => true,
             Match::Whitelist(_) => false,
@@ -61,9 +81,13 @@ impl Patterns {
     /// Whether anything below the directory `path` can be wanted, where [`Self::selects`] answered `wanted` for it.
     /// `false` saves reading its tree, and with `--filter=tree:0` fetching it.
     pub(super) fn may_select_below(&self, path: &[u8], wanted: bool) -> bool {
+        let ancestors = match self {
+            Self::Ordinary { ancestors, .. } => ancestors,
+            Self::Cone(cone) => return cone.may_select_below(path, wanted),
+        };
         let leads_to_a_match =
             |ancestors: &Gitignore| ancestors.matched(Path::new(OsStr::from_bytes(path)), true).is_ignore();
-        wanted || self.ancestors.as_ref().is_none_or(leads_to_a_match)
+        wanted || ancestors.as_ref().is_none_or(leads_to_a_match)
     }
 }
 
@@ -128,12 +152,16 @@ mod tests {
         "docs/build/index.md",
         "docs/index.md",
         "sp ace/f",
+        "star*/f",
         "weird[1]/x",
         "x.yaml",
     ];
 
     fn ours(patterns: &str) -> BTreeSet<String> {
-        let patterns = Patterns::parse(patterns).unwrap();
+        chosen_by(&Patterns::parse(patterns).unwrap())
+    }
+
+    fn chosen_by(patterns: &Patterns) -> BTreeSet<String> {
         let wanted = |path: &&&str| {
             let mut inherited = false;
             for (at, _) in path.match_indices('/') {
@@ -178,10 +206,26 @@ mod tests {
         }
 
         fn wanted(&self, patterns: &str) -> BTreeSet<String> {
+            self.write(patterns);
+            self.run(&["read-tree", "-m", "-u", "HEAD"]);
+            self.chosen()
+        }
+
+        /// The same with the commands of git-sync. The flag is the default since git 2.37.
+        fn wanted_in_cone_mode(&self, patterns: &str) -> BTreeSet<String> {
+            self.write(patterns);
+            self.run(&["sparse-checkout", "init", "--cone"]);
+            self.run(&["reset", "-q", "--hard", "HEAD", "--"]);
+            self.chosen()
+        }
+
+        fn write(&self, patterns: &str) {
             let info = self.0.path().join(".git/info");
             std::fs::create_dir_all(&info).unwrap();
             std::fs::write(info.join("sparse-checkout"), patterns).unwrap();
-            self.run(&["read-tree", "-m", "-u", "HEAD"]);
+        }
+
+        fn chosen(&self) -> BTreeSet<String> {
             let listing = self.run(&["ls-files", "-t", "-z"]);
             let kept = listing.split('\0').filter_map(|line| line.strip_prefix("H "));
             kept.map(ToOwned::to_owned).collect()
@@ -241,6 +285,59 @@ mod tests {
             .run(&prop::collection::vec(line, 1..5), |lines| {
                 let patterns = lines.concat();
                 prop_assert_eq!(ours(&patterns), git.wanted(&patterns), "{:?}", patterns);
+                Ok(())
+            })
+            .unwrap();
+    }
+
+    #[test]
+    fn patterns_mean_what_they_mean_to_git_in_cone_mode() {
+        let git = Git::new();
+        for (patterns, is_cone) in [
+            ("", true),
+            ("/docs/\n", true),
+            ("/docs/\n/a/b/\n", true),
+            ("/a/b/c/\n", true),
+            ("/*\n!/*/\n/docs/\n", true),
+            ("/*\n!/*/\n/docs/\n!/docs/*/\n", true),
+            ("/*\n!/*/\n/a/\n!/a/*/\n/a/b/\n", true),
+            ("/docs/\n/docs/\n!/docs/*/\n", true),
+            ("/*\n/docs/\n", true),
+            ("# a comment\n\n/docs/\n", true),
+            ("/docs/\r\n/a/  \n/sp ace/", true),
+            ("/star\\*/\n", true),
+            ("/weird\\[1]/\n", true),
+            ("/README.md/\n/nothing/\n", true),
+            ("/docs\n", false),
+            ("docs/\n", false),
+            ("/docs/*\n", false),
+            ("/docs/\n*.yaml\n", false),
+            ("/docs/\n!/docs/build/\n", false),
+            ("/docs/\n!/docs/*/\n/docs/\n", false),
+            ("/weird\\[1\\]/\n", false),
+            ("/[ab]/\n", false),
+            ("/docs/\\ \n/docs/\n", false),
+        ] {
+            let ours = Patterns::parse_in_cone_mode(patterns).unwrap();
+            assert_eq!(matches!(ours, Patterns::Cone(_)), is_cone, "{patterns:?}");
+            assert_eq!(chosen_by(&ours), git.wanted_in_cone_mode(patterns), "{patterns:?}");
+        }
+    }
+
+    #[test]
+    fn random_directories_mean_what_they_mean_to_git_in_cone_mode() {
+        let git = Git::new();
+        let part = prop::sample::select(vec!["a", "b", "c", "docs", "build", "star\\*", "x.yaml"]);
+        let line = (any::<bool>(), prop::collection::vec(part, 1..4)).prop_map(|(is_of_files, parts)| {
+            let dir = format!("/{}/", parts.join("/"));
+            if is_of_files { format!("{dir}\n!{dir}*/\n") } else { format!("{dir}\n") }
+        });
+        let config = ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() };
+        proptest::test_runner::TestRunner::new(config)
+            .run(&prop::collection::vec(line, 1..5), |lines| {
+                let patterns = lines.concat();
+                let ours = chosen_by(&Patterns::parse_in_cone_mode(&patterns).unwrap());
+                prop_assert_eq!(ours, git.wanted_in_cone_mode(&patterns), "{:?}", patterns);
                 Ok(())
             })
             .unwrap();

@@ -30,7 +30,6 @@ use super::error::Error;
 use super::files::{fsync, local, names, replace};
 use super::modules::RepositoryPath;
 use super::repo_kind::{self, BRANCH, UNFINISHED};
-use super::sparse::Patterns;
 use super::{Objects, Selection, git_index};
 use crate::fsx;
 use crate::revision::{ObjectId, Revision};
@@ -61,7 +60,7 @@ impl Objects {
         self.link_modules(revision, selection, (staged, place), repository)?;
         let git = &self.shared.dir;
         let durable = self.shared.durable;
-        let patterns = selection.sparse.as_deref().map(Patterns::parse).transpose()?;
+        let patterns = self.shared.patterns(selection)?;
         let fresh = git.join(fsx::unique(UNFINISHED));
         let _cleanup = RemoveOnDrop(&fresh);
         let file = |name: &str, content: &[u8]| -> Result<(), Error> {
@@ -86,7 +85,8 @@ impl Objects {
         }
         if let Some(text) = &selection.sparse {
             file("info/sparse-checkout", text.as_bytes())?;
-            file("config.worktree", b"[core]\n\tsparseCheckout = true\n\tsparseCheckoutCone = false\n")?;
+            // As `git sparse-checkout init` writes it. Of a worktree that it finds, git-sync keeps the mode.
+            file("config.worktree", b"[core]\n\tsparseCheckout = true\n\tsparseCheckoutCone = true\n")?;
         }
         if durable {
             fsync(&info)?;

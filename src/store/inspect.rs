@@ -14,7 +14,7 @@ use crate::phase::Status;
 use crate::store::error::Error;
 use crate::store::ledger::LEDGER_LIMIT;
 use crate::store::names::{LEDGER, LOCK, PRIVATE, SOCKET, STATE, STATUS};
-use crate::store::reap::{RequiredSpace, find_pin};
+use crate::store::reap::RequiredSpace;
 use crate::store::state::{Loaded, State};
 
 /// The largest status record that is read, in bytes.
@@ -129,7 +129,7 @@ fn inspect_root(root: &Path) -> Result<Inspection, Error> {
         .into_iter()
         .map(|name| Inspected {
             current: current.as_ref() == Some(&name),
-            pinned: find_pin(&dir, &name) == Some(true),
+            pinned: fsx::is_locked(&dir, name.as_str()) == Some(true),
             disk_bytes: state.record(&name).map(|record| RequiredSpace::of(record).on_disk(block)),
             record: state.record(&name).cloned(),
             name,

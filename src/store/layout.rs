@@ -84,7 +84,7 @@ impl RootHandles {
     pub(crate) fn open(options: &Options, found: &mut Recovered) -> Result<Self, Error> {
         let Options { root: asked, layout, operator_names, .. } = options;
         let is_git_sync = *layout != Layout::Kubelet;
-        let path = resolve(&if is_git_sync { clean(asked) } else { asked.to_owned() })?;
+        let path = resolve(&if is_git_sync { clean(asked) } else { asked.to_owned() }, is_git_sync)?;
         let root = fsx::open_dir_at_path(&path).map_err(Error::io("open", &path))?;
         // Check the layout before anything is created in the root. The check is repeated under the lock, where a failed
         // read is reported.
@@ -216,7 +216,7 @@ pub(super) fn open_inner(
 }
 
 /// Resolves the root's path, creating the directory if it is missing. Refuses paths that cannot be a root.
-fn resolve(asked: &Path) -> Result<PathBuf, Error> {
+fn resolve(asked: &Path, is_git_sync: bool) -> Result<PathBuf, Error> {
     let refused = |why: &str| Err(Error::Refused { path: asked.to_owned(), why: why.to_owned() });
     if asked.as_os_str().is_empty() {
         return refused("it is empty");
@@ -224,7 +224,7 @@ fn resolve(asked: &Path) -> Result<PathBuf, Error> {
     if asked.components().any(|part| part == Component::ParentDir) {
         return refused("it contains `..`");
     }
-    if let Some(why) = why_unusable(asked) {
+    if let Some(why) = why_unusable(asked, is_git_sync) {
         return refused(why);
     }
     match rustix::fs::stat(asked) {
@@ -240,7 +240,7 @@ fn resolve(asked: &Path) -> Result<PathBuf, Error> {
         Err(error) => return Err(Error::io(RESOLVE_ROOT, asked)(error)),
     }
     let path = std::fs::canonicalize(asked).map_err(Error::io(RESOLVE_ROOT, asked))?;
-    match why_unusable(&path) {
+    match why_unusable(&path, is_git_sync) {
         Some(why) => refused(why),
         None => Ok(path),
     }
@@ -262,7 +262,7 @@ fn find_dangling_link(asked: &Path) -> std::io::Result<Option<(PathBuf, PathBuf)
     Ok(None)
 }
 
-/// Directories that are never a root, even if empty: they belong to the system or to a user.
+/// Directories that are never a root in the kubelet's layout, even if empty: they belong to the system or to a user.
 const SYSTEM: &[&str] = &[
     "/bin",
     "/boot",
@@ -273,10 +273,8 @@ const SYSTEM: &[&str] = &[
     "/lib32",
     "/lib64",
     "/libx32",
-    "/proc",
     "/run",
     "/sbin",
-    "/sys",
     "/tmp",
     "/usr",
     "/usr/bin",
@@ -292,20 +290,26 @@ const SYSTEM: &[&str] = &[
     "/dev/shm",
 ];
 
-/// Returns why a path cannot be a root, if it cannot.
-fn why_unusable(path: &Path) -> Option<&'static str> {
-    let home = std::env::var_os("HOME").filter(|home| !home.is_empty());
-    let is_home = home.is_some_and(|home| {
-        path == Path::new(&home) || fs_err::canonicalize(&home).is_ok_and(|home| home == path)
-    });
+/// Returns why a path cannot be a root, if it cannot. git-sync's layout leaves everything else in the root alone, and
+/// git-sync takes any directory: a `$HOME` that is the volume, `/dev/shm`.
+fn why_unusable(path: &Path, is_git_sync: bool) -> Option<&'static str> {
+    let is_home = || {
+        let home = std::env::var_os("HOME").filter(|home| !home.is_empty());
+        let is_own = home.is_some_and(|home| {
+            path == Path::new(&home) || fs_err::canonicalize(&home).is_ok_and(|home| home == path)
+        });
+        is_own || path == Path::new("/root") || path.parent() == Some(Path::new("/home"))
+    };
     if path == Path::new("/") {
         Some("it is the root of the file system")
-    } else if is_home || path == Path::new("/root") || path.parent() == Some(Path::new("/home")) {
+    } else if ["/proc", "/sys"].iter().any(|system| path.starts_with(system)) {
+        Some("it is a directory of the kernel")
+    } else if is_git_sync {
+        None
+    } else if is_home() {
         Some("it is a home directory")
     } else if SYSTEM.iter().any(|system| path == Path::new(system)) {
         Some("it is a directory of the system")
-    } else if ["/proc", "/sys"].iter().any(|system| path.starts_with(system)) {
-        Some("it is inside a directory of the kernel")
     } else {
         None
     }

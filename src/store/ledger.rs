@@ -8,13 +8,14 @@ use rustix::fs::FileType;
 use super::error::Error;
 use super::names::{LEDGER, QUARANTINE};
 use super::quarantine;
+use super::state::is_unreadable;
 use crate::configmap::apply::LedgerSet;
 use crate::fsx::{self, Flush};
 
 /// The largest ledger that is read, in bytes: more than any real one has.
 pub(super) const LEDGER_LIMIT: u64 = 256 << 20;
 
-/// A ledger that cannot be parsed is kept under this name.
+/// A ledger that cannot be read or parsed is kept under this name.
 pub(super) const DAMAGED: &str = "ledger.json.damaged";
 
 /// The ledger's file, written by the root's writer.
@@ -25,25 +26,27 @@ pub struct LedgerFile {
 }
 
 impl LedgerFile {
-    /// Reads the ledger; it is empty if the file does not exist. A ledger that cannot be parsed is moved aside; the
-    /// second value then says why.
+    /// Reads the ledger; it is empty if the file does not exist. A ledger that cannot be parsed, or that the disk does
+    /// not return, is moved aside; the second value then says why.
     ///
     /// # Errors
-    /// If the file cannot be read or moved aside. It must not be overwritten then.
+    /// If the file cannot be read for another reason, or cannot be moved aside. It must not be overwritten then.
     pub fn read(&self) -> Result<(LedgerSet, Option<String>), Error> {
-        let text = fsx::read_file(&self.private, LEDGER, LEDGER_LIMIT);
-        let Some(text) = text.map_err(Error::io("read", &self.path))? else { return Ok(Default::default()) };
-        match LedgerSet::read(&text) {
+        let parsed = match fsx::read_file(&self.private, LEDGER, LEDGER_LIMIT) {
+            Ok(None) => return Ok(Default::default()),
+            Ok(Some(text)) => LedgerSet::read(&text).map_err(|error| error.to_string()),
+            Err(error) if is_unreadable(&error) => Err(error.to_string()),
+            Err(error) => return Err(Error::io("read", &self.path)(error)),
+        };
+        match parsed {
             Ok(ledgers) => Ok((ledgers, None)),
             Err(error) => {
                 quarantine::quarantine_unless(&self.private, DAMAGED, FileType::RegularFile, QUARANTINE)
                     .map_err(Error::io("move aside", self.path.with_file_name(DAMAGED)))?;
                 rustix::fs::renameat(&self.private, LEDGER, &self.private, DAMAGED)
                     .map_err(Error::io("move aside", &self.path))?;
-                let why = format!(
-                    "{} cannot be parsed, and was renamed to {DAMAGED}: {error}",
-                    self.path.display()
-                );
+                let path = self.path.display();
+                let why = format!("{path} is damaged, and was renamed to {DAMAGED}: {error}");
                 Ok((LedgerSet::default(), Some(why)))
             }
         }

@@ -237,8 +237,8 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens the root: refuses `/`, home directories and foreign directories, takes the writer's lock and recovers
-    /// what a crash left.
+    /// Opens the root: refuses `/` and, but for git-sync's layout, home directories, directories of the system and
+    /// foreign directories, takes the writer's lock and recovers what a crash left.
     pub fn open(mut options: Options) -> Result<(Self, Recovered), Error> {
         let mut found = Recovered::default();
         let handles = Arc::new(RootHandles::open(&options, &mut found)?);

@@ -4,7 +4,6 @@
 //! generation that the published link names is never reaped; the link is read again under the lock. A generation leaves
 //! the root as a whole, by one rename.
 
-use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use tokio_util::sync::CancellationToken;
@@ -275,7 +274,7 @@ impl Store {
 
     /// A generation of which that is unknown counts as pinned. So it stays until `--max-pin`, and not for ever.
     fn is_pinned(&self, name: &Name) -> bool {
-        self.probes.pins && find_pin(&self.handles.generations_dir, name).unwrap_or(true)
+        self.probes.pins && fsx::is_locked(&self.handles.generations_dir, name.as_str()).unwrap_or(true)
     }
 
     /// Returns true if a reader may hold a pin on a generation whose lock we tried to take with this result. Pins work
@@ -344,22 +343,5 @@ impl RequiredSpace {
     /// Estimated bytes on a file system with this block size.
     pub(super) fn on_disk(self, block: u64) -> u64 {
         generation::on_disk((self.bytes, self.entries), block)
-    }
-}
-
-/// Returns true if a reader holds a pin on a generation. Tries to take the exclusive lock and releases it at once; a
-/// reader that tries to pin at that moment tries again. `None` if the directory cannot be opened or locked.
-pub(crate) fn find_pin(home: &OwnedFd, name: &Name) -> Option<bool> {
-    let dir = match fsx::open_dir(home, name.as_str()) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Some(false),
-        opened => opened.ok()?,
-    };
-    match fsx::try_lock(&dir).ok()? {
-        Lock::Taken => {
-            let _ = fsx::unlock(&dir); // cannot fail right after locking, and closing releases the lock anyway
-            Some(false)
-        }
-        Lock::Contended => Some(true),
-        Lock::Unsupported => None,
     }
 }

@@ -66,7 +66,7 @@ pub(crate) enum Loaded {
 
 /// Returns true if this error of a read says that the file's blocks are lost: a bad sector, or a wrong checksum of the
 /// file system.
-fn is_unreadable(error: &std::io::Error) -> bool {
+pub(super) fn is_unreadable(error: &std::io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::IO | Errno::UCLEAN | Errno::BADMSG))
 }
 

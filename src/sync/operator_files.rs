@@ -5,8 +5,8 @@ use super::Options;
 use super::error::Error;
 use crate::detached_io;
 use crate::human::one_line;
-use crate::secret;
 use crate::store::OperatorFile;
+use crate::telemetry;
 
 /// The number of consecutive failures, and the limit if it was reached.
 pub(super) type Failures = (u32, Option<u32>);
@@ -24,11 +24,11 @@ pub(super) async fn write(
     failures: Failures,
     is_first: bool,
 ) -> Vec<String> {
-    let error = error.map(|error| ErrorFile::of(error, options, failures));
+    let error = error.map(|error| error_text(error, options, failures));
     let work = move |file: &OperatorFile| {
         let swept = is_first.then(|| failure_line("cannot sweep beside", file, file.sweep()));
         let written = match error {
-            Some(error) => failure_line("cannot write", file, file.write(&error.text())),
+            Some(error) => failure_line("cannot write", file, file.write(error.as_bytes())),
             None => failure_line("cannot remove", file, file.remove()),
         };
         swept.flatten().into_iter().chain(written).collect()
@@ -56,36 +56,18 @@ fn failure_line(act: &str, file: &OperatorFile, result: std::io::Result<()>) -> 
     result.err().map(|error| format!("{act} {}: {error}", file.path().display()))
 }
 
-/// The content of the error file, in git-sync's format.
-#[derive(serde::Serialize)]
-struct ErrorFile {
-    #[serde(rename = "Msg")]
-    message: &'static str,
-    #[serde(rename = "Err")]
-    error: String,
-    #[serde(rename = "Args")]
-    arguments: serde_json::Map<String, serde_json::Value>,
-}
-
-impl ErrorFile {
-    fn of(error: &Error, options: &Options, (failures, given_up): Failures) -> Self {
-        let mut arguments = serde_json::Map::new();
-        arguments.insert("failCount".to_owned(), failures.into());
-        if let Some(limit) = given_up {
-            arguments.insert("maxFailures".to_owned(), limit.into());
-        }
-        arguments.insert("ref".to_owned(), options.ref_name.clone().into());
-        arguments.insert("hints".to_owned(), error.hints().into());
-        // git-sync's messages, which programs that read the file may compare.
-        let message =
-            if given_up.is_some() { "too many failures, aborting" } else { "error syncing repo, will retry" };
-        Self { message, error: one_line(error), arguments }
+/// The content of the error file, in git-sync's words, which programs that read the file may compare.
+fn error_text(error: &Error, options: &Options, (failures, given_up): Failures) -> String {
+    let mut arguments = serde_json::Map::new();
+    arguments.insert("failCount".to_owned(), failures.into());
+    if let Some(limit) = given_up {
+        arguments.insert("maxFailures".to_owned(), limit.into());
     }
-
-    fn text(&self) -> Vec<u8> {
-        let text = serde_json::to_string(self).unwrap_or_default(); // serializing strings and numbers cannot fail
-        secret::redacted_json(&text).into()
-    }
+    arguments.insert("ref".to_owned(), options.ref_name.clone().into());
+    arguments.insert("hints".to_owned(), error.hints().into());
+    let message =
+        if given_up.is_some() { "too many failures, aborting" } else { "error syncing repo, will retry" };
+    telemetry::error_file(message, &one_line(error), &arguments)
 }
 
 #[cfg(test)]

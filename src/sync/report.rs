@@ -175,8 +175,8 @@ impl Report {
         if let Some(wait) = wait.filter(|_| self.attempts > 0) {
             // Rounded, because a few milliseconds of the pause have passed already.
             let rounded = Duration::from_millis(millis(wait + Duration::from_millis(5)) / 10 * 10);
-            let updates = self.metrics.git_sync.updates();
-            debug!(name: "pause", target: GIT_SYNC, waitTime = go_duration(rounded), syncCount = updates, "waits");
+            let passes = self.metrics.git_sync.successes();
+            debug!(name: "pause", target: GIT_SYNC, waitTime = go_duration(rounded), syncCount = passes, "waits");
         }
         let next = wait.and_then(|wait| Timestamp::now().checked_add(wait).ok());
         self.status.send_modify(|status| {
@@ -297,6 +297,7 @@ impl Report {
         self.status.send_modify(|status| {
             fill_status(status, view);
             status.consecutive_failures = u64::from(failures);
+            status.synced |= result.is_ok();
             match result {
                 Ok(_) => {
                     status.failing_since = None;

@@ -2,15 +2,19 @@
 //! value. A failure has `error` in place of `level`. Lines about a hook have its name as the logger.
 //!
 //! git-sync's levels are numbers: 0 is `info` and `warn` here, 1 to 4 are `debug`, 5 and up are `trace`.
+//!
+//! Also the content of its error file, which is JSON, too.
 
 use std::fmt::{self, Write as _};
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
+
+use crate::secret;
 
 /// git-sync's time format: local time without a zone.
 const TIME: &str = "%Y-%m-%d %H:%M:%S.%6f";
@@ -123,6 +127,22 @@ where
         }
         writer.write_str("}\n")
     }
+}
+
+/// The content of the error file, which programs may parse: git-sync's message for the error, the error and the keys of
+/// git-sync's log line. Secrets are redacted.
+pub fn error_file(message: &str, error: &str, arguments: &Map<String, Value>) -> String {
+    #[derive(serde::Serialize)]
+    struct Content<'a> {
+        #[serde(rename = "Msg")]
+        message: &'a str,
+        #[serde(rename = "Err")]
+        error: &'a str,
+        #[serde(rename = "Args")]
+        arguments: &'a Map<String, Value>,
+    }
+    let text = serde_json::to_string(&Content { message, error, arguments });
+    secret::redacted_json(&text.unwrap_or_default()) // serializing strings and numbers cannot fail
 }
 
 /// The message and the fields of an event.

@@ -100,7 +100,17 @@ impl GitSync {
 
     /// Returns the number of passes that updated something, or were the first to succeed.
     pub fn updates(&self) -> u64 {
-        self.count.get_or_create(&Status { status: "success" }).get()
+        self.ended("success")
+    }
+
+    /// Returns the number of passes that succeeded, with or without an update.
+    pub fn successes(&self) -> u64 {
+        self.ended("success") + self.ended("noop")
+    }
+
+    /// Does not create the series: as in git-sync it appears with its first count.
+    fn ended(&self, status: &'static str) -> u64 {
+        self.count.get(&Status { status }).map_or(0, |count| count.get())
     }
 
     /// Counts a request to the askpass URL.
@@ -136,10 +146,16 @@ mod tests {
             prometheus_client::encoding::text::encode(&mut text, registry).unwrap();
             text
         };
-        assert!(text(&registry).contains("\ngit_fetch_count_total 0\n"), "there from the start");
+        assert_eq!((metrics.updates(), metrics.successes()), (0, 0));
+        let first = text(&registry);
+        assert!(first.contains("\ngit_fetch_count_total 0\n"), "there from the start");
+        assert!(!first.contains("git_sync_count_total{"), "there with its first count: {first}");
+        metrics.pass("noop", Duration::ZERO);
+        metrics.pass("error", Duration::ZERO);
         metrics.pass("success", Duration::from_millis(500));
         metrics.pass("success", Duration::from_millis(250));
         metrics.update();
+        assert_eq!((metrics.updates(), metrics.successes()), (2, 3));
         metrics.askpass(false);
         metrics.token(true);
         metrics.hook("webhook", "error");

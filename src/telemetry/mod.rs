@@ -21,6 +21,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 use crate::secret::Redacting;
 
 pub use bar::ProgressLine;
+pub use git_sync::error_file;
 
 /// The version of the package.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -6,6 +6,7 @@ mod common;
 mod messages;
 mod refusals;
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -148,11 +149,25 @@ fn one_pass_says_what_it_did_in_git_syncs_json_and_leaves_no_temporary_file() {
 }
 
 #[test]
+fn a_log_variable_of_another_program_neither_stops_nor_silences_it() {
+    let world = World::new();
+    world.remote.commit(&Files::new().file("a", "1"));
+    for filter in ["myapp", "off"] {
+        let mut command = sync(&world, &["--one-time"]);
+        let done = run::to_end(command.env("RUST_LOG", filter)).expect_ok(filter);
+        assert!(done.stderr.contains("\"msg\":\"updated successfully\""), "{filter}: {}", done.stderr);
+    }
+}
+
+#[test]
 fn a_missing_ref_is_in_the_error_file_in_gits_words_until_it_is_there() {
     let world = World::new();
     world.remote.commit(&Files::new().file("a", "1"));
-    let missing = run::to_end(sync(&world, &["--one-time", "--error-file=error"]).arg("--ref=missing"));
+    let flags = ["--one-time", "--error-file=error", "--group-write", "--ref=missing"];
+    let missing = run::to_end(&mut sync(&world, &flags));
     assert_eq!(missing.status.code(), Some(1), "{}", missing.stderr);
+    let mode = std::fs::metadata(world.root.join("error")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o644, "whatever the umask");
     let text = std::fs::read_to_string(world.root.join("error")).unwrap();
     let error: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert!(error["Err"].as_str().unwrap().contains("couldn't find remote ref missing"), "{text}");
@@ -164,6 +179,25 @@ fn a_missing_ref_is_in_the_error_file_in_gits_words_until_it_is_there() {
     );
     run::to_end(&mut sync(&world, &["--one-time", "--error-file=error"])).expect_ok("it is there");
     assert!(!world.root.join("error").exists());
+}
+
+#[test]
+fn what_prevents_the_start_is_in_the_error_file_with_git_syncs_keys() {
+    let world = World::new();
+    world.remote.commit(&Files::new().file("a", "1"));
+    let file = world.dir().join("error");
+    for (flag, message, key, value) in [
+        ("--root=/proc/root", "FATAL: can't make root dir", "path", "/proc/root"),
+        ("--http-bind=192.0.2.1:80", "can't bind HTTP endpoint", "endpoint", "192.0.2.1:80"),
+    ] {
+        let mut command = sync(&world, &[flag, "--error-file"]);
+        let ended = run::to_end(command.arg(&file));
+        assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
+        let text = std::fs::read_to_string(&file).unwrap();
+        let error: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!((&error["Msg"], &error["Args"][key]), (&message.into(), &value.into()), "{text}");
+        assert!(error["Args"]["hints"][0].is_string(), "{text}");
+    }
 }
 
 #[test]
@@ -223,6 +257,26 @@ fn every_path_answers_as_git_syncs_does_and_metrics_have_its_names() {
 }
 
 #[test]
+fn what_an_earlier_process_has_published_is_no_success_of_this_one() {
+    let world = World::new();
+    world.remote.commit(&Files::new().file("a", "1"));
+    run::to_end(&mut sync(&world, &["--one-time"])).expect_ok("a pass");
+    let away = world.remote.away();
+    let serving = ["--period=10ms", "--max-failures=-1", "--http-bind=127.0.0.1:0", "--http-metrics"];
+    let sidecar = Sidecar::of(&world, &mut sync(&world, &serving));
+    let status = |path: &str| sidecar.ask(path).map(|answer| answer.split(' ').nth(1).unwrap().to_owned());
+    eventually(30, "a failure is counted", || {
+        sidecar.ask("/metrics")?.contains("git_sync_count_total{status=\"error\"}").then_some(())
+    });
+    assert_eq!(status("/readyz").as_deref(), Some("200"), "it is served");
+    assert_eq!(status("/").as_deref(), Some("503"));
+    let text = sidecar.ask("/metrics").unwrap();
+    assert!(!text.contains("git_sync_count_total{status=\"success\"}"), "{text}");
+    drop(away);
+    eventually(30, "it has synced", || (status("/")? == "200").then_some(()));
+}
+
+#[test]
 fn without_its_flag_metrics_are_a_path_like_any_other() {
     let world = World::new();
     world.remote.commit(&Files::new().file("a", "1"));
@@ -254,6 +308,9 @@ fn a_commit_id_is_synced_once_and_then_rested_upon() {
         (sidecar.metric("treeswap_triggers_total")? >= 2.0).then_some(())
     });
     assert_eq!(sidecar.metric("git_sync_count_total"), Some(1.0), "and not followed");
+    let content = || std::fs::read_to_string(world.root.join("link/a")).ok();
+    std::fs::remove_dir_all(world.root.join("link").canonicalize().unwrap()).unwrap();
+    eventually(30, "what is lost is published again", || (content()? == "1").then_some(()));
     assert!(sidecar.ask("/livez").unwrap().starts_with("HTTP/1.1 200 "));
     assert_eq!(sidecar.process.terminate().code(), Some(0));
 }
@@ -285,6 +342,21 @@ fn treeswap_sync_publishes_git_syncs_layout_too() {
     world.sync_once(&["--layout=git-sync", "--link=link"]).expect_ok("sync");
     assert_eq!(linked(&world), Some(commit));
     assert_eq!(std::fs::read_to_string(world.root.join("link/a")).unwrap(), "1");
+}
+
+#[test]
+fn a_root_that_is_the_home_directory_is_taken_and_what_else_is_there_is_left_alone() {
+    let world = World::new();
+    let commit = world.remote.commit(&Files::new().file("a", "1"));
+    std::fs::create_dir(&world.root).unwrap();
+    std::fs::write(world.root.join(".profile"), "mine").unwrap();
+    for _ in 0..2 {
+        run::to_end(sync(&world, &["--one-time"]).env("HOME", &world.root)).expect_ok("a pass");
+    }
+    assert_eq!(linked(&world), Some(commit));
+    assert_eq!(std::fs::read_to_string(world.root.join(".profile")).unwrap(), "mine");
+    let ours = run::to_end(world.sync(&["--one-time"]).env("HOME", &world.root));
+    assert!(ours.stderr.contains("it is a home directory"), "{}", ours.stderr);
 }
 
 #[test]

@@ -216,6 +216,19 @@ fn a_touch_file_that_cannot_be_touched_is_named_once_and_touched_when_it_can_be(
 }
 
 #[test]
+fn next_sync_counts_every_pass_that_succeeded() {
+    let world = World::new();
+    world.remote.commit(&Files::new().file("a", "1"));
+    let mut command = sync(&world, &["--period=10ms", "-v=3"]);
+    let process = Background::start(&mut command, &world.dir().join("log"));
+    eventually(30, "passes without news are counted", || {
+        let log = process.log();
+        let mut lines = log.lines().filter(|line| line.contains("\"msg\":\"next sync\""));
+        lines.any(|line| line.contains("\"syncCount\":3")).then_some(())
+    });
+}
+
+#[test]
 fn every_message_that_is_said_to_be_the_same_is_looked_for() {
     let provoked: Vec<&str> = PROVOKED.iter().flat_map(|(_, _, texts)| *texts).copied().collect();
     for message in messages().iter().filter(|message| message.same) {

@@ -110,10 +110,15 @@ fn other_sparse_patterns_are_another_tree_of_the_same_commit_and_their_end_bring
     sync(&world, &[]);
     let open = std::fs::File::open(world.root.join("live/README")).unwrap();
     let patterns = world.dir().join("patterns");
-    std::fs::write(&patterns, "/dir/\n").unwrap();
+    std::fs::write(&patterns, "dir/\n").unwrap();
     let sparse = format!("--sparse-checkout-file={}", patterns.display());
     sync(&world, &[&sparse, "--grace=1h"]);
     assert_eq!(root::names(&world.root.join("live")), [&b".git"[..], b"dir"]);
+    // git reads this one in cone mode, to which the files at the top belong.
+    std::fs::write(&patterns, "/dir/\n").unwrap();
+    sync(&world, &[&sparse, "--grace=1h"]);
+    let all = [&b".git"[..], b"README", b"dir", b"link", b"run"];
+    assert_eq!(root::names(&world.root.join("live")), all);
     assert_eq!(target(&world).file_name().unwrap().to_str(), Some(&*commit));
     assert_eq!(git(&world, &["status", "--porcelain"]), "");
     let before = std::os::unix::fs::MetadataExt::nlink(&open.metadata().unwrap());

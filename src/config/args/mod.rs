@@ -366,9 +366,10 @@ pub struct LoggingArgs {
     #[arg(long, value_name = "FORMAT", default_value = defaults::LOG_FORMAT.treeswap, value_parser = PossibleValuesParser::new(["auto", "json", "plain", "git-sync"]), hide_short_help = true)]
     pub log_format: String,
 
-    /// error, warn, info, debug, trace, off [default: $RUST_LOG, then info]
+    /// error, warn, info, debug, trace, off [default: info]
     ///
-    /// Directives as in RUST_LOG (TARGET=LEVEL,…) are accepted, too.
+    /// Directives as in RUST_LOG (TARGET=LEVEL,…) are accepted, too. Without the flag that variable counts, but not as
+    /// git-sync.
     #[arg(long, value_name = "LEVEL", default_value = "", hide_default_value = true)]
     pub log_level: String,
 
@@ -400,7 +401,8 @@ pub struct LimitArgs {
     /// Size in bytes above which garbage in the mirror is removed early
     ///
     /// The mirror is then repacked, or fetched again. A repository that is larger by itself is not refused: that does
-    /// --max-fetch-bytes. With submodules, their mirrors may not have more than this together.
+    /// --max-fetch-bytes. With submodules, their mirrors may not have more than this together, and those that only kept
+    /// revisions have not more than as much again.
     #[arg(long, value_name = "BYTES", default_value = defaults::MAX_MIRROR_BYTES.treeswap, value_parser = bytes, hide_short_help = true)]
     pub max_mirror_bytes: u64,
 

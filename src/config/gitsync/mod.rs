@@ -25,7 +25,7 @@ use clap::Command;
 
 use super::error::Error;
 use super::origin::{Hidden, Origin, Variable};
-use super::values::duration;
+use super::values::{LONGEST, any_duration, print_duration};
 use crate::secret::Secret;
 use pflag::FlagSpec;
 
@@ -298,7 +298,7 @@ impl ParsedFlags {
         let on = || super::values::boolean(&value).unwrap_or_default();
         match flag.name {
             "version" => self.actions[0] = on(),
-            "help" | "__?" => self.actions[1] = on(),
+            "help" => self.actions[1] = on(),
             "man" => self.actions[2] = on(),
             "__env__GITSYNC_PASSWORD" => set_secret(&mut self.hidden.password, flag.name, value),
             "__env__GITSYNC_GITHUB_APP_PRIVATE_KEY" => {
@@ -346,11 +346,17 @@ impl ParsedFlags {
         }
         for flag in FLAGS.iter().filter(|flag| flag.kind == Kind::Duration) {
             let Some(given) = self.values.last(flag.name).cloned() else { continue };
-            if let Err(why) = duration(&given.value) {
-                if flag.name == RENAMED.1 {
-                    // git-sync accepts a negative timeout and removes worktrees at once.
+            match any_duration(&given.value) {
+                // git-sync accepts centuries. Nothing here lasts longer than one.
+                Ok(found) if found > LONGEST => {
+                    self.values.set(flag.name, SourcedValue { value: print_duration(LONGEST), ..given });
+                }
+                Ok(_) => {}
+                // git-sync accepts a negative timeout and removes worktrees at once.
+                Err(_) if flag.name == RENAMED.1 => {
                     self.values.set(flag.name, SourcedValue { value: "0s".to_owned(), ..given });
-                } else {
+                }
+                Err(why) => {
                     let name = given.origin.display_name(flag.name);
                     first_error = first_error.or(Some(Error::Value { name, value: given.value, why }));
                 }

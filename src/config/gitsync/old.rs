@@ -62,13 +62,8 @@ pub(super) fn translate(values: &mut Values, notes: &mut Vec<String>) -> Outcome
         let hint = "use --group-write; other modes are those of the commit";
         outcome.first_error = outcome.first_error.or(Some(Error::Unsupported { name, hint }));
     }
-    for (old, new) in [
-        ("dest", "link"),
-        ("max-sync-failures", "max-failures"),
-        ("sync-hook-command", "exechook-command"),
-        ("v", "verbose"),
-    ] {
-        if let Some(given) = given(values, old) {
+    for old in ["dest", "max-sync-failures", "sync-hook-command", "v"] {
+        if let (Some(given), Some(new)) = (given(values, old), successor(old)) {
             values.set(new, given);
         }
     }

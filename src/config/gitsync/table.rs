@@ -1,6 +1,6 @@
 //! The table of git-sync v4's flags: the type of each, the older names of its variable, and its name in `sync`.
 
-use super::super::values::{boolean, duration, integer};
+use super::super::values::{any_duration, boolean, integer};
 
 /// The type of a flag's value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,7 +58,7 @@ impl Kind {
                 Ok(number) if number.is_finite() => Ok(()),
                 _ => Err("it is not a number".to_owned()),
             },
-            Self::Duration => duration(unsigned).map(drop),
+            Self::Duration => any_duration(unsigned).map(drop),
             Self::Json => super::super::json::is_well_formed(text),
             Self::Cookies if text.starts_with('/') => Ok(()),
             Self::Cookies => boolean(text).map(drop),
@@ -237,7 +237,6 @@ pub(super) const SPECIAL: &[Flag] = &[
     flag("version", Bool, &[]),
     flag("help", Bool, &[]),
     flag("man", Bool, &[]),
-    flag("__?", Bool, &[]),
     flag("__env__GITSYNC_PASSWORD", Text, &[]),
     flag("__env__GITSYNC_GITHUB_APP_PRIVATE_KEY", Text, &[]),
 ];

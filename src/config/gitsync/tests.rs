@@ -165,6 +165,22 @@ fn what_git_sync_checks_first_is_wrong_first() {
 }
 
 #[test]
+fn a_duration_of_centuries_is_capped() {
+    for (arguments, flag) in [
+        (&["--stale-worktree-timeout=999999h"][..], "grace"),
+        (&["--grace=2562047h47m16s"], "grace"),
+        (&["--sync-timeout=999999h"], "sync-timeout"),
+        (&["--wait=1e10"], "period"),
+    ] {
+        assert_eq!(values(&[], arguments, flag), ["878400h"], "{arguments:?}");
+    }
+    let variables = [("GITSYNC_STALE_WORKTREE_TIMEOUT", "999999h")];
+    assert_eq!(values(&variables, &[], "grace"), ["878400h"]);
+    assert_eq!(super::super::values::duration("878400h"), Ok(LONGEST), "and is taken then");
+    assert_eq!(values(&[], &["--period=878400h"], "period"), ["878400h"]);
+}
+
+#[test]
 fn version_help_and_manual_come_in_this_order_and_before_what_is_missing() {
     let action = |arguments: &[&str]| call(&[], arguments).unwrap().action;
     assert_eq!(action(&["--man", "--help", "--version"]), Action::Version);

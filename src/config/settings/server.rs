@@ -73,6 +73,8 @@ impl Check<'_> {
             _ => "info,treeswap=trace",
         };
         let filter = match given.log_level.as_str() {
+            // git-sync does not know the variable: it is meant for another program.
+            "" if self.origins.personality() == Personality::GitSync => None,
             "" => std::env::var("RUST_LOG").ok().filter(|filter| !filter.is_empty() && given.verbose <= 0),
             level => Some(level.to_owned()),
         };

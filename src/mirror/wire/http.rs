@@ -1,8 +1,9 @@
 //! git over http and https (gitprotocol-http(5)), on a kept-alive connection.
 //!
 //! A poll is one POST: protocol version 2 is assumed. Only if the response cannot be understood is the advertisement
-//! requested (a GET). That request follows redirects within the origin; the version and capabilities it returns are
-//! cached. No redirect to another origin is followed, and no credential is sent there.
+//! requested (a GET). That request follows redirects within the origin, and from http to https of the same host; the
+//! version and capabilities it returns are cached. No other redirect is followed. A credential, a header and a cookie
+//! are chosen by the URL of each request, so what was given for http is not sent to https.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -196,7 +197,7 @@ impl Http {
         Ok(response)
     }
 
-    /// Reads the advertisement, following redirects within the origin.
+    /// Reads the advertisement, following the redirects that [`may_follow`] allows.
     async fn discover(&mut self, candidates: &BTreeSet<String>) -> Result<Advertisement, Error> {
         let mut url = self.advertisement_url()?;
         let mut left = REDIRECTS;
@@ -234,7 +235,7 @@ impl Http {
             response.headers().get(LOCATION).and_then(|value| value.to_str().ok()).unwrap_or_default();
         let refused = |to: &str, why| Err(Error::Redirect { remote: self.name.clone(), to: shown(to), why });
         let Ok(to) = from.join(location) else { return refused(location, Unfollowed::NotAUrl) };
-        if to.origin() != from.origin() {
+        if !may_follow(from, &to) {
             let why = match (from.scheme(), to.scheme()) {
                 ("https", "http") => Unfollowed::LeavesTls,
                 _ => Unfollowed::OtherOrigin,
@@ -336,7 +337,8 @@ impl Http {
     /// The user name and password for the URL. The secret is read for every request.
     async fn credential(&mut self, url: &Url) -> Result<Option<(String, Secret)>, Error> {
         let Some((username, from)) = self.credentials.choose(url) else {
-            // Requests go only to the remote's own origin, so the issued credential may be sent.
+            // Requests go only to the remote's own host, and not from https to http, so the issued credential may be
+            // sent.
             let Some(issuer) = &mut self.issuer else { return Ok(None) };
             let issued = issuer.credential().await;
             return issued
@@ -440,6 +442,14 @@ fn is_excepted_from_proxies(url: &Url) -> bool {
     proxies.intercept(&url).is_none()
 }
 
+/// Returns true if a redirect leads to the same origin, or from http to https of the same host, both at their default
+/// ports. Many servers answer so at port 80. Other ports may belong to somebody else.
+fn may_follow(from: &Url, to: &Url) -> bool {
+    let is_default = |url: &Url, scheme: &str| url.scheme() == scheme && url.port().is_none();
+    let is_upgrade = is_default(from, "http") && is_default(to, "https") && from.host() == to.host();
+    from.origin() == to.origin() || is_upgrade
+}
+
 /// The pause that the server asks for, capped. `None` if it asks for none, or in a way that is not understood.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let value = headers.get(RETRY_AFTER)?.to_str().ok()?;
@@ -471,4 +481,29 @@ fn headers(method: &Method) -> HeaderMap {
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     }
     headers
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_redirect_stays_within_the_origin_or_turns_tls_on() {
+        for (from, to, expected) in [
+            ("http://h/x", "http://h/y", true),
+            ("http://h/x", "https://h/y", true),
+            ("http://h:80/x", "https://H:443/y", true),
+            ("http://[::1]/x", "https://[::1]/y", true),
+            ("https://h/x", "http://h/y", false),
+            ("http://h/x", "https://www.h/y", false),
+            ("http://h/x", "https://h:8443/y", false),
+            ("http://h:8080/x", "https://h/y", false),
+            ("http://h:443/x", "https://h/y", false),
+            ("http://h/x", "http://h:8080/y", false),
+            ("http://h/x", "ftp://h/y", false),
+        ] {
+            let [source, target] = [from, to].map(|url| Url::parse(url).unwrap());
+            assert_eq!(may_follow(&source, &target), expected, "{from} to {to}");
+        }
+    }
 }

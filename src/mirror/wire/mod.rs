@@ -93,21 +93,7 @@ impl fmt::Debug for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Options")
             .field("remote", &redact(&self.remote)) // the URL may contain a password
-            .field("credentials", &self.credentials)
-            .field("issuance", &self.issuance)
-            .field("cookie_file", &self.cookie_file)
-            .field("ssh", &self.ssh)
-            .field("ca_file", &self.ca_file)
-            .field("unverified", &self.unverified)
-            .field("headers", &self.headers)
-            .field("proxy", &self.proxy)
-            .field("by_url", &self.by_url)
-            .field("timeouts", &self.timeouts)
-            .field("max_refs_bytes", &self.max_refs_bytes)
-            .field("max_fetch_bytes", &self.max_fetch_bytes)
-            .field("git", &self.git)
-            .field("program", &self.program)
-            .finish()
+            .finish_non_exhaustive()
     }
 }
 

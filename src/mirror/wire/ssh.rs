@@ -358,18 +358,5 @@ fn clean_message(words: &str) -> Option<String> {
 
 /// Quotes a path for the remote's shell, as git does: in single quotes, with `'` and `!` escaped outside of them.
 pub fn quote(path: &str) -> String {
-    let mut quoted = String::with_capacity(path.len() + 2);
-    quoted.push('\'');
-    for c in path.chars() {
-        match c {
-            '\'' | '!' => {
-                quoted.push_str("'\\");
-                quoted.push(c);
-                quoted.push('\'');
-            }
-            c => quoted.push(c),
-        }
-    }
-    quoted.push('\'');
-    quoted
+    format!("'{}'", path.replace('\'', r"'\''").replace('!', r"'\!'"))
 }

@@ -110,6 +110,15 @@ fn a_root_of_the_other_layout_is_refused_and_untouched() {
 }
 
 #[test]
+fn what_is_the_kernels_is_no_root_in_this_layout_either() {
+    for path in ["/", "/proc/self", "/sys/fs", "/srv/../proc"] {
+        let options = Options { root: path.into(), ..Root::new().options() };
+        let error = Store::open(options).unwrap_err();
+        assert!(matches!(error, Error::Refused { .. }), "{path}: {error}");
+    }
+}
+
+#[test]
 fn a_generation_is_named_by_its_commit_and_the_one_before_has_its_grace_period() {
     let root = Root::new();
     let one = varied("1");
