@@ -296,7 +296,7 @@ fn result_of(
         }
         End::Drained if one_time => Err(Error::Interrupted),
         End::Drained => {
-            info!("drained");
+            info!("drained: the sync has ended, and so have its hooks and deliveries");
             Ok(())
         }
         End::GaveUp(last) if one_time && last.is_of_every_source() && published_before.is_some() => {

@@ -1,8 +1,9 @@
 //! Secrets and redaction.
 //!
 //! A [`Secret`] prints as a placeholder, and is read from its file each time it is needed. Its value is registered when
-//! it is made. All output of the process goes through [`redacted`]: the log, stderr, responses of the listener, files.
-//! Text of a server or a program goes through [`quoted`] before it is quoted or shortened.
+//! it is made. What the process says about its work goes through [`redacted`]: the log, stderr, responses of the
+//! listener, the status, the errors in the ledgers. What it publishes stays as its author wrote it. Text of a server or
+//! a program goes through [`quoted`] before it is quoted or shortened.
 //!
 //! A [`Secret`] is overwritten when it is dropped, but the copies that are made of it are not: by reading its file, by
 //! parsing it, by encoding and sending it. Memory is not protected against a debugger or a core dump. Files are not

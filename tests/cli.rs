@@ -298,7 +298,9 @@ fn check_prints_what_sync_would_run_with_and_no_secret() {
     assert!(!ran.stdout.contains("hunter2") && !ran.stderr.contains("hunter2"), "{}", ran.stdout);
     assert!(ran.stderr.contains("warning: the password in --repo's URL can be read by"), "{}", ran.stderr);
     assert!(
-        ran.stderr.ends_with("treeswap: the configuration is valid; nothing was sent over the network\n"),
+        ran.stderr.ends_with(
+            "treeswap: the configuration is valid; the repository, the root and clusters were not looked at\n"
+        ),
         "{}",
         ran.stderr
     );

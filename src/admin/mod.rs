@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | `GET /livez` | 200 while the sync loop meets the deadline that it set for its next sign of life, else 503 |
 //! | `GET /readyz`, `/healthz` | 503 until the first generation is published, then 200, unless it is stale ([`Options::max_stale`]); `?verbose` lists the checks |
-//! | `GET /` | the same codes, for probes written for git-sync; a browser gets the page |
+//! | `GET /` | the same codes, for probes written for git-sync; a browser gets the page; as git-sync's drop-in 503 until an attempt of the process has succeeded |
 //! | `GET /metrics` | OpenMetrics text |
 //! | `GET /status` | the status as JSON; a browser gets the page (`Accept` decides) |
 //! | `GET /status.json`, `/status.html` | JSON or the page, whatever `Accept` says |
@@ -14,7 +14,7 @@
 //! As git-sync's drop-in ([`Fallback::GitSync`]) every other path answers as `/` does, and so does `/metrics` unless it
 //! is enabled.
 //!
-//! A process that can read the root can instead ask its writer through a socket there: see [`live`].
+//! A process that can read the root can instead ask its writer through a socket there: see [`status_socket`].
 //!
 //! # What it promises
 //!

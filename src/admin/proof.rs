@@ -58,7 +58,6 @@ pub(super) fn read_keys(files: &[PathBuf]) -> std::io::Result<Vec<Key>> {
 }
 
 /// The signatures, tokens and delivery ids in a request's headers. A header that is given twice is ignored.
-#[derive(Default)]
 pub(super) struct Claims {
     signatures: Vec<[u8; 32]>,
     tokens: Vec<Vec<u8>>,

@@ -4,10 +4,12 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::Body;
 use axum::extract::{Request, State as Extract};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use bytes::Bytes;
 use prometheus_client::encoding::text::{encode_eof, encode_registry};
 
 use tokio::sync::watch;
@@ -34,6 +36,7 @@ struct Shared {
     deferred: Deferred,
     renderer: Renderer,
     max_stale: Option<Duration>,
+    is_git_sync: bool,
 }
 
 /// Builds the router with the routes that the options enable.
@@ -44,7 +47,9 @@ pub(super) fn router(state: State, options: &Options) -> Router {
     };
     let renderer = Renderer::new(state.status.clone());
     let deferred = Deferred::default();
-    let shared = Arc::new(Shared { state, gate, deferred, renderer, max_stale: options.max_stale });
+    let is_git_sync = options.fallback != Fallback::Treeswap;
+    let shared = Shared { state, gate, deferred, renderer, max_stale: options.max_stale, is_git_sync };
+    let shared = Arc::new(shared);
     let router = Router::new()
         .route("/livez", get(livez))
         .route("/readyz", get(readyz))
@@ -91,7 +96,15 @@ impl Shared {
         }
     }
 
-    async fn render(&self, form: Form) -> Result<String, serde_json::Error> {
+    /// The same for `/`. git-sync's is not ready until a pass of the process has succeeded, whatever is published:
+    /// what an earlier one has published may be old.
+    fn front_ready(&self) -> Result<(), String> {
+        let is_waiting = self.is_git_sync && !self.status().synced;
+        self.ready()?;
+        if is_waiting { Err("no attempt of this process has succeeded yet".to_owned()) } else { Ok(()) }
+    }
+
+    async fn render(&self, form: Form) -> Result<Bytes, serde_json::Error> {
         let stale = self.stale(&self.status());
         self.renderer.render(form, stale).await
     }
@@ -144,10 +157,13 @@ impl Shared {
         let line = |good: bool, name: &str, bad: &str| {
             if good { format!("[+]{name} ok\n") } else { format!("[-]{name} failed: {bad}\n") }
         };
-        let remote = match status.consecutive_failures {
-            0 => "[+]remote ok (informs only)\n".to_owned(),
-            1 => "[-]remote failed once (informs only)\n".to_owned(),
-            n => format!("[-]remote failed {n} times in a row (informs only)\n"),
+        // The remote is only one of the parts that can be at fault: the error says which.
+        let why = status.last_failure.as_ref().and_then(|failure| failure.error.as_deref());
+        let why = why.map(|why| format!(": {}", secret::redacted(why))).unwrap_or_default();
+        let sync = match status.consecutive_failures {
+            0 => "[+]sync ok (informs only)\n".to_owned(),
+            1 => format!("[-]sync failed once{why} (informs only)\n"),
+            n => format!("[-]sync failed {n} times in a row{why} (informs only)\n"),
         };
         let decision = if ready { "readyz check passed\n" } else { "readyz check failed\n" };
         let stale = self.stale(&status);
@@ -156,15 +172,15 @@ impl Shared {
         line(status.ready, "generation", not_ready_reason(&status))
             + &fresh.unwrap_or_default()
             + &line(status.is_alive(), "loop", "it hangs (informs only; see /livez)")
-            + &remote
+            + &sync
             + decision
     }
 }
 
-/// `/`, for probes written for git-sync: 503 before the first publication, then 200 with an empty body. A browser gets
-/// the page.
+/// `/`, for probes written for git-sync: 503 before the first publication (as git-sync, before the first success of the
+/// process), then 200 with an empty body. A browser gets the page.
 async fn front(Extract(shared): Extract<Arc<Shared>>, headers: HeaderMap) -> Response {
-    let ready = shared.ready();
+    let ready = shared.front_ready();
     if wants_html(&headers) {
         return varying(rendered(readiness(ready.is_ok()), HTML, shared.render(Form::Page).await));
     }
@@ -195,7 +211,7 @@ async fn status_page(Extract(shared): Extract<Arc<Shared>>) -> Response {
 }
 
 /// Builds a response with a rendered status.
-fn rendered(code: StatusCode, kind: &'static str, text: Result<String, serde_json::Error>) -> Response {
+fn rendered(code: StatusCode, kind: &'static str, text: Result<Bytes, serde_json::Error>) -> Response {
     match text {
         Ok(text) => response(code, kind, text),
         Err(error) => answer(StatusCode::INTERNAL_SERVER_ERROR, TEXT, format!("{error}\n")),
@@ -277,23 +293,20 @@ fn named(query: &str) -> Vec<String> {
     names.take(MAX_NAMED + 1).collect()
 }
 
-/// Returns why these are no sources; `None` if all of them are. Before the end of the first attempt the sources are not
-/// known, so every name is accepted; that attempt asks all of them.
+/// Returns why these are no sources; `None` if all of them are. Every name is accepted where no sources are known: the
+/// first attempt has not ended, their file has been invalid since the start, or there is only one repository.
 fn unknown(status: &Status, names: &[String]) -> Option<String> {
     if names.len() > MAX_NAMED {
         return Some(format!(
             "a request names at most {MAX_NAMED} sources; without a name it is for all of them"
         ));
     }
-    status.last_attempt.as_ref()?;
+    if status.sources.is_empty() {
+        return None;
+    }
     let is_known = |name: &String| status.sources.iter().any(|source| source.name == *name);
     let name = names.iter().find(|name| !is_known(name))?;
-    let what = if status.sources.is_empty() {
-        "this instance has no sources: omit the parameter `source`"
-    } else {
-        "GET /status lists them"
-    };
-    Some(format!("no source is called {:?}; {what}", human::sanitize(name, 63)))
+    Some(format!("no source is called {:?}; GET /status lists them", human::sanitize(name, 63)))
 }
 
 /// Builds a response with secrets redacted.
@@ -303,7 +316,7 @@ fn answer(code: StatusCode, kind: &'static str, body: impl AsRef<str>) -> Respon
 
 /// Builds a response: not cacheable, without content sniffing, and with a policy that lets a page
 /// load and run nothing.
-fn response(code: StatusCode, kind: &'static str, body: String) -> Response {
+fn response(code: StatusCode, kind: &'static str, body: impl Into<Body>) -> Response {
     let headers = [
         (header::CONTENT_TYPE, kind),
         (header::CACHE_CONTROL, "no-store"),
@@ -314,5 +327,6 @@ fn response(code: StatusCode, kind: &'static str, body: String) -> Response {
         ),
         (header::REFERRER_POLICY, "no-referrer"),
     ];
+    let body: Body = body.into();
     (code, headers, body).into_response()
 }

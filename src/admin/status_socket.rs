@@ -10,12 +10,13 @@ use std::io::{ErrorKind, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tokio::io::AsyncWriteExt;
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::fsx::{self, Inode};
@@ -29,6 +30,10 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 /// The most answers in flight. Further connections wait in the socket's backlog until one of these ends, which takes at
 /// most [`ANSWER_TIMEOUT`].
 const MAX_ANSWERS: usize = 16;
+
+/// How long a rendered answer is shared while the status stays the same. Not for ever: whether the loop is alive depends
+/// on the time.
+const SHARED: Duration = Duration::from_millis(100);
 
 /// How many bytes of an answer a client reads.
 const MAX_ANSWER_SIZE: u64 = 16 << 20;
@@ -118,6 +123,7 @@ async fn accept(
 /// sockets only `treeswap status` is affected: it cannot ask the writer.
 pub async fn serve(path: PathBuf, mut status: watch::Receiver<Status>, shutdown: CancellationToken) {
     let slots = Arc::new(Semaphore::new(MAX_ANSWERS));
+    let answers = Arc::new(Mutex::new(Answers { status: status.clone(), last: None }));
     let mut is_reported = false; // in this outage
     let mut refusing = Repeats::default();
     loop {
@@ -153,8 +159,9 @@ pub async fn serve(path: PathBuf, mut status: watch::Receiver<Status>, shutdown:
                         }
                     };
                     refusing.forget();
-                    let text = answer(&status.borrow());
+                    let answers = Arc::clone(&answers);
                     tokio::spawn(async move {
+                        let text = current(answers).await;
                         let _ = tokio::time::timeout(ANSWER_TIMEOUT, stream.write_all(&text)).await;
                         drop(slot);
                     });
@@ -175,9 +182,36 @@ pub async fn serve(path: PathBuf, mut status: watch::Receiver<Status>, shutdown:
     }
 }
 
+/// Renders answers, one at a time, and shares each for a while: whoever can read the root can ask without end.
+struct Answers {
+    status: watch::Receiver<Status>,
+    /// The last answer, and when it was rendered.
+    last: Option<(Instant, Bytes)>,
+}
+
+impl Answers {
+    fn text(&mut self) -> Bytes {
+        let has_changed = self.status.has_changed().unwrap_or(true); // without a sender nobody knows
+        let last = self.last.as_ref().filter(|(at, _)| !has_changed && at.elapsed() < SHARED);
+        if let Some((_, text)) = last {
+            return text.clone();
+        }
+        let status = self.status.borrow_and_update().clone(); // the loop waits for the lock: no longer than this
+        let text = Bytes::from(answer(status));
+        self.last = Some((Instant::now(), text.clone()));
+        text
+    }
+}
+
+/// Returns the answer for now, rendered on a blocking thread. Empty if the runtime shuts down.
+async fn current(answers: Arc<Mutex<Answers>>) -> Bytes {
+    let mut answers = answers.lock_owned().await;
+    tokio::task::spawn_blocking(move || answers.text()).await.unwrap_or_default()
+}
+
 /// Renders the answer as JSON, with secrets redacted.
-fn answer(status: &Status) -> Vec<u8> {
-    let status = Status { targets: Vec::new(), ..status.clone() };
+fn answer(status: Status) -> Vec<u8> {
+    let status = Status { targets: Vec::new(), ..status };
     let answer = LiveStatus { alive: status.is_alive(), status };
     let text = serde_json::to_string(&answer).unwrap_or_default();
     secret::redacted_json(&text).into_bytes()
@@ -326,10 +360,26 @@ mod tests {
     #[test]
     fn an_answer_has_no_secret_in_it_and_is_still_understood() {
         secret::register("canary-of-the-socket");
-        let text = answer(&Status { remote: "what canary-of-the-socket said".into(), ..Status::default() });
+        let text = answer(Status { remote: "what canary-of-the-socket said".into(), ..Status::default() });
         assert!(!String::from_utf8_lossy(&text).contains("canary-of-the-socket"));
         let understood: LiveStatus = serde_json::from_slice(&text).unwrap();
         assert!(understood.status.remote.ends_with(" said"), "{}", understood.status.remote);
+    }
+
+    #[test]
+    fn an_answer_is_shared_for_a_while_unless_the_status_changes() {
+        let (sender, status) = watch::channel(Status::default());
+        let mut answers = Answers { status, last: None };
+        let shared = Bytes::from_static(b"shared");
+        let later = Instant::now() + LONG;
+        answers.last = Some((later, shared.clone()));
+        assert_eq!(answers.text().as_ptr(), shared.as_ptr(), "the same bytes, not a copy of them");
+        sender.send_modify(|status| status.remote = "changed".into());
+        let changed: LiveStatus = serde_json::from_slice(&answers.text()).unwrap();
+        assert_eq!(changed.status.remote, "changed");
+        answers.last = Some((Instant::now(), shared.clone()));
+        std::thread::sleep(SHARED);
+        assert_ne!(answers.text(), shared, "whether the writer is alive depends on the time");
     }
 
     #[test]

@@ -28,8 +28,8 @@ pub enum Error {
         #[source]
         last: sync::Error,
     },
-    /// With `--one-time`: a signal ended the process before the first publication.
-    #[error("interrupted before the first publication")]
+    /// With `--one-time`: a signal ended the process before it had published or delivered.
+    #[error("interrupted before everything was done")]
     Interrupted,
     /// With `--one-time`: the revision is published, but a hook failed.
     #[error("published, but a hook failed")]
@@ -98,7 +98,7 @@ impl Error {
             Self::Sources { .. } | Self::Stale { .. } => {
                 vec!["the lines above say what is wrong with each".to_owned()]
             }
-            Self::Interrupted => vec!["nothing was published; the next start tries again".to_owned()],
+            Self::Interrupted => vec!["nothing to do: the next start begins again".to_owned()],
             Self::System { .. } => {
                 vec![
                     "the system is short of threads, memory or descriptors: raise the container's limits"

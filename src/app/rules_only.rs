@@ -117,7 +117,7 @@ pub(super) fn run(runtime: &Runtime, settings: Settings, rules: &Rules) -> Resul
             Some(Err(error)) => Err(error.into()),
             None if once => Err(Error::Interrupted),
             None => {
-                info!("drained");
+                info!("drained: no delivery is running any more");
                 Ok(None)
             }
         }

@@ -45,7 +45,7 @@ pub(super) fn run(args: &Args, given: &FlagOrigins) -> anyhow::Result<ExitCode> 
     }
     text += &listed.as_ref().map(source_table).unwrap_or_default();
     super::print(secret::redacted(&text).as_bytes());
-    say!("treeswap: the configuration is valid; nothing was sent over the network");
+    say!("treeswap: the configuration is valid; the repository, the root and clusters were not looked at");
     Ok(Exit::Done.into())
 }
 

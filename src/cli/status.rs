@@ -1,7 +1,7 @@
 //! `treeswap status`: shows the generations of a root and the state of its writer, as a table for people and as JSON
 //! for programs. Only reads, without the lock: works for any user who can read the root, and on a read-only mount.
 //!
-//! A running writer is asked for its status over a socket ([`live`]). If none answers, the status that the last writer
+//! A running writer is asked for its status over a socket ([`status_socket`]). If none answers, the status that the last writer
 //! recorded in the root is shown, and marked as such. `table` writes the text for people.
 
 mod table;
@@ -166,7 +166,7 @@ struct Facts<'a> {
 impl<'a> Report<'a> {
     fn new(found: &'a Inspection, writer: WriterState) -> Self {
         let recorded = || found.status.clone();
-        let (writer, why, sync) = match writer {
+        let (writer, why, mut sync) = match writer {
             WriterState::Answers(answer) if answer.alive => ("running", None, Some(answer.status)),
             WriterState::Answers(answer) => ("hangs", None, Some(answer.status)),
             // Without a socket: the writer is starting or ending, or could not make one.
@@ -174,6 +174,12 @@ impl<'a> Report<'a> {
             WriterState::Silent | WriterState::Absent => ("silent", None, recorded()),
             WriterState::Unknown(why) => ("unknown", Some(why), recorded()),
         };
+        // What the writer knows of pins is as old as its last attempt.
+        if let Some(sync) = &mut sync {
+            for one in sync.current.iter_mut().chain(&mut sync.retired) {
+                one.pinned = found.generations.iter().any(|found| found.pinned && found.name == one.name);
+            }
+        }
         let commits = sync.iter().flat_map(|sync| sync.current.iter().chain(&sync.retired));
         let commits: Vec<(Name, Commit)> =
             commits.filter_map(|one| Some((one.name.clone(), one.commit.clone()?))).collect();

@@ -101,14 +101,14 @@ enum Mode {
 }
 
 impl Args {
-    /// Validates everything that can be validated without network access, rules and kubeconfigs included. Refuses files
-    /// that a run only warns about, as it would never write them.
+    /// Validates everything that can be validated without network access, rules and kubeconfigs included, but needs no
+    /// cluster. Refuses files that a run only warns about, as it would never write them.
     pub(super) fn check(&self, given: &FlagOrigins) -> anyhow::Result<config::Settings> {
         let settings = self.valid(given)?;
         given.refuse_misplaced_files(&self.sync, &settings)?;
         if self.rules.are_given() {
             self.rules.planner(self.rights.extra_keys()?, true)?;
-            self.clusters.load()?;
+            self.clusters.check()?;
         }
         Ok(settings)
     }

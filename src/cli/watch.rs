@@ -15,6 +15,7 @@ use rustix::process::{Pid, Signal};
 use tokio::sync::watch::Receiver;
 
 use super::pin;
+use crate::generation::DATA_LINK;
 use crate::marker::set::{Gap, Stamps};
 use crate::pin::{Error, Options, Pin, absent_dir};
 use crate::repeats::{Repeats, suppressed};
@@ -160,13 +161,7 @@ impl Watch<'_> {
     fn without_pin(&mut self, error: Error) -> anyhow::Result<Step> {
         match error {
             error @ Error::NoGeneration { .. } => {
-                let absent = absent_dir(&self.link).map(|dir| {
-                    format!(
-                        ": there is no directory {} yet; PATH is the --root of `treeswap sync`, or the link it keeps",
-                        dir.display()
-                    )
-                });
-                let why = format!("{error}{}; waiting for it", absent.unwrap_or_default());
+                let why = format!("{error}{}; waiting for it", what_is_absent(&self.link));
                 report(&mut self.pin_failures, &why);
                 self.skip = false; // the first generation will not be one that is current at the start
                 let now = pin::link_of(&self.args.path, self.args.link);
@@ -211,6 +206,20 @@ impl Watch<'_> {
         self.served = Some(newest); // drops the previous pin
         Ok(Step::Look) // there may have been a swap during the run
     }
+}
+
+/// What is absent besides the link, in words that follow the error: the directory, or a writer that has opened it. A
+/// consumer may start before either, so it waits; but PATH may also be wrong, and then nothing would ever come.
+fn what_is_absent(link: &Path) -> String {
+    let is_in_root = link.file_name() == Some(DATA_LINK.as_ref());
+    let what = match (absent_dir(link), link.parent()) {
+        (Some(dir), _) => format!("there is no directory {} yet", dir.display()),
+        (None, Some(dir)) if is_in_root && !link.with_file_name("..treeswap").exists() => {
+            format!("no writer has opened {} yet", dir.display())
+        }
+        _ => return String::new(),
+    };
+    format!(": {what}; PATH is the --root of `treeswap sync`, or the link it keeps")
 }
 
 /// Prints why there is no pin. A pin is tried again every second, so the same reason is printed at growing intervals.

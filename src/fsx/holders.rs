@@ -6,7 +6,13 @@
 //! all live processes are inspected: `/proc/PID/fdinfo/N` lists the locks of each. If a process's files may not be
 //! read, it is reported only if it took the lock itself.
 
+use std::io;
+use std::os::fd::AsFd;
+
+use rustix::path::Arg;
 use serde::{Deserialize, Serialize};
+
+use super::{Lock, open_dir, try_lock, unlock};
 
 /// A live process that holds a lock.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -18,9 +24,28 @@ pub struct Holder {
     pub command: Option<String>,
 }
 
+/// Returns true if anybody holds an flock on the directory `name` in `at`, as a reader that pins a generation does.
+/// Tries to take the exclusive lock and releases it at once, because the kernel does not tell of the locks of processes
+/// in other pid namespaces; a reader that tries to pin at that moment tries again. `None` if the directory cannot be
+/// opened or locked.
+pub fn is_locked(at: impl AsFd, name: impl Arg) -> Option<bool> {
+    let dir = match open_dir(at, name) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Some(false),
+        opened => opened.ok()?,
+    };
+    match try_lock(&dir).ok()? {
+        Lock::Taken => {
+            let _ = unlock(&dir); // cannot fail right after locking, and closing releases the lock anyway
+            Some(false)
+        }
+        Lock::Contended => Some(true),
+        Lock::Unsupported => None,
+    }
+}
+
 /// Returns the live processes that hold an flock on this inode, sorted by pid.
 pub fn lock_holders(dev: u64, ino: u64) -> Vec<Holder> {
-    let wanted = format!("{:02x}:{:02x}:{ino}", rustix::fs::major(dev), rustix::fs::minor(dev));
+    let wanted = inode_as_in_locks(dev, ino);
     let locks = fs_err::read_to_string("/proc/locks").unwrap_or_default();
     let takers: Vec<u32> = locks.lines().filter_map(|line| taker(line, &wanted)).collect();
     let Ok(processes) = fs_err::read_dir("/proc") else { return Vec::new() };
@@ -34,20 +59,28 @@ pub fn lock_holders(dev: u64, ino: u64) -> Vec<Holder> {
 /// Returns true if a process in a visible pid namespace has an exclusive flock on that inode. It takes no lock to find
 /// out, because that could keep the next writer out.
 pub fn is_locked_exclusively(dev: u64, ino: u64) -> bool {
-    let wanted = format!("{:02x}:{:02x}:{ino}", rustix::fs::major(dev), rustix::fs::minor(dev));
+    let wanted = inode_as_in_locks(dev, ino);
     let locks = fs_err::read_to_string("/proc/locks").unwrap_or_default();
-    locks.lines().any(|line| {
-        let fields: Vec<&str> = line.split_whitespace().collect();
-        matches!(fields[..], [_, "FLOCK", _, "WRITE", _, inode, ..] if inode == wanted)
-    })
+    locks.lines().any(|line| flock_on(line, &wanted).is_some_and(|(kind, _)| kind == "WRITE"))
 }
 
-/// Returns the pid of the process that took an flock on the inode `wanted`, from a line of `/proc/locks`: `1: FLOCK
-/// ADVISORY READ 4711 08:01:12345 0 EOF`, device in hexadecimal. A waiting request (`->`) is not a holder.
-fn taker(line: &str, wanted: &str) -> Option<u32> {
+/// How `/proc/locks` names an inode: device in hexadecimal.
+fn inode_as_in_locks(dev: u64, ino: u64) -> String {
+    format!("{:02x}:{:02x}:{ino}", rustix::fs::major(dev), rustix::fs::minor(dev))
+}
+
+/// Returns the kind (`READ`, `WRITE`) of an flock on the inode `wanted` and the pid of the process that took it, from
+/// a line of `/proc/locks`: `1: FLOCK ADVISORY READ 4711 08:01:12345 0 EOF`. A waiting request (`->`) is not a lock.
+fn flock_on<'l>(line: &'l str, wanted: &str) -> Option<(&'l str, &'l str)> {
     let fields: Vec<&str> = line.split_whitespace().collect();
-    let [_, "FLOCK", _, _, pid, inode, ..] = fields[..] else { return None };
-    (inode == wanted).then(|| pid.parse().ok()).flatten().filter(|pid| *pid > 0)
+    let [_, "FLOCK", _, kind, pid, inode, ..] = fields[..] else { return None };
+    (inode == wanted).then_some((kind, pid))
+}
+
+/// The pid in such a line, if it is that of a visible process.
+fn taker(line: &str, wanted: &str) -> Option<u32> {
+    let (_, pid) = flock_on(line, wanted)?;
+    pid.parse::<u32>().ok().filter(|pid| *pid > 0)
 }
 
 /// Returns whether an open file of the process holds an flock on that inode. `None` if its files may not be read.
@@ -66,10 +99,7 @@ fn has_locked(pid: u32, wanted: &str) -> Option<bool> {
 
 fn locks(line: &str, wanted: &str) -> bool {
     // The pid in this line is that of the process that took the lock, or 0 if it is in another pid namespace.
-    line.strip_prefix("lock:").is_some_and(|lock| {
-        let fields: Vec<&str> = lock.split_whitespace().collect();
-        matches!(fields[..], [_, "FLOCK", _, _, _, inode, ..] if inode == wanted)
-    })
+    line.strip_prefix("lock:").is_some_and(|lock| flock_on(lock, wanted).is_some())
 }
 
 fn command_of(pid: u32) -> Option<String> {
@@ -90,6 +120,8 @@ mod tests {
                    4: FLOCK  ADVISORY  READ -1 fd:101:42 0 EOF\n";
         let takers: Vec<u32> = all.lines().filter_map(|line| taker(line, "fd:101:42")).collect();
         assert_eq!(takers, [4711]);
+        let exclusive = "1: FLOCK  ADVISORY  WRITE 7 fd:101:42 0 EOF";
+        assert_eq!(flock_on(exclusive, "fd:101:42"), Some(("WRITE", "7")));
         assert!(locks("lock:\t1: FLOCK  ADVISORY  READ 0 fd:101:42 0 EOF", "fd:101:42"));
         assert!(!locks("lock:\t1: FLOCK  ADVISORY  READ 0 fd:101:43 0 EOF", "fd:101:42"));
     }

@@ -29,8 +29,8 @@ use rustix::path::Arg;
 pub use read::read_file;
 #[cfg(feature = "program")]
 pub use {
-    holders::Holder, holders::is_locked_exclusively, holders::lock_holders, read::read_text,
-    read::read_whole, tmpfs::is_in_memory,
+    holders::Holder, holders::is_locked, holders::is_locked_exclusively, holders::lock_holders,
+    read::read_text, read::read_whole, tmpfs::is_in_memory,
 };
 
 /// Returns true if retrying cannot help until an operator acts: no space, no permission, or a limit of the file system.

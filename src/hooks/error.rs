@@ -134,12 +134,16 @@ impl Error {
             Failure::Status { .. } => {
                 vec![format!("--{name}-success-status sets the status that counts as success; 0 accepts any")]
             }
-            Failure::Ended { .. } => {
-                vec![
-                    "the text after the exit status is what the program printed; to see it fail, check out that revision \
-                     and run the program there, as this user"
-                        .to_owned(),
-                ]
+            Failure::Ended { output, .. } => {
+                let printed = if output.is_empty() {
+                    "the program printed nothing"
+                } else {
+                    "the text after the exit status is what the program printed"
+                };
+                vec![format!(
+                    "{printed}; to see it fail, check out that revision and run the program there, as this \
+                     user"
+                )]
             }
             Failure::Send { .. } => {
                 vec![format!("check --{name}-url, and that what listens there can be reached from here")]
@@ -177,6 +181,7 @@ mod tests {
             started(std::io::ErrorKind::PermissionDenied),
             started(std::io::ErrorKind::Other),
             Failure::Ended { program: program(), status, output: "no".into() },
+            Failure::Ended { program: program(), status, output: String::new() },
             Failure::Timeout { program: program(), after, output: String::new() },
             Failure::NoResponse { url: url(), after },
             Failure::Send { url: url(), why: "connection refused".into() },
@@ -199,6 +204,23 @@ mod tests {
             let error = Error { kind: Kind::Exec, revision, why };
             crate::human::assert_message_style(&error, &error.hints());
         }
+    }
+
+    #[test]
+    fn a_program_that_printed_nothing_is_not_quoted() {
+        let failed = |output: &str| {
+            let status: ExitStatus = std::os::unix::process::ExitStatusExt::from_raw(0x300);
+            let why = Failure::Ended { program: "/gate".into(), status, output: output.into() };
+            let revision = Revision(crate::revision::ObjectId([1; 20]));
+            let error = Error { kind: Kind::PrePublish, revision, why };
+            (crate::human::one_line(&error), error.hints().concat())
+        };
+        let (line, hint) = failed("");
+        assert!(line.ends_with("/gate ended with exit status: 3"), "{line}");
+        assert!(hint.starts_with("the program printed nothing; "), "{hint}");
+        let (line, hint) = failed("no such key");
+        assert!(line.ends_with(" exit status: 3: no such key"), "{line}");
+        assert!(hint.starts_with("the text after the exit status "), "{hint}");
     }
 
     #[test]

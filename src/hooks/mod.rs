@@ -33,6 +33,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
+use tracing::warn;
 
 use crate::fsx;
 use crate::generation::Name;
@@ -152,7 +153,7 @@ impl Hooks {
         Self { after: exec.into_iter().chain(web).collect(), before, gate, stop }
     }
 
-    /// Runs the hooks for the generation that is current now. Returns at once.
+    /// Runs the hooks for the generation that is current now. Returns at once, or as soon as the pin is taken.
     pub fn published(&self, event: &HookEvent) {
         let pinned = Arc::new(PinnedGeneration::new(event.clone()));
         self.after.iter().for_each(|runner| runner.send(&pinned));
@@ -241,10 +242,23 @@ impl PinnedGeneration {
     }
 }
 
+/// How often the lock of a pin is tried while another process holds it exclusively, and the pause between two tries.
+/// Whoever looks for pins holds it for microseconds.
+const LOCK_TRIES: u32 = 50;
+const LOCK_PAUSE: Duration = Duration::from_millis(5);
+
 /// Opens a generation's directory and takes the shared `flock` that is a pin. `None` if it is not taken, as where
 /// `flock` does not work; then only the grace period keeps the generation.
 fn take_pin(dir: &Path) -> Option<OwnedFd> {
-    let dir = fsx::open_dir_at_path(dir).ok()?;
-    let is_pinned = fsx::try_lock_shared(&dir).is_ok_and(|lock| lock == fsx::Lock::Taken);
-    is_pinned.then_some(dir)
+    let opened = fsx::open_dir_at_path(dir).ok()?;
+    for _ in 0..LOCK_TRIES {
+        match fsx::try_lock_shared(&opened) {
+            Ok(fsx::Lock::Taken) => return Some(opened),
+            Ok(fsx::Lock::Contended) => std::thread::sleep(LOCK_PAUSE),
+            Ok(fsx::Lock::Unsupported) | Err(_) => return None,
+        }
+    }
+    let dir = dir.display();
+    warn!("a hook gets no pin on {dir}, because another process holds an exclusive lock on it");
+    None
 }

@@ -35,6 +35,23 @@ fn a_hook_event_pins_its_generation_unless_the_reaper_holds_it() {
 }
 
 #[test]
+fn a_hook_event_pins_its_generation_though_somebody_looks_for_pins_just_then() {
+    let dir = tempfile::tempdir().unwrap();
+    let looking = fsx::open_dir_at_path(dir.path()).unwrap();
+    let is_pinned = || {
+        assert_eq!(fsx::try_lock(&looking).unwrap(), fsx::Lock::Taken);
+        let pin = std::thread::scope(|scope| {
+            let taking = scope.spawn(|| take_pin(dir.path()));
+            std::thread::sleep(2 * LOCK_PAUSE);
+            fsx::unlock(&looking).unwrap();
+            taking.join().unwrap()
+        });
+        pin.is_some()
+    };
+    assert!((0..20).any(|_| is_pinned()), "on a busy machine one round may take longer than all tries");
+}
+
+#[test]
 fn no_secret_of_a_webhooks_url_is_in_its_debug_output() {
     let web = Webhook {
         url: "https://me:s3cret@hooks.example/services/s3cret?token=s3cret".parse().unwrap(),

@@ -287,11 +287,8 @@ impl Refusal {
             _ if self.rule.is_of_the_tree() => "with a smaller tree",
             _ => "without it",
         };
-        let until = match self.rule {
-            Rule::Listed { .. } => "the ConfigMaps stay as they are",
-            _ => "the previous generation stays published",
-        };
-        let remedy = format!("push a commit {commit}; until then {until}");
+        // What is served meanwhile is for whoever reports the error: perhaps nothing yet, or there are only ConfigMaps.
+        let remedy = format!("push a commit {commit}");
         let other = match self.rule.flag() {
             Some(flag @ "--symlinks=keep") => Some(format!("{flag} publishes such links as they are")),
             Some(flag @ "--submodules=off") => {

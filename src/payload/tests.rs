@@ -361,4 +361,5 @@ fn a_tree_that_is_too_large_is_refused_as_a_whole_and_not_because_of_a_path() {
     }
     let one = of("a/b", Rule::FileBytes { bytes: 2, limit: 1 });
     assert!(one.to_string().contains(" is refused because of `a/b`: it has 2 B"), "{one}");
+    assert_eq!(one.hints()[0], "push a commit without it", "perhaps nothing is published yet");
 }

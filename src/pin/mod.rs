@@ -141,12 +141,19 @@ impl Pin {
     }
 
     /// Moves the pin to the current generation. Returns true if it is another one than before. The new pin is taken
-    /// before the old one is released; if it cannot be taken, the old one stays.
+    /// before the old one is released; if it cannot be taken, the old one stays. If the generation is the same and has
+    /// no lock yet, the lock is tried once more; the paths stay.
     ///
     /// # Errors
     /// As [`Pin::take`].
     pub fn renew(&mut self) -> Result<bool, Error> {
+        // Before the check, as steps 2 and 3: the lock counts only on what is still current.
+        let tried = match self.protection {
+            Protection::Locked => None,
+            _ => protection_by(fsx::try_lock_shared(&self.dir)).ok(),
+        };
         if fsx::identity_at(&self.link).is_ok_and(|now| now == Some(self.identity)) {
+            self.protection = tried.unwrap_or(self.protection);
             return Ok(false);
         }
         let newer = settle(&self.link)?;

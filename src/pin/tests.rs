@@ -114,6 +114,21 @@ fn somebody_who_keeps_the_exclusive_lock_cannot_keep_readers_out() {
 }
 
 #[test]
+fn renewing_a_pin_without_a_lock_locks_what_it_has_open() {
+    let root = root();
+    let dir = fsx::open_dir_at_path(&root.path().join(name(1))).unwrap();
+    assert_eq!(fsx::try_lock(&dir).unwrap(), fsx::Lock::Taken);
+    let mut pin = Pin::take(root.path(), &Options::default()).unwrap();
+    let path = pin.path();
+    assert!(!pin.renew().unwrap());
+    assert_eq!(pin.protection(), Protection::Contended);
+    fsx::unlock(&dir).unwrap();
+    assert!(!pin.renew().unwrap(), "it is the same generation");
+    assert_eq!((pin.protection(), pin.path()), (Protection::Locked, path));
+    assert!(!reapable(root.path(), 1));
+}
+
+#[test]
 fn a_reader_that_needs_the_lock_gets_no_pin_without_it() {
     let root = root();
     let location = root.path().canonicalize().unwrap().join(name(1));

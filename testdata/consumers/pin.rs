@@ -11,7 +11,7 @@ use treeswap::pin::{Options, Pin};
 fn main() -> Result<(), Box<dyn Error>> {
     let root = env::args_os().nth(1).ok_or("usage: pin ROOT")?;
     // A writer that starts beside this program may take a while until it has published something.
-    let config = Pin::take(&root, &Options { wait: Duration::from_secs(60) })?;
+    let config = Pin::take(&root, &Options { wait: Duration::from_secs(60) })?.locked()?;
     println!("pinned");
     io::stdin().read_line(&mut String::new())?;
     for name in ["a", "b", "sub/c"] {

@@ -10,7 +10,7 @@ use treeswap::watch::{self, Watcher};
 
 /// The pin ends with the load: it is for as long as something is read, not for a process' life.
 fn load(root: &Path) -> Result<(), Box<dyn Error>> {
-    let config = Pin::take(root, &pin::Options { wait: Duration::from_secs(60) })?;
+    let config = Pin::take(root, &pin::Options { wait: Duration::from_secs(60) })?.locked()?;
     let mut line = "loaded".to_owned();
     for name in ["a", "b", "sub/c"] {
         let text = fs::read_to_string(config.path().join(name))?;

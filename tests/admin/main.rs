@@ -21,7 +21,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_util::sync::CancellationToken;
 use treeswap::admin::{Error, Listener, MAX_CONNECTIONS, Options, State};
 use treeswap::generation::Name;
-use treeswap::phase::{Commit, GenerationStatus, Status, Trigger};
+use treeswap::phase::{Attempt, Commit, GenerationStatus, Outcome, Status, Trigger};
 use treeswap::revision::{ObjectId, Revision};
 
 const SECRET: &str = "correct horse battery staple";
@@ -260,14 +260,31 @@ fn verbose_readiness_lists_what_decides_and_what_informs() {
     let server = Server::start();
     let lines = server.get("/readyz?verbose").body;
     assert!(lines.contains("[-]generation failed") && lines.ends_with("readyz check failed\n"), "{lines}");
-    server.status.send_replace(Status { consecutive_failures: 3, ..serving() });
+    let failure = Attempt {
+        at: "2026-11-20T15:04:05Z".parse().unwrap(),
+        trigger: Trigger::Timer,
+        outcome: Outcome::Failed,
+        duration_ms: 1,
+        error: Some("no room for the new generation in /config".into()),
+        hints: Vec::new(),
+    };
+    server.status.send_replace(Status {
+        consecutive_failures: 3,
+        last_failure: Some(failure.clone()),
+        ..serving()
+    });
     let answer = server.get("/readyz?verbose=1");
     assert_eq!(answer.code, 200);
+    let sync = "[-]sync failed 3 times in a row: no room for the new generation in /config (informs only)\n";
     assert!(
-        answer.body.contains("[+]generation ok\n[+]loop ok\n[-]remote failed 3 times"),
-        "{}",
+        answer.body.contains(&format!("[+]generation ok\n[+]loop ok\n{sync}")),
+        "no part is blamed that is well: {}",
         answer.body
     );
+    // A failure is kept after a success, but is none any more.
+    server.status.send_replace(Status { last_failure: Some(failure), ..serving() });
+    let lines = server.get("/readyz?verbose").body;
+    assert!(lines.contains("[+]loop ok\n[+]sync ok (informs only)\n"), "{lines}");
 }
 
 #[test]

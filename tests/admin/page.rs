@@ -1,6 +1,6 @@
 //! The status as JSON and as a page: which of them is sent, and what is on the page.
 
-use treeswap::phase::{Attempt, HookStatus, Outcome, Progress, TargetStatus};
+use treeswap::phase::{HookStatus, Progress, TargetStatus};
 
 use super::*;
 
@@ -23,6 +23,22 @@ fn the_status_is_the_record_as_json_and_a_page_for_browsers() {
             assert!(!page.body.contains(loading), "the page stands alone, but has {loading}");
         }
     }
+}
+
+#[test]
+fn a_pin_is_told_as_it_is_when_the_status_is_asked_for() {
+    let server = Server::start();
+    let root = tempfile::tempdir().unwrap();
+    let at = |n| root.path().join(generation(n, "").name.as_str());
+    (1..=2).for_each(|n| std::fs::create_dir(at(n)).unwrap());
+    let held = std::fs::File::open(at(1)).unwrap();
+    held.lock_shared().unwrap();
+    server.status.send_replace(Status { root: root.path().display().to_string(), ..serving() });
+    let json: Status = serde_json::from_value(schema::writer_status(&server.get("/status").body)).unwrap();
+    let current = json.current.unwrap();
+    assert!(current.pinned, "a reader has pinned the current generation, of which the store does not ask");
+    assert_eq!(current.holders[0].pid, std::process::id());
+    assert!(!json.retired[0].pinned, "its reader has left since the last attempt");
 }
 
 #[test]

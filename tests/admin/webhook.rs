@@ -171,4 +171,15 @@ fn what_a_request_is_for_is_checked_after_its_signature_and_is_bounded() {
     let many = post(65, SECRET);
     assert_eq!((many.code, many.body.contains("at most 64")), (404, true), "{}", many.body);
     assert_eq!(server.looks(), 1);
+    let attempt = Attempt {
+        at: "2026-11-20T15:04:05Z".parse().unwrap(),
+        trigger: Trigger::Timer,
+        outcome: Outcome::Failed,
+        duration_ms: 1,
+        error: Some("the file of --sources is invalid".into()),
+        hints: Vec::new(),
+    };
+    server.status.send_replace(Status { last_attempt: Some(attempt), ..serving() });
+    assert_eq!(post(1, SECRET).code, 202, "nor are they while their file is invalid");
+    assert_eq!(server.looks(), 2);
 }

@@ -170,6 +170,26 @@ fn what_is_no_kubeconfig_is_named() {
 }
 
 #[test]
+fn check_needs_no_cluster_but_reads_the_rules_and_the_kubeconfigs_that_are_there() {
+    let world = World::new();
+    let rules = flag("rules", &written(&world, "rules.yaml", "maps:\n  a: {name: a}\n"));
+    let absent = flag("kubeconfig", &world.dir().join("absent"));
+    let check = |more: &[&str]| treeswap(&world, &[&["check", "--owner=o", "--repo=/x"], more].concat(), &[]);
+    for (more, warning) in [
+        (&[rules.as_str()][..], "warning: no cluster is configured; where `treeswap sync` runs"),
+        (&[&rules, "--root=/x"], "warning: no cluster is configured; where `treeswap sync` runs"),
+        (&[&rules, &absent], "warning: cannot read "),
+    ] {
+        let said = check(more).expect_ok("only a warning").stderr;
+        assert!(said.contains(warning) && said.contains("clusters were not looked at"), "{said}");
+    }
+    let wrong = flag("rules", &written(&world, "wrong.yaml", "maps:\n  a: {nam: a}\n"));
+    complains(&check(&[&wrong]), 2, &["treeswap: the rules in "]);
+    let text = flag("kubeconfig", &written(&world, "text", "just some text\nof two lines\n"));
+    complains(&check(&[&rules, &text]), 2, &["is not a kubeconfig", "hint: "]);
+}
+
+#[test]
 fn a_kubeconfigs_token_file_that_hangs_is_named_and_the_server_is_not_blamed() {
     let world = World::new();
     let fifo = world.dir().join("token");

@@ -95,6 +95,24 @@ fn a_watch_of_a_directory_that_does_not_exist_says_so_and_waits() {
 }
 
 #[test]
+fn a_watch_of_a_directory_that_is_no_root_yet_says_so_and_waits() {
+    let world = World::new();
+    world.remote.commit(&files("1"));
+    std::fs::create_dir(&world.root).unwrap(); // as a volume is mounted before the sidecar has started
+    let root = world.root.display().to_string();
+    let log = world.dir().join("log");
+    let mut watch = world.treeswap(&["watch", "--exit-on-failure", &root, "--", "false"]);
+    let mut watch = run::Background::start(&mut watch, &log);
+    let said = format!(
+        "treeswap: no generation is published at {root}/..data: no writer has opened {root} yet; PATH is the --root of \
+         `treeswap sync`, or the link it keeps; waiting for it\n"
+    );
+    eventually(30, "it says so", || watch.log().contains(&said).then_some(()));
+    world.sync_once(&[]).expect_ok("a root");
+    assert_eq!(watch.ended().code(), Some(1), "the command ran");
+}
+
+#[test]
 fn a_root_that_leads_through_a_link_to_nothing_is_named_with_it() {
     let world = World::new();
     world.remote.commit(&files("1"));
@@ -298,4 +316,5 @@ fn the_gates_hint_can_be_followed() {
         ran.stderr
     );
     assert!(ran.stderr.contains("check out that revision and run the program there"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("hint: the hook runs again for another revision or at the next start; "));
 }

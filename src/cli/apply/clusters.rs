@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::cli::warn;
-use crate::cluster::{self, Clusters};
+use crate::cluster::{self, Clusters, ConfigError};
 use crate::deliver::{Leases, PoolSpec};
 use crate::{config, detached_io, human};
 
@@ -57,10 +57,23 @@ pub(in crate::cli) struct ClusterArgs {
 
 impl ClusterArgs {
     /// Loads the clusters, with a warning for each of [`Clusters::problems`].
-    pub(in crate::cli) fn load(&self) -> Result<Clusters, cluster::ConfigError> {
+    pub(in crate::cli) fn load(&self) -> Result<Clusters, ConfigError> {
         let clusters = Clusters::load(&self.options())?;
         clusters.problems.iter().for_each(|problem| warn(human::one_line(problem)));
         Ok(clusters)
+    }
+
+    /// Validates what can be read here. There may be other kubeconfigs where `sync` runs, or it runs in a Pod: so it is
+    /// only a warning if there are none here, or if one cannot be read.
+    pub(in crate::cli) fn check(&self) -> Result<(), ConfigError> {
+        match self.load() {
+            Err(error @ (ConfigError::None | ConfigError::Read { .. })) => {
+                let line = human::one_line(&error);
+                warn(format_args!("{line}; where `treeswap sync` runs, there has to be one"));
+                Ok(())
+            }
+            loaded => loaded.map(drop),
+        }
     }
 
     /// The Leases by which instances take turns; `None` if they are turned off.
