@@ -10,7 +10,7 @@ use super::modules::Modules;
 use super::object_error::ObjectError;
 use super::odb::{ObjectReader, Peeled};
 use super::sparse::Patterns;
-use super::tree::{Budget, Line, Lines, Sorted, lines};
+use super::tree::{Budget, DIRECTORY, Line, Lines, Sorted, lines};
 use super::tree_to_payload::target;
 use super::{Base, Error, Selection};
 use crate::payload::{Delta, DeltaBuilder, Kind, Node, Parts, join, split};
@@ -285,7 +285,7 @@ impl Comparison<'_> {
         let old = tree(pair.old);
         let new = tree(pair.new);
         if old.is_some() || new.is_some() {
-            let wanted = self.patterns.is_none_or(|patterns| patterns.selects(&full, true, inherited));
+            let wanted = self.patterns.is_none_or(|patterns| patterns.selects(&full, DIRECTORY, inherited));
             if self.may_select_below(&full, wanted) {
                 self.queued += full.len() + QUEUED_OVERHEAD;
                 subtrees.push(Subtree { path: full, old, new, wanted });
@@ -404,8 +404,9 @@ impl Comparison<'_> {
         Error::Cancelled
     }
 
+    /// Where there are patterns, no submodule is published (`Objects::delta`), so the mode is that in the tree.
     fn selects(&self, full: &[u8], line: &Line<'_>, inherited: bool) -> bool {
-        self.patterns.is_none_or(|patterns| patterns.selects(full, line.matches_as_dir(), inherited))
+        self.patterns.is_none_or(|patterns| patterns.selects(full, line.mode, inherited))
     }
 
     /// Whether anything below the directory `full` can be wanted.

@@ -130,7 +130,7 @@ pub enum Error {
         limit: u64,
     },
     /// The child process took too long and was killed.
-    #[error("{task} took longer than --sync-timeout={}s", limit.as_secs_f64())]
+    #[error("{task} took longer than {}s (--sync-timeout)", limit.as_secs_f64())]
     IndexTimeout {
         /// The task of the child process.
         task: &'static str,
@@ -168,6 +168,15 @@ pub enum Error {
         human::bytes(*limit)
     )]
     GarbageInUse {
+        /// The limit, in bytes.
+        limit: u64,
+    },
+    /// The mirrors of submodules are too large only because of those that earlier revisions have.
+    #[error(
+        "the submodules have more than twice {} (--max-mirror-bytes) with those of earlier generations",
+        human::bytes(*limit)
+    )]
+    KeptSubmodules {
         /// The limit, in bytes.
         limit: u64,
     },
@@ -279,6 +288,7 @@ impl Error {
             | Self::Indexer { .. }
             | Self::NoModule { .. }
             | Self::GarbageInUse { .. }
+            | Self::KeptSubmodules { .. }
             | Self::Cancelled => true,
             Self::Foreign { .. }
             | Self::Irreplaceable { .. }

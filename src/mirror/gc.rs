@@ -21,8 +21,8 @@
 //!
 //! A crash leaves, after each step:
 //!
-//! 1. while the child writes, also if it is killed because it takes too long: temporary files, removed at the next
-//!    opening;
+//! 1. while the child writes, also if it is killed because it takes too long: temporary files, removed before the next
+//!    child starts, and at the next opening;
 //! 2. with the merged pack in place: every object twice; the next merge takes both;
 //! 3. while old packs are removed, index first: a pack without an index, which libgit2 ignores and the next opening
 //!    removes; its objects are in the merged pack, or garbage;
@@ -42,7 +42,7 @@ use super::closure::tree_closure;
 use super::error::Error;
 use super::fetch::Renewal;
 use super::files::{Freed, check_descriptors, fsync, local};
-use super::gc_plan::{GcPlan, plan_gc, too_many};
+use super::gc_plan::{GcPlan, plan_gc, time_limit, too_many};
 use super::indexer::{self, Job, Needs, Report, Task};
 use super::layout::Pack;
 use super::odb::ObjectReader;
@@ -80,6 +80,7 @@ impl Mirror {
             return Ok(Freed::default());
         }
         let in_modules = self.free_modules(keep)?;
+        let unfinished = self.layout.remove_unfinished_packs()?;
         let before = self.layout.bytes()?;
         if self.layout.kind() == RepoKind::Worktrees {
             worktrees::prune(self.layout.dir(), keep, self.is_submodule)?;
@@ -91,13 +92,15 @@ impl Mirror {
             self.settled = None;
         }
         let mut in_use = self.repack(&present, true)?;
+        // It needs room and time, and what was removed before counts without it.
         match self.repack(&present, false) {
-            Err(error) if error.is_full() => {
-                tracing::debug!(%error, "no room for the objects needed from other packs");
+            Ok(more_in_use) => in_use |= more_in_use,
+            Err(error) => {
+                tracing::debug!(%error, "cannot copy the objects needed from other packs");
+                self.layout.remove_unfinished_packs()?; // which the next call would take for freed space
             }
-            ended => in_use |= ended?,
         }
-        Ok(in_modules.and(Freed { any: self.layout.bytes()? < before, in_use }))
+        Ok(in_modules.and(Freed { any: unfinished || self.layout.bytes()? < before, in_use }))
     }
 
     /// Returns true if there may be garbage since the mirror was last known to have none: a revision is not kept any
@@ -220,9 +223,11 @@ impl Mirror {
         }
     }
 
-    /// Runs a task in a child process, which is given as long as a fetch: `--sync-timeout`. Returns the pack that it
-    /// wrote, and the packs that may be removed.
+    /// Runs a task in a child process, within [`time_limit`]. Returns the pack that it wrote, and the packs that may be
+    /// removed.
     fn run(&self, task: Task) -> Result<(Option<String>, Vec<String>), Error> {
+        // Each child that was killed may have left one of the size of the mirror.
+        self.layout.remove_unfinished_packs()?;
         let bytes = self.layout.bytes()?;
         let job = Job {
             dir: self.layout.dir().to_owned(),
@@ -234,7 +239,8 @@ impl Mirror {
             sandbox: self.options.sandbox,
         };
         let program = &self.options.indexer;
-        let reported = indexer::run(program, &job, self.options.wire.timeouts.overall, &self.cancel);
+        let limit = time_limit(self.options.wire.timeouts.overall, bytes);
+        let reported = indexer::run(program, &job, limit, &self.cancel);
         let ended = reported.and_then(|report| match report {
             Report::Collected { pack, gone } => Ok((pack, gone)),
             other => Err(indexer::failure(program, &job, other)),

@@ -1,5 +1,7 @@
 //! Plans garbage collection from the sizes of packs. Pure.
 
+use std::time::Duration;
+
 use super::layout::Pack;
 
 /// A mirror of up to this many bytes is not renewed because of garbage: it would not be worth a fetch.
@@ -10,6 +12,15 @@ const LARGE_FRACTION: u64 = 16;
 
 /// A pack below this many bytes is always small.
 const SMALL: u64 = 1 << 20;
+
+/// A child process copies at least so many bytes in a second, the search for deltas included.
+const BYTES_PER_SECOND: u64 = 1 << 20;
+
+/// How long a child process may take that copies packs of so many bytes. A fetch, which may take `overall`, brings
+/// little; here all that was ever fetched may be rewritten, and what was cut short would begin anew each time.
+pub(crate) fn time_limit(overall: Duration, bytes: u64) -> Duration {
+    overall.saturating_add(Duration::from_secs(bytes / BYTES_PER_SECOND))
+}
 
 /// What is to be done about the packs.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -101,6 +112,14 @@ mod tests {
 
     fn packs(sizes: &[u64]) -> Vec<Pack> {
         sizes.iter().enumerate().map(|(n, bytes)| Pack { name: format!("pack-{n}"), bytes: *bytes }).collect()
+    }
+
+    #[test]
+    fn a_large_mirror_is_given_the_time_that_it_takes_to_copy_it() {
+        let overall = Duration::from_millis(300);
+        assert_eq!(time_limit(overall, 1 << 10), overall);
+        assert_eq!(time_limit(Duration::from_secs(120), 10 << 30), Duration::from_secs(120 + 10 * 1024));
+        assert_eq!(time_limit(Duration::MAX, u64::MAX), Duration::MAX);
     }
 
     fn usage(packs: &[(u64, u64)]) -> Vec<PackUsage> {

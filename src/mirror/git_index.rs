@@ -160,9 +160,8 @@ impl<'a> Walk<'a> {
             };
             let parent_len = self.path.len();
             self.name(&line)?;
-            let wanted = self
-                .patterns
-                .is_none_or(|patterns| patterns.selects(&self.path, line.matches_as_dir(), dir.inherited));
+            let wanted =
+                self.patterns.is_none_or(|patterns| patterns.selects(&self.path, line.mode, dir.inherited));
             if line.is_dir() {
                 let id = line.id;
                 self.levels.push(None);

@@ -15,7 +15,7 @@
 //! A crash leaves, after each step of a fetch:
 //!
 //! 1. while a pack is received or indexed: `objects/pack/tmp_pack_*` (`pack_git2_*` and `*.lock` if packs are
-//!    rewritten), removed at the next opening;
+//!    rewritten), removed at the next opening (`pack_git2_*` also before packs are rewritten again);
 //! 2. with only one of pack and index in place: libgit2 ignores it, and it is removed, too;
 //! 3. with the pack in place: objects that no ref names; the next fetch finds them and needs no network;
 //! 4. with `shallow` written: a boundary commit that no ref names yet, which is harmless;
@@ -61,6 +61,11 @@ pub(super) struct Layout {
     origin: Option<String>,
     /// The open and locked mark file.
     lock: File,
+}
+
+/// Returns true if libgit2 was writing the file with this name when its process ended.
+fn is_unfinished(name: &str) -> bool {
+    name.starts_with("pack_git2_")
 }
 
 impl Drop for Layout {
@@ -208,7 +213,7 @@ impl Layout {
             let twin = |other: &str| {
                 name.rsplit_once('.').is_some_and(|(stem, _)| packs.join(format!("{stem}.{other}")).exists())
             };
-            name.starts_with("pack_git2_")
+            is_unfinished(name)
                 || name.starts_with("tmp_")
                 || name.ends_with(".lock")
                 || (name.ends_with(".idx") && !twin("pack"))
@@ -222,6 +227,15 @@ impl Layout {
             fs::remove_dir_all(&stale).map_err(local("remove the broken mirror", &stale))?;
         }
         Ok(())
+    }
+
+    /// Removes the packs that killed child processes were writing. The lock is held, and the caller runs no child
+    /// process. Returns true if there were any.
+    pub(super) fn remove_unfinished_packs(&self) -> Result<bool, Error> {
+        let packs = self.dir.join("objects/pack");
+        let any = names(&packs)?.iter().any(|name| is_unfinished(name));
+        remove_matching(&packs, is_unfinished)?;
+        Ok(any)
     }
 
     /// Sets the repository aside, starts with an empty one, and returns the path of the old one. The lock stays held.

@@ -86,6 +86,7 @@ use tokio_util::sync::CancellationToken;
 pub use composed::{Composer, Part, UniqueBaseNames};
 pub use error::{Error, Libgit2, ObjectError};
 
+pub(crate) use gc_plan::time_limit;
 pub use index_limiter::TurnWait;
 pub use indexer::child::{child_limits, child_main};
 #[cfg(any(test, fuzzing))]
@@ -358,7 +359,8 @@ impl Mirror {
     }
 
     /// The mirror, whose [`Self::housekeep`] and [`Self::make_room`] from now on end with [`Error::Cancelled`] once the
-    /// token is cancelled. Each child process that they start is killed then, and after `--sync-timeout` at the latest.
+    /// token is cancelled. Each child process that they start is killed then, and after a time that depends on
+    /// `--sync-timeout` and the mirror's size at the latest.
     pub fn until(&mut self, cancel: &CancellationToken) -> &mut Self {
         self.cancel = cancel.clone();
         self
@@ -369,11 +371,22 @@ impl Mirror {
     pub fn housekeep(&mut self, kept: &[Revision]) -> Result<(), Error> {
         self.shared.set_table(None);
         let complete = self.layout.tip().filter(|tip| self.shared.is_known_complete(*tip));
-        self.collect_garbage(kept)?;
-        if let Some(tip) = complete.filter(|tip| self.layout.tip() == Some(*tip)) {
-            self.shared.note_complete(tip); // the packs may be others, with the same objects
+        let collected = self.collect_garbage(kept);
+        match &collected {
+            Ok(()) => {
+                if let Some(tip) = complete.filter(|tip| self.layout.tip() == Some(*tip)) {
+                    self.shared.note_complete(tip); // the packs may be others, with the same objects
+                }
+            }
+            // Which submodules are needed is read from the same objects.
+            Err(error)
+                if error.is_damage() || matches!(error, Error::Irreplaceable { .. } | Error::Cancelled) =>
+            {
+                return collected;
+            }
+            Err(_) => {} // the mirrors of submodules are smaller, and may take less time or memory
         }
-        self.keep_modules(kept)
+        collected.and(self.keep_modules(kept))
     }
 
     /// Frees space on a full volume by removing objects that none of the revisions in `keep` needs; `keep` includes the

@@ -171,8 +171,7 @@ fn absent(
     let mut walk = TreeWalk::new(reader, budget, limits.depth, patterns.is_none())?;
     let mut found = Vec::new();
     while let Some(Step { path, line, note: inherited }) = walk.step()? {
-        let is_wanted =
-            patterns.is_none_or(|patterns| patterns.selects(path, line.matches_as_dir(), inherited));
+        let is_wanted = patterns.is_none_or(|patterns| patterns.selects(path, line.mode, inherited));
         let may_lead_to_wanted =
             || patterns.is_none_or(|patterns| patterns.may_select_below(path, is_wanted));
         let is_needed = match line.mode & FORMAT {

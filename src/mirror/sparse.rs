@@ -20,6 +20,7 @@ use ignore::gitignore::{Gitignore, GitignoreBuilder};
 
 use super::Error;
 use super::error::excerpt;
+use super::tree::{DIRECTORY, FORMAT, SUBMODULE};
 use cone::Cone;
 
 /// Checks the syntax of patterns. The error names the first malformed one.
@@ -65,13 +66,17 @@ impl Patterns {
         Cone::parse(text).map_or_else(|| Self::parse(text), |cone| Ok(Self::Cone(cone)))
     }
 
-    /// Returns true if `path` is selected. `inherited` is the decision for its directory.
-    pub(super) fn selects(&self, path: &[u8], is_dir: bool, inherited: bool) -> bool {
+    /// Returns true if `path` is selected. `mode` is that of the tree's entry, and `inherited` the decision for its
+    /// directory. A submodule is a directory, as it is to git where one is checked out: in an empty worktree git does not
+    /// know what it is (2.39). Cone mode looks at no type: there it is one of the files of its directory.
+    pub(super) fn selects(&self, path: &[u8], mode: u32, inherited: bool) -> bool {
+        let is_dir = mode & FORMAT == DIRECTORY;
         let rules = match self {
             Self::Ordinary { rules, .. } => rules,
             Self::Cone(cone) => return cone.selects(path, is_dir, inherited),
         };
-        match rules.matched(Path::new(OsStr::from_bytes(path)), is_dir) {
+        let matches_as_dir = is_dir || mode & FORMAT == SUBMODULE;
+        match rules.matched(Path::new(OsStr::from_bytes(path)), matches_as_dir) {
             Match::None => inherited,
             Match::Ignore(_) => true,
             Match::Whitelist(_) => false,
@@ -140,6 +145,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::mirror::tree::REGULAR;
 
     const PATHS: &[&str] = &[
         "README.md",
@@ -157,26 +163,36 @@ mod tests {
         "x.yaml",
     ];
 
+    /// Submodules beside them.
+    const MODULES: &[&str] = &["a/b/sub", "a/sub", "docs/sub", "sub"];
+
     fn ours(patterns: &str) -> BTreeSet<String> {
-        chosen_by(&Patterns::parse(patterns).unwrap())
+        files(chosen_by(&Patterns::parse(patterns).unwrap()))
+    }
+
+    /// Without submodules, of which git has another opinion in an empty worktree.
+    fn files(chosen: BTreeSet<String>) -> BTreeSet<String> {
+        chosen.into_iter().filter(|path| !MODULES.contains(&path.as_str())).collect()
     }
 
     fn chosen_by(patterns: &Patterns) -> BTreeSet<String> {
-        let wanted = |path: &&&str| {
+        let wanted = |(path, mode): &(&str, u32)| {
             let mut inherited = false;
             for (at, _) in path.match_indices('/') {
                 let dir = &path.as_bytes()[..at];
-                inherited = patterns.selects(dir, true, inherited);
+                inherited = patterns.selects(dir, DIRECTORY, inherited);
                 if !patterns.may_select_below(dir, inherited) {
                     return false; // a walk does not enter it
                 }
             }
-            patterns.selects(path.as_bytes(), false, inherited)
+            patterns.selects(path.as_bytes(), *mode, inherited)
         };
-        PATHS.iter().filter(wanted).map(|path| (**path).to_owned()).collect()
+        let files = PATHS.iter().map(|path| (*path, REGULAR));
+        let all = files.chain(MODULES.iter().map(|path| (*path, SUBMODULE)));
+        all.filter(wanted).map(|(path, _)| path.to_owned()).collect()
     }
 
-    /// A repository with `PATHS`, and git's own answers.
+    /// A repository with `PATHS` and `MODULES`, and git's own answers.
     struct Git(tempfile::TempDir);
 
     impl Git {
@@ -189,6 +205,10 @@ mod tests {
                 std::fs::write(path, "x").unwrap();
             }
             git.run(&["add", "."]);
+            for path in MODULES {
+                let entry = format!("160000,{},{path}", "1".repeat(40));
+                git.run(&["update-index", "--add", "--cacheinfo", &entry]);
+            }
             git.run(&["-c", "user.name=a", "-c", "user.email=a@example.com", "commit", "-qm", "x"]);
             git.run(&["config", "core.sparseCheckout", "true"]);
             git.run(&["config", "core.sparseCheckoutCone", "false"]);
@@ -208,7 +228,7 @@ mod tests {
         fn wanted(&self, patterns: &str) -> BTreeSet<String> {
             self.write(patterns);
             self.run(&["read-tree", "-m", "-u", "HEAD"]);
-            self.chosen()
+            files(self.chosen())
         }
 
         /// The same with the commands of git-sync. The flag is the default since git 2.37.
@@ -242,6 +262,7 @@ mod tests {
             "/*\n!/*/\n/a/\n!/a/*/\n/a/b/\n",
             "docs\n",
             "docs/\n",
+            "sub/\n",
             "/docs/\n!/docs/build/\n",
             "*.yaml\n",
             "*.yaml\n!/x.yaml\n",
@@ -320,7 +341,9 @@ mod tests {
         ] {
             let ours = Patterns::parse_in_cone_mode(patterns).unwrap();
             assert_eq!(matches!(ours, Patterns::Cone(_)), is_cone, "{patterns:?}");
-            assert_eq!(chosen_by(&ours), git.wanted_in_cone_mode(patterns), "{patterns:?}");
+            let (ours, gits) = (chosen_by(&ours), git.wanted_in_cone_mode(patterns));
+            let (ours, gits) = if is_cone { (ours, gits) } else { (files(ours), files(gits)) };
+            assert_eq!(ours, gits, "{patterns:?}");
         }
     }
 
@@ -336,8 +359,11 @@ mod tests {
         proptest::test_runner::TestRunner::new(config)
             .run(&prop::collection::vec(line, 1..5), |lines| {
                 let patterns = lines.concat();
-                let ours = chosen_by(&Patterns::parse_in_cone_mode(&patterns).unwrap());
-                prop_assert_eq!(ours, git.wanted_in_cone_mode(&patterns), "{:?}", patterns);
+                let ours = Patterns::parse_in_cone_mode(&patterns).unwrap();
+                let (chosen, gits) = (chosen_by(&ours), git.wanted_in_cone_mode(&patterns));
+                let is_cone = matches!(ours, Patterns::Cone(_));
+                let (ours, gits) = if is_cone { (chosen, gits) } else { (files(chosen), files(gits)) };
+                prop_assert_eq!(ours, gits, "{:?}", patterns);
                 Ok(())
             })
             .unwrap();

@@ -45,12 +45,6 @@ impl Line<'_> {
     pub(super) fn is_dir(&self) -> bool {
         self.mode & FORMAT == DIRECTORY
     }
-
-    /// Returns true if sparse patterns treat the entry as a directory. git treats submodules as directories, too
-    /// (`ce_to_dtype`).
-    pub(super) fn matches_as_dir(&self) -> bool {
-        matches!(self.mode & FORMAT, DIRECTORY | SUBMODULE)
-    }
 }
 
 /// The bytes of a tree end or are malformed within an entry.

@@ -71,9 +71,9 @@ impl<'a> Selected<'a> {
         DirSelection { patterns, inherited, levels }: DirSelection<'a>,
     ) -> Result<Option<(ObjectId, DirSelection<'a>)>, Error> {
         self.levels.truncate(levels);
+        // By the mode in the tree: there a published submodule is no directory.
+        let is_wanted = patterns.is_none_or(|patterns| patterns.selects(path, line.mode, inherited));
         let line = self.modules.checked_out(path, line);
-        let is_wanted =
-            patterns.is_none_or(|patterns| patterns.selects(path, line.matches_as_dir(), inherited));
         if !line.is_dir() {
             if is_wanted {
                 self.leaf(path, &line)?;

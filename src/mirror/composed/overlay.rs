@@ -11,7 +11,7 @@ use super::Part;
 use crate::mirror::error::Error;
 use crate::mirror::odb::ObjectReader;
 use crate::mirror::sparse::Patterns;
-use crate::mirror::tree::{DIRECTORY, FORMAT, Line, SUBMODULE, lines, push_name};
+use crate::mirror::tree::{DIRECTORY, FORMAT, Line, lines, push_name};
 use crate::payload::{Limits, Refusal, Rule, escaped};
 use crate::revision::{ObjectId, Revision};
 
@@ -30,11 +30,6 @@ struct Item {
 impl Item {
     fn is_dir(&self) -> bool {
         self.mode & FORMAT == DIRECTORY
-    }
-
-    /// Returns true if sparse patterns treat the entry as a directory.
-    fn matches_as_dir(&self) -> bool {
-        matches!(self.mode & FORMAT, DIRECTORY | SUBMODULE)
     }
 }
 
@@ -233,7 +228,7 @@ impl Overlay<'_> {
         while let Some(dir) = open.last_mut() {
             if let Some((name, item)) = dir.left.next() {
                 let parent_len = push_name(&mut path, &name);
-                let wanted = patterns.selects(&path, item.matches_as_dir(), dir.inherited);
+                let wanted = patterns.selects(&path, item.mode, dir.inherited);
                 if item.is_dir() {
                     open.push(self.open_filtered(revision, &path, (name, item), wanted, parent_len)?);
                 } else {

@@ -97,6 +97,9 @@ impl Error {
             Self::GarbageInUse { .. } => {
                 one("it is removed at the next attempt; if this persists, raise --max-mirror-bytes")
             }
+            Self::KeptSubmodules { .. } => {
+                one("those of earlier generations go with them; if this persists, raise --max-mirror-bytes")
+            }
             Self::Cancelled => one("nothing to do: treeswap is shutting down"),
         }
     }

@@ -64,6 +64,7 @@ fn every_variant_is_one_line_without_a_librarys_noise_and_says_what_to_do() {
         },
         Error::NoModule { path: "sub".into(), commit: id() },
         Error::GarbageInUse { limit: 4 << 30 },
+        Error::KeptSubmodules { limit: 4 << 30 },
         Error::Cancelled,
     ];
     let named = |error: &Error| match error {
@@ -92,6 +93,7 @@ fn every_variant_is_one_line_without_a_librarys_noise_and_says_what_to_do() {
         | Error::SameBaseName { .. }
         | Error::NoModule { .. }
         | Error::GarbageInUse { .. }
+        | Error::KeptSubmodules { .. }
         | Error::Cancelled => std::mem::discriminant(error),
     };
     assert_eq!(each.iter().map(named).collect::<std::collections::HashSet<_>>().len(), each.len());

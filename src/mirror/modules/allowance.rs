@@ -40,9 +40,10 @@ pub(super) struct Fetched {
 struct Usage {
     /// The number of them that were found.
     declared: usize,
-    /// Bytes of the packs of those that were fetched, garbage included, and what those that only kept revisions have
-    /// beyond their own share.
+    /// Bytes of the packs of those that were fetched, garbage included.
     bytes: u64,
+    /// Bytes of the packs of those that only kept revisions have.
+    kept: u64,
     /// Entries of their trees.
     entries: u64,
 }
@@ -135,7 +136,7 @@ impl Allowance {
     /// in the second if the first has fetched it at this path with everything in it. What is below it is counted.
     /// `number` is its place among the submodules of the repository that contains it.
     pub(super) fn skip(&mut self, number: usize, commit: ObjectId) -> Result<bool, Rule> {
-        let Usage { declared, bytes, entries } = if self.is_first_pass {
+        let Usage { declared, bytes, kept, entries } = if self.is_first_pass {
             let Some(&declared) = self.below.get(&commit) else { return Ok(false) };
             self.skipped += 1;
             Usage { declared, ..Usage::default() }
@@ -148,6 +149,7 @@ impl Allowance {
             }
         };
         self.count(declared)?;
+        self.add_kept(kept);
         self.add(bytes, entries)?;
         Ok(true)
     }
@@ -180,11 +182,16 @@ impl Allowance {
         Ok(())
     }
 
-    /// Counts the bytes of mirrors that only kept revisions need: they may have as much again as the revision's own, so
-    /// that one large submodule can take the place of another. It refuses nothing: a revision without submodules can
-    /// always be published.
+    /// Counts the bytes of mirrors that only kept revisions need: on all levels together they may have as much again as
+    /// the revision's own, so that one large submodule can take the place of another. It refuses nothing: a revision
+    /// without submodules can always be published.
     pub(super) fn add_kept(&mut self, bytes: u64) {
-        self.usage.bytes = self.usage.bytes.saturating_add(bytes.saturating_sub(self.max_bytes));
+        self.usage.kept = self.usage.kept.saturating_add(bytes);
+    }
+
+    /// The bytes that count: the revision's own, and what those that only kept revisions have beyond their own share.
+    fn bytes(&self) -> u64 {
+        self.usage.bytes.saturating_add(self.usage.kept.saturating_sub(self.max_bytes))
     }
 
     /// Enters a submodule, which will be fetched if it was not before. `number` is its place among the submodules of
@@ -207,6 +214,7 @@ impl Allowance {
         let usage = Usage {
             declared: self.usage.declared - before.declared,
             bytes: self.usage.bytes - before.bytes,
+            kept: self.usage.kept - before.kept,
             entries: self.usage.entries - before.entries,
         };
         self.below.insert(commit, usage.declared);
@@ -215,12 +223,18 @@ impl Allowance {
 
     /// The most bytes that the next submodule's fetch may receive; `usual` is the limit of any fetch.
     pub(super) fn fetch_bytes(&self, usual: u64) -> u64 {
-        usual.min(self.max_bytes.saturating_sub(self.usage.bytes))
+        usual.min(self.max_bytes.saturating_sub(self.bytes()))
     }
 
     /// Returns true if a submodule was refused because no bytes are left for it.
     pub(in crate::mirror) fn is_spent(&self) -> bool {
         self.is_spent
+    }
+
+    /// Returns true if what only kept revisions have takes bytes from the revision's own, and these are not too many by
+    /// themselves, as far as they were fetched. Then it is no fault of the revision: what others have goes with them.
+    pub(super) fn is_crowded(&self) -> bool {
+        self.usage.kept > self.max_bytes && self.usage.bytes <= self.max_bytes
     }
 
     /// The rule that refuses a submodule for which no bytes are left.
@@ -244,7 +258,7 @@ impl Allowance {
     fn add(&mut self, bytes: u64, entries: u64) -> Result<(), Rule> {
         self.usage.bytes = self.usage.bytes.saturating_add(bytes);
         self.usage.entries = self.usage.entries.saturating_add(entries);
-        if self.usage.bytes > self.max_bytes {
+        if self.bytes() > self.max_bytes {
             return Err(self.spent());
         }
         if self.usage.entries > self.limits.entries.saturating_mul(FETCHED_PER_SELECTED) {
@@ -326,7 +340,7 @@ mod tests {
         assert_eq!((first.usage.declared, first.has_skipped()), (510, true));
         let mut second = Allowance::of_second_pass(&options, first);
         paths.extend(pass(&mut second, 8).unwrap());
-        assert_eq!(second.usage, Usage { declared: 510, bytes: 5_100, entries: 510 });
+        assert_eq!(second.usage, Usage { declared: 510, bytes: 5_100, kept: 0, entries: 510 });
         assert!(!second.has_skipped());
         assert_eq!(paths.len(), 510);
         paths.sort();
@@ -335,7 +349,7 @@ mod tests {
         // Nothing in it was skipped, so all of it is passed over, and counted.
         let mut third = Allowance::of_second_pass(&options, second);
         assert_eq!(pass(&mut third, 8), Ok(Vec::new()));
-        assert_eq!(third.usage, Usage { declared: 510, bytes: 5_100, entries: 510 });
+        assert_eq!(third.usage, Usage { declared: 510, bytes: 5_100, kept: 0, entries: 510 });
         for height in [9, 15] {
             let refused = pass(&mut Allowance::of_first_pass(&options), height).unwrap_err();
             assert!(refused.to_string().contains("more than 1000 submodules"), "{refused}");
@@ -372,11 +386,32 @@ mod tests {
         renamed.add_kept(160);
         assert_eq!(renamed.fetch_bytes(1_000), 40);
         assert!(renamed.take(fetched(40, 0)).is_ok() && renamed.take(fetched(1, 0)).is_err());
+        assert!(renamed.is_crowded(), "it has room once the kept revisions are gone");
+        assert!(renamed.take(fetched(60, 0)).is_err() && !renamed.is_crowded(), "too large by itself");
         let mut full = allowance(|options| options.max_bytes = 100);
         full.add_kept(300);
         assert!(full.declare(0).is_ok() && !full.is_spent(), "no submodule is refused before it is entered");
         let mut many = allowance(|options| options.modules.limits.entries = 10);
         assert!(many.take(fetched(0, 80)).is_ok());
         assert_eq!(many.take(fetched(0, 1)), Err(Rule::Entries { limit: 10 }));
+    }
+
+    #[test]
+    fn what_only_kept_revisions_have_is_one_sum_of_all_levels_and_both_passes() {
+        let commit = ObjectId([1; 20]);
+        let mut options = Options::new("/nowhere", Ref::Head, wire::Options::new("/nowhere"));
+        options.max_bytes = 100;
+        let mut first = Allowance::of_first_pass(&options);
+        first.add_kept(60);
+        first.enter(0, "sub").unwrap();
+        first.take(fetched(10, 0)).unwrap();
+        assert!(!first.is_crowded());
+        first.add_kept(60);
+        assert_eq!(first.fetch_bytes(1_000), 70);
+        first.leave(commit);
+        let mut second = Allowance::of_second_pass(&options, first);
+        second.add_kept(60);
+        assert_eq!(second.skip(0, commit), Ok(true));
+        assert_eq!((second.fetch_bytes(1_000), second.is_crowded()), (70, true));
     }
 }

@@ -135,6 +135,9 @@ impl Mirror {
                 Ok(Freed { in_use: true, .. }) => {
                     return Err(Error::GarbageInUse { limit: self.options.max_bytes });
                 }
+                Ok(_) if allowance.is_crowded() => {
+                    return Err(Error::KeptSubmodules { limit: self.options.max_bytes });
+                }
                 Ok(_) => return fetched,
                 Err(error) => {
                     tracing::warn!(%error, "cannot collect garbage of submodules");
@@ -282,13 +285,17 @@ impl Mirror {
     /// Collects garbage in the mirrors of the submodules of the `kept` revisions, and removes the mirrors of others.
     pub(super) fn keep_modules(&mut self, kept: &[Revision]) -> Result<(), Error> {
         let needed = self.modules_of(kept)?;
+        // First, because it takes little time. An error of one mirror does not keep the others from becoming smaller.
+        let mut done = self.remove_modules_but(&needed).map(drop);
         for (key, commits) in &needed {
+            if self.cancel.is_cancelled() {
+                return Err(Error::Cancelled);
+            }
             if let Some(child) = self.children.get_mut(key) {
-                child.mirror.until(&self.cancel).housekeep(commits)?;
+                done = done.and(child.mirror.until(&self.cancel).housekeep(commits));
             }
         }
-        self.remove_modules_but(&needed)?;
-        Ok(())
+        done
     }
 
     /// Frees space in the mirrors of submodules by removing everything that the revisions in `keep` do not need.

@@ -9,6 +9,7 @@ use super::fixture::Plain;
 use super::modules::Modules;
 use super::odb::{ObjectReader, Peeled};
 use super::sparse::Patterns;
+use super::tree::{DIRECTORY, REGULAR};
 use super::{Base, Error, Selection, check_sparse, delta, tree_to_payload};
 use crate::fuzz::{Input, Target};
 use crate::payload::{Kind, Parts, Payload, Refusal, Rule, Symlinks};
@@ -369,7 +370,7 @@ fn sparse(data: &[u8]) {
         let patterns = Patterns::parse(&format!("{text}\n{last}\n")).unwrap();
         for inherited in [true, false] {
             assert_eq!(
-                patterns.selects(top, false, inherited),
+                patterns.selects(top, REGULAR, inherited),
                 wanted,
                 "{text:?}, {last:?}, {}",
                 top.escape_ascii()
@@ -379,7 +380,7 @@ fn sparse(data: &[u8]) {
     let patterns = parsed.unwrap();
     let is_nothing = lines.iter().all(|line| line.trim().is_empty() || line.starts_with('#'));
     if is_nothing {
-        assert!(!patterns.selects(&path, false, false) && patterns.selects(&path, true, true));
+        assert!(!patterns.selects(&path, REGULAR, false) && patterns.selects(&path, DIRECTORY, true));
     }
 }
 
