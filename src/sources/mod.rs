@@ -221,7 +221,11 @@ mod tests {
         let source = SourceError::unanswered(None);
         for error in [
             SourceError::of_mirror(&of_mirror),
-            SourceError::of_set(&SetError::Source { name: "jobs".to_owned(), source: source.clone() }),
+            SourceError::of_set(&SetError::Source {
+                name: "jobs".to_owned(),
+                source: source.clone(),
+                retry_after: None,
+            }),
             SourceError::of_plan(revision, &desired::Error::NoRules { path: "rules.yaml".to_owned() }),
             SourceError::of_defect(revision),
             SourceError::unplanned(revision),

@@ -1,6 +1,6 @@
 //! One poll of one repository of a set: asks what its refs name, and fetches what is new.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -35,6 +35,8 @@ pub(super) struct PollRequest {
     pub(super) known: BTreeMap<String, (ObjectId, Revision)>,
     /// By ref, an object that was refused before: fetching it again would have the same result.
     pub(super) refused: BTreeMap<String, (ObjectId, StagedError)>,
+    /// The refs of which the poll before got no commit.
+    pub(super) failed: BTreeSet<String>,
     /// Revisions that the mirror must keep.
     pub(super) kept_revisions: Vec<Revision>,
     /// The time limit of the attempt. The time that the mirror waits for its turns does not count: other remotes use it
@@ -71,7 +73,8 @@ pub(super) struct PollResult {
     pub(super) full: Option<mirror::Error>,
     /// The remote's Retry-After.
     pub(super) retry_after: Option<Duration>,
-    /// True if a ref names another commit than before, one that is refused included, or no longer names a refused one.
+    /// True if a ref names another commit than before, one that is refused included, or no longer names a refused one,
+    /// or if a ref has failed and did not before, or the other way round.
     pub(super) is_new: bool,
     /// True if the remote advertised its refs and no connection failed after that.
     pub(super) is_reached: bool,
@@ -107,16 +110,17 @@ impl PollResult {
     /// connection none does.
     fn compare(&mut self, request: &PollRequest, connection_error: Option<&StagedError>) {
         for (ref_name, of_ref) in &mut self.of_refs {
+            let had_failed = request.failed.contains(ref_name);
             let is_new = |object: &ObjectId| request.previous_result(ref_name, *object).is_none();
             match (connection_error, &*of_ref) {
                 (Some(why), RefResult::Named(object, _)) if is_new(object) => {
                     *of_ref = RefResult::Failed(why.clone());
                 }
                 (_, RefResult::Named(object, _)) => {
-                    self.is_new |= is_new(object) || request.refused.contains_key(ref_name);
+                    self.is_new |= is_new(object) || request.refused.contains_key(ref_name) || had_failed;
                 }
                 (_, RefResult::Refused(object, _)) => self.is_new |= is_new(object),
-                (_, RefResult::Failed(_)) => {}
+                (_, RefResult::Failed(_)) => self.is_new |= !had_failed,
             }
         }
     }
@@ -258,7 +262,8 @@ mod tests {
         RefResult::Refused(object(number), StagedError::new(Stage::Fetch, unsteady_refs()))
     }
 
-    /// A request for two refs: `one` named object 1 before, and `two` object 2, which was refused.
+    /// A request for two refs: `one` named object 1 before, and `two` object 2, which was refused. `again` named object
+    /// 4 until it failed.
     fn request(dir: &Path, url: String) -> PollRequest {
         let options = mirror::Options::new(dir.join("mirror"), Ref::Head, wire::Options::new(url));
         let mirror = Mirror::open(options).unwrap();
@@ -267,7 +272,10 @@ mod tests {
             turn_wait: mirror.turn_wait(),
             mirror: Arc::new(Mutex::new(mirror)),
             refs: ["one", "two"].map(|ref_name| (ref_name.to_owned(), Ref::Head)).into(),
-            known: BTreeMap::from([("one".to_owned(), (object(1), Revision(object(1))))]),
+            known: [("one", 1), ("again", 4)]
+                .map(|(ref_name, number)| (ref_name.to_owned(), (object(number), Revision(object(number)))))
+                .into(),
+            failed: ["two", "again"].map(str::to_owned).into(),
             refused: BTreeMap::from([("two".to_owned(), (object(2), refused))]),
             kept_revisions: Vec::new(),
             limit: AttemptLimit {
@@ -303,7 +311,9 @@ mod tests {
             ("one", named(1), None, named(1), false),
             ("one", named(3), None, named(3), true),
             ("one", refused(3), None, refused(3), true),
-            ("one", failed(), None, failed(), false),
+            ("one", failed(), None, failed(), true),
+            ("again", failed(), None, failed(), false),
+            ("again", named(4), None, named(4), true),
             ("two", refused(2), None, refused(2), false),
             ("two", named(3), None, named(3), true),
             ("one", named(1), Some(&why), named(1), false),

@@ -223,7 +223,7 @@ impl Owner {
         self.kept_revisions.retain(|revision| *revision != newest);
         self.kept_revisions.insert(0, newest);
         self.kept_revisions.truncate(KEPT_REVISIONS);
-        // Nobody waits for this thread when the process ends. What hangs ends after --sync-timeout.
+        // Nobody waits for this thread when the process ends. A process that hangs is killed (`mirror::gc_plan`).
         let never = CancellationToken::new();
         if let Err(error) = self.upstream.housekeep(&self.kept_revisions, &never) {
             tracing::warn!(error = human::one_line(&error), "the mirror cannot be made smaller");

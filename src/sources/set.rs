@@ -260,10 +260,13 @@ impl SourceSet {
             }
             followed.push(Followed { listed, mirror, repo, unopened: None });
         }
-        let needs_all = self.needs_all(list.on_failure);
+        let mirrors = followed.iter().map(|source| &source.mirror);
+        let required = mirrors.filter(|mirror| self.is_required(mirror, &followed, list.on_failure));
+        let required: BTreeSet<String> = required.cloned().collect();
         let mut unopened = BTreeMap::new();
         for source in &mut followed {
-            if let Err(why) = self.finish_opening(&source.mirror, start, needs_all).await {
+            let is_required = required.contains(&source.mirror);
+            if let Err(why) = self.finish_opening(&source.mirror, start, is_required).await {
                 unopened.insert(source.mirror.clone(), why);
             }
             source.unopened = unopened.get(&source.mirror).cloned();
@@ -290,7 +293,7 @@ impl SourceSet {
         let bad = |what: String| {
             let hints = vec!["fix `repo` or `credentials` of the source in the file of --sources".to_owned()];
             let source = SourceError { what, hints, class: ErrorClass::Permanent };
-            SetError::Source { name: listed.name.clone(), source }
+            SetError::Source { name: listed.name.clone(), source, retry_after: None }
         };
         let wire = (self.options.wire)(&listed).map_err(bad)?;
         let client = wire::Client::new(wire.clone()).map_err(mirror::Error::from);
@@ -350,6 +353,7 @@ impl SourceSet {
                 turn_wait: repository.turn_wait.clone(),
                 refs,
                 known: repository.known.clone(),
+                failed: repository.errors.keys().cloned().collect(),
                 refused: repository.refused.clone(),
                 kept_revisions: kept_revisions.collect(),
                 limit: self.options.limit,
@@ -377,20 +381,27 @@ impl SourceSet {
         late.map(|(name, _)| name.clone()).collect()
     }
 
-    /// Returns true if nothing can be published without all sources, or the process ends with this attempt.
-    fn needs_all(&self, on_failure: OnFailure) -> bool {
-        let is_first = self.options.root && self.published.is_empty();
-        self.options.one_time || is_first || on_failure == OnFailure::Hold
+    /// Returns true if nothing can be published without an answer from this repository of the sources, or the process
+    /// ends with this attempt. The first publication needs every source that is not optional.
+    fn is_required(&self, mirror: &str, sources: &[Followed], on_failure: OnFailure) -> bool {
+        let needs = |source: &Followed| source.mirror == mirror && !source.listed.optional;
+        self.options.one_time
+            || on_failure == OnFailure::Hold
+            || self.is_first_publication() && sources.iter().any(needs)
     }
 
-    /// The repositories without whose answers nothing can be published, or all if the process ends with this attempt.
-    fn required(&self) -> BTreeSet<String> {
-        if self.options.one_time || self.on_failure == OnFailure::Hold {
-            return self.repositories.keys().cloned().collect();
-        }
-        let is_first = self.needs_all(self.on_failure);
-        let required = self.sources.iter().filter(|source| is_first && !source.listed.optional);
-        required.map(|source| source.mirror.clone()).collect()
+    /// Returns true if nothing is published in the root yet.
+    fn is_first_publication(&self) -> bool {
+        self.options.root && self.published.is_empty()
+    }
+
+    /// Returns true if there is a commit to publish, as there always is once something is published.
+    fn has_commit(&self) -> bool {
+        let has_commit = |source: &Followed| {
+            let repository = self.repositories.get(&source.mirror);
+            repository.is_some_and(|repository| repository.known.contains_key(&source.listed.ref_text))
+        };
+        !self.is_first_publication() || self.sources.iter().any(has_commit)
     }
 
     /// How long an attempt waits for answers if the set can be published without some of them.
@@ -414,9 +425,9 @@ impl SourceSet {
     }
 
     /// Waits for answers: first for those without which the set cannot be published, then for a limited time for the
-    /// others except those in `not_awaited`. In an outage of all repositories that time begins with the first answer.
+    /// others except those in `not_awaited`. That time begins once there is a commit to publish, and in an outage of
+    /// all repositories not before the first answer.
     async fn wait_for_answers(&mut self, not_awaited: &BTreeSet<String>, is_outage: bool, start: Instant) {
-        let required = self.required();
         let limit = self.answers_wait();
         let mut deadline = self.answers_deadline(start);
         let mut is_limited = false;
@@ -424,11 +435,11 @@ impl SourceSet {
         loop {
             let busy = self.repositories.iter().filter(|(_, repository)| repository.busy);
             let busy: Vec<&String> = busy.map(|(name, _)| name).collect();
-            let needs_more = busy.iter().any(|name| required.contains(*name));
+            let needs_more = busy.iter().any(|name| self.is_required(name, &self.sources, self.on_failure));
             if !needs_more && busy.iter().all(|name| not_awaited.contains(*name)) {
                 break;
             }
-            if !needs_more && can_publish && !is_limited {
+            if !needs_more && can_publish && !is_limited && self.has_commit() {
                 is_limited = true;
                 deadline = deadline.min(Instant::now() + limit);
             }
@@ -470,7 +481,8 @@ impl SourceSet {
 }
 
 fn of_source(name: &str, error: &mirror::Error) -> SetError {
-    SetError::Source { name: name.to_owned(), source: SourceError::of_mirror(error) }
+    let source = SourceError::of_mirror(error);
+    SetError::Source { name: name.to_owned(), source, retry_after: error.retry_after() }
 }
 
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {

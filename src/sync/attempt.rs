@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use tokio::sync::{Mutex, OwnedMutexGuard};
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 use tracing::debug;
 
 use super::bounds::Bounds;
@@ -87,6 +88,8 @@ pub(super) struct Worker {
     readable: Option<Revision>,
     /// Warnings of the last repair of the root, so that each is logged once and not at every repair.
     repair_warnings: BTreeSet<String>,
+    /// When publishing the current revision afresh failed, if no attempt has begun since.
+    republish_failed: Option<Instant>,
     /// True if a remote was asked in this attempt.
     has_asked: bool,
     /// True if the remote answered in this attempt what its ref names.
@@ -154,6 +157,7 @@ impl Worker {
             pending_choice: None,
             readable: None,
             repair_warnings: BTreeSet::new(),
+            republish_failed: None,
             has_asked: false,
             was_answered: false,
             root_missing: false,
@@ -371,6 +375,7 @@ impl Work for Worker {
 
     async fn attempt(&mut self, bounds: &Bounds, may_publish: bool) -> Result<Done, Error> {
         (self.has_asked, self.was_answered) = (false, false);
+        self.note_republish_failed(None);
         self.view.source_failures.clear();
         let (republished, followed) = match self.prepare(bounds).await {
             Ok((choice, republished)) => (republished, self.follow(bounds, &choice, may_publish).await),
@@ -409,7 +414,11 @@ impl Work for Worker {
     }
 
     async fn repair(&mut self, bounds: &Bounds) -> Result<Option<Published>, Error> {
-        Ok(self.prepare(bounds).await?.1)
+        self.repair_between_attempts(bounds).await
+    }
+
+    async fn housekeeping_limit(&self, bounds: &Bounds) -> Duration {
+        self.limit_of_housekeeping(bounds).await
     }
 
     async fn housekeep(&mut self, bounds: &Bounds) {
@@ -464,8 +473,7 @@ impl Work for Worker {
     }
 
     fn next_repair(&self) -> Option<Duration> {
-        // No scrub can start in a root that is gone or empty, so it would stay due.
-        let scrub = (self.view.ready && !self.root_missing).then(|| self.scrubs.due_in());
+        let scrub = self.view.ready.then(|| self.scrubs.due_in());
         self.view.plan.next_change_in().into_iter().chain(scrub).min()
     }
 

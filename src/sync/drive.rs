@@ -65,6 +65,10 @@ pub(super) trait Work {
     /// Does what follows a publication and may fail without failing the attempt: reap, collect garbage, prepare the
     /// spare.
     fn housekeep(&mut self, bounds: &Bounds) -> impl Future<Output = ()>;
+    /// How long [`Work::housekeep`] may take, found within `bounds`.
+    fn housekeeping_limit(&self, bounds: &Bounds) -> impl Future<Output = Duration> {
+        std::future::ready(bounds.limit)
+    }
     /// Begins to prepare the spare in the background, if it is missing. Called after a failure instead of
     /// [`Work::housekeep`], which may remove from the mirror what the next attempt would have to fetch again.
     fn prepare_spare(&mut self, bounds: &Bounds) -> impl Future<Output = ()>;
@@ -187,7 +191,7 @@ impl<W: Work> Drive<'_, W> {
                     self.report.promise_update(self.timeout);
                     let bounds = self.bounds();
                     let result = self.work.repair(&bounds).await;
-                    self.after_repair(&bounds, result).await;
+                    self.after_repair(result).await;
                     self.report.promise_update(due.saturating_duration_since(Instant::now()));
                 }
             }
@@ -195,7 +199,7 @@ impl<W: Work> Drive<'_, W> {
     }
 
     /// Reports a repair between attempts, and does what follows a publication if there was one.
-    async fn after_repair(&mut self, bounds: &Bounds, result: Result<Option<Published>, Error>) {
+    async fn after_repair(&mut self, result: Result<Option<Published>, Error>) {
         let is_repaired = result.is_ok();
         let is_well = is_repaired && self.succeeded && self.machine.failures() == 0;
         let (result, published) = match result {
@@ -204,7 +208,8 @@ impl<W: Work> Drive<'_, W> {
         };
         // A commit id cannot change, so there is nothing else to ask: the commit that is published in a root in order is
         // the success that an attempt would be. Otherwise the last success would look as if the sync had stopped.
-        if is_repaired && self.parked.is_some() && self.parked == self.work.view().revision() {
+        let view = self.work.view();
+        if is_repaired && self.parked.is_some() && self.parked == view.revision() && !view.is_damaged {
             self.report.confirmed();
             self.record_if_due(false).await;
         }
@@ -212,13 +217,11 @@ impl<W: Work> Drive<'_, W> {
         if published.is_some() {
             self.report.report_current(self.work.view(), published.as_ref()).await;
             self.work.notify_hooks();
-            self.report.promise_update(self.timeout); // the repair may have used up the time promised for it
-            let bounds = self.bounds();
-            self.work.housekeep(&bounds).await;
+            self.keep_house().await;
             let status = self.report.status(self.work.view());
             self.work.record(status).await;
         } else if is_well && self.work.needs_housekeeping() {
-            self.work.housekeep(bounds).await;
+            self.keep_house().await;
         } else if is_repaired && self.machine.failures() > 0 && self.work.needs_housekeeping() {
             self.replace_spare(false).await; // it may have had to wait, or have failed
         }
@@ -251,10 +254,17 @@ impl<W: Work> Drive<'_, W> {
             self.work.notify_hooks();
         }
         if publishes || self.work.needs_housekeeping() {
-            self.report.promise_update(self.timeout); // the attempt may have used up the time promised for it
-            let bounds = self.bounds();
-            self.work.housekeep(&bounds).await;
+            self.keep_house().await;
         }
+    }
+
+    /// Keeps house in a time of its own.
+    async fn keep_house(&mut self) {
+        self.report.promise_update(self.timeout); // what ran before may have used up the time promised for it
+        let bounds = self.bounds();
+        let limit = self.work.housekeeping_limit(&bounds).await;
+        self.report.promise_update(limit);
+        self.work.housekeep(&Bounds::new(limit, self.draining.clone())).await;
     }
 
     /// Writes the status to the root if there is news, or if the last write is too old.

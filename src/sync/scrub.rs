@@ -58,6 +58,15 @@ impl Scrubs {
         task.await.ok() // a panic was logged by the panic hook
     }
 
+    /// Drops what a scrub has found, and schedules the next if one is due, because the root cannot be repaired at
+    /// present. The next scrub finds the same.
+    pub(super) async fn skip(&mut self) {
+        let _ = self.ended().await;
+        if self.is_due() {
+            self.start(None);
+        }
+    }
+
     /// The scrub found nothing: the normal interval applies again.
     pub(super) fn was_clean(&mut self) {
         self.interval = INTERVAL;
@@ -96,5 +105,27 @@ mod tests {
         scrubs.was_clean();
         scrubs.start(None);
         assert_eq!(scrubs.due_in(), INTERVAL);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_scrub_that_is_skipped_does_not_stay_due() {
+        let mut scrubs = Scrubs::new();
+        tokio::time::advance(INTERVAL).await;
+        scrubs.skip().await;
+        assert_eq!(scrubs.due_in(), INTERVAL);
+        let ended = tokio::spawn(std::future::pending());
+        ended.abort();
+        while !ended.is_finished() {
+            tokio::task::yield_now().await;
+        }
+        scrubs.running = Some((CancellationToken::new(), ended));
+        assert_eq!(scrubs.due_in(), Duration::ZERO);
+        scrubs.skip().await;
+        assert_eq!(scrubs.due_in(), INTERVAL);
+        let runs = tokio::spawn(std::future::pending());
+        scrubs.running = Some((CancellationToken::new(), runs));
+        tokio::time::advance(INTERVAL).await;
+        scrubs.skip().await;
+        assert!(scrubs.running.is_some(), "it goes on");
     }
 }

@@ -53,6 +53,8 @@ pub(super) struct View {
     pub(super) last_answer: LastAnswer,
     /// The mirror's size in bytes when it was last counted; 0 if it is outside the root, `None` before the first count.
     pub(super) mirror_bytes: Option<u64>,
+    /// True if publishing the current revision afresh failed since the last attempt began.
+    pub(super) is_damaged: bool,
 }
 
 impl View {

@@ -115,7 +115,10 @@ impl SourceSet {
                 let found = mirror.relation(before, part.revision).await;
                 found.map_err(|error| of_source(&part.name, &error))
             }
-            None => Err(SetError::Source { name: part.name.clone(), source: self.not_answered() }),
+            None => {
+                let source = self.not_answered();
+                Err(SetError::Source { name: part.name.clone(), source, retry_after: None })
+            }
         }
     }
 }

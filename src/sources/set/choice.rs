@@ -2,8 +2,9 @@
 //! is held back at its published commit, so that the others can be updated.
 
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::cause::responsible_part;
@@ -37,7 +38,7 @@ impl SourceSet {
             let Followed { listed, mirror, repo, .. } = source;
             let (named, why) = self.state_of(source);
             if let Some(why) = why.as_ref().filter(|_| self.on_failure == OnFailure::Hold) {
-                return Err(SetError::Source { name: listed.name.clone(), source: why.clone() });
+                return Err(self.failure_of(source, Some(why.clone()), self.pause_of(source)));
             }
             let new = |revision| Part {
                 name: listed.name.clone(),
@@ -56,10 +57,7 @@ impl SourceSet {
                 (None, Some(before)) => parts.push(before.clone()),
                 // Only the first publication needs all sources that are not optional.
                 (None, None) if listed.optional || !self.published.is_empty() || !self.options.root => {}
-                (None, None) => {
-                    let source = why.unwrap_or_else(|| self.not_answered());
-                    return Err(SetError::Source { name: listed.name.clone(), source });
-                }
+                (None, None) => return Err(self.failure_of(source, why, self.pause_of(source))),
             }
         }
         self.keep_removed(&mut parts);
@@ -68,12 +66,31 @@ impl SourceSet {
             && let Some(first) = self.sources.first()
         {
             let (_, why) = self.state_of(first);
-            let name = first.listed.name.clone();
-            let source = why.unwrap_or_else(|| self.not_answered());
-            return Err(SetError::Source { name, source });
+            return Err(self.failure_of(first, why, None)); // another one may answer sooner
         }
         self.parts = parts;
         Ok(())
+    }
+
+    /// How long a set that needs this source has to wait for its server. A daemon reads its file at each attempt, which
+    /// may list other sources after a period.
+    fn pause_of(&self, source: &Followed) -> Option<Duration> {
+        let now = Instant::now();
+        let until = self.repositories.get(&source.mirror)?.requestable_from(now)?;
+        let longest = if self.options.one_time { Duration::MAX } else { self.options.period };
+        Some(until.duration_since(now).min(longest))
+    }
+
+    /// The error of a set that cannot do without a source. An attempt before `retry_after` would fail without having
+    /// asked.
+    fn failure_of(
+        &self,
+        source: &Followed,
+        why: Option<SourceError>,
+        retry_after: Option<Duration>,
+    ) -> SetError {
+        let source_error = why.unwrap_or_else(|| self.not_answered());
+        SetError::Source { name: source.listed.name.clone(), source: source_error, retry_after }
     }
 
     /// Keeps sources that are no longer listed until all listed ones have a commit: a source may only have been
@@ -111,8 +128,11 @@ impl SourceSet {
             None => {
                 let why =
                     repository.and_then(|repository| repository.errors.get(&source.listed.ref_text).cloned());
-                // An attempt that needs all answers waits as long as it can.
-                let is_late = |repository: &Repository| repository.busy && self.needs_all(self.on_failure);
+                // The attempt has waited for an answer that it needs as long as it could. One that it does not need may
+                // come later without being a failure.
+                let is_late = |repository: &Repository| {
+                    repository.busy && self.is_required(&source.mirror, &self.sources, self.on_failure)
+                };
                 let late = || repository.is_some_and(is_late).then(|| unresolved(self.not_answered()));
                 (named, why.or_else(late))
             }
@@ -294,6 +314,7 @@ fn colliding_sources(error: &mirror::Error) -> Option<Vec<String>> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::repository::Pause;
     use super::super::tests::{name_commit, resolve_until, two_sources};
     use super::*;
     use crate::mirror::author::{Author, Content};
@@ -311,8 +332,48 @@ mod tests {
         let last = set.sources[1].mirror.clone();
         set.repositories.get_mut(&last).unwrap().busy = true;
         let error = set.choose().unwrap_err();
-        let SetError::Source { name, source } = error else { panic!("{error:?}") };
+        let SetError::Source { name, source, .. } = error else { panic!("{error:?}") };
         assert_eq!((name.as_str(), source.what), ("two", set.not_answered().what));
+    }
+
+    #[tokio::test]
+    async fn only_a_source_that_the_set_needs_is_late() {
+        use OnFailure::{Hold, Keep};
+
+        let dir = tempfile::tempdir().unwrap();
+        let mut set = two_sources(dir.path());
+        resolve_until(&mut set, |set| set.repositories.len() == 2).await;
+        set.options.root = true;
+        name_commit(&mut set, 0, Revision(ObjectId([1; 20])));
+        let last = set.sources[1].mirror.clone();
+        let repository = set.repositories.get_mut(&last).unwrap();
+        repository.errors.clear();
+        repository.busy = true;
+        for (optional, on_failure, late) in [(false, Keep, true), (true, Keep, false), (true, Hold, true)] {
+            set.sources[1].listed.optional = optional;
+            set.on_failure = on_failure;
+            assert_eq!(set.state_of(&set.sources[1]).1.is_some(), late, "{optional} {on_failure:?}");
+            assert_eq!(set.choose().is_err(), late, "{optional} {on_failure:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn the_next_attempt_comes_after_the_pause_of_a_source_that_the_set_needs() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut set = two_sources(dir.path());
+        resolve_until(&mut set, |set| set.repositories.len() == 2).await;
+        set.options.root = true;
+        name_commit(&mut set, 0, Revision(ObjectId([1; 20])));
+        let last = set.sources[1].mirror.clone();
+        let minute = Duration::from_secs(60);
+        set.options.period = minute;
+        let earliest = Instant::now() + minute;
+        set.repositories.get_mut(&last).unwrap().pause = Some(Pause { until: earliest + minute, earliest });
+        let error = set.choose().unwrap_err();
+        let wait = error.retry_after().unwrap();
+        assert!(minute / 2 < wait && wait <= minute, "{wait:?}");
+        set.repositories.get_mut(&last).unwrap().pause = None;
+        assert_eq!(set.choose().unwrap_err().retry_after(), None);
     }
 
     #[tokio::test]

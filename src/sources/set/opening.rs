@@ -87,11 +87,11 @@ impl Opening {
         self.task.is_finished()
     }
 
-    /// Until when an attempt that began at `start` and may take `timeout` waits. One that needs all mirrors has no other
-    /// use for its time. Any other one waits for a part of it, counted from the beginning of the opening, so that later
-    /// attempts do not wait for the same mirror again.
-    fn deadline(&self, timeout: Duration, start: Instant, needs_all: bool) -> Instant {
-        if needs_all { start + timeout.mul_f64(0.9) } else { self.began + timeout / 4 }
+    /// Until when an attempt that began at `start` and may take `timeout` waits. If the mirror is required, it has no
+    /// other use for its time. If not, it waits for a part of it, counted from the beginning of the opening, so that
+    /// later attempts do not wait for the same mirror again.
+    fn deadline(&self, timeout: Duration, start: Instant, is_required: bool) -> Instant {
+        if is_required { start + timeout.mul_f64(0.9) } else { self.began + timeout / 4 }
     }
 }
 
@@ -135,10 +135,10 @@ impl SourceSet {
         &mut self,
         name: &str,
         start: Instant,
-        needs_all: bool,
+        is_required: bool,
     ) -> Result<(), SourceError> {
         let Some(opening) = self.opening.get_mut(name) else { return Ok(()) };
-        let deadline = opening.deadline(self.options.limit.time, start, needs_all);
+        let deadline = opening.deadline(self.options.limit.time, start, is_required);
         // If this future is dropped, the task stays.
         let Ok(ended) = tokio::time::timeout_at(deadline, &mut opening.task).await else {
             return Err(still_opening());
@@ -193,8 +193,26 @@ mod tests {
         let late = late.unwrap_err();
         assert_eq!(late.what, still_opening().what);
         crate::human::assert_message_style(&late, &late.hints);
-        let needs_all = endless(began).deadline(hour, began, true);
-        assert!(needs_all < began + hour, "the attempt's own time is not over");
+        let required = endless(began).deadline(hour, began, true);
+        assert!(required < began + hour, "the attempt's own time is not over");
+    }
+
+    #[tokio::test]
+    async fn the_first_publication_waits_little_for_the_mirror_of_an_optional_source() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut set = two_sources(dir.path());
+        resolve_until(&mut set, |set| set.repositories.len() == 2).await;
+        let text = std::fs::read_to_string(&set.options.file).unwrap();
+        std::fs::write(&set.options.file, text.replace("to: two}", "to: two, optional: true}")).unwrap();
+        set.options.root = true;
+        let hour = Duration::from_secs(3_600);
+        set.options.limit.time = hour;
+        let last = set.sources[1].mirror.clone();
+        set.repositories.remove(&last).unwrap();
+        set.opening.insert(last, endless(Instant::now() - hour / 2));
+        let attempt = tokio::time::timeout(Duration::from_secs(60), set.resolve(None, &[])).await;
+        assert!(attempt.expect("the other source is polled").is_err(), "its repository does not exist");
+        assert_eq!(unopened(&set), [None, Some("its mirror is still being checked")]);
     }
 
     #[tokio::test]

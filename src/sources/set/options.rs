@@ -78,6 +78,8 @@ pub enum SetError {
         /// Why it failed.
         #[source]
         source: SourceError,
+        /// The pause that its server asks for.
+        retry_after: Option<Duration>,
     },
     /// Every source fails.
     #[error("no source can be updated; source {name}")]
@@ -118,9 +120,9 @@ impl SetError {
     /// How long the servers asked us to wait before the next request.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
-            Self::EverySource { retry_after, .. } => *retry_after,
+            Self::Source { retry_after, .. } | Self::EverySource { retry_after, .. } => *retry_after,
             Self::Mirror(error) => error.retry_after(),
-            Self::File(_) | Self::Source { .. } => None,
+            Self::File(_) => None,
         }
     }
 

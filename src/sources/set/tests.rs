@@ -303,3 +303,36 @@ async fn the_first_publication_waits_for_an_optional_source_only_as_long_as_a_la
         assert_eq!(waited < minute / 2, is_short, "{optional} {one_time} {waited:?}");
     }
 }
+
+#[tokio::test]
+async fn the_first_publication_of_optional_sources_waits_for_a_commit() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut set = two_sources(dir.path());
+    resolve_until(&mut set, |set| set.repositories.len() == 2).await;
+    set.options.root = true;
+    let minute = Duration::from_secs(60);
+    set.options.limit = AttemptLimit::sync_timeout(minute);
+    set.polls.shutdown().await;
+    while set.answers.try_recv().is_ok() {}
+    tokio::time::pause();
+    for source in &mut set.sources {
+        source.listed.optional = true;
+    }
+    let mirrors = [0, 1].map(|at| set.sources[at].mirror.clone());
+    let absent = SourceError { what: "a test".to_owned(), hints: Vec::new(), class: ErrorClass::Permanent };
+    let is_absent = RefResult::Failed(StagedError::new(Stage::Resolve, absent));
+    let named = RefResult::Named(ObjectId([1; 20]), Revision(ObjectId([1; 20])));
+    for (of_ref, is_short) in [(is_absent, false), (named, true)] {
+        set.any_reached = false;
+        for mirror in &mirrors {
+            set.repositories.get_mut(mirror).unwrap().busy = true;
+        }
+        let of_refs = vec![("main".to_owned(), of_ref)];
+        let answer = PollResult { of_refs, is_reached: true, ..PollResult::default() };
+        assert!(set.answer_sender.send.send((mirrors[0].clone(), answer)).is_ok());
+        let start = Instant::now();
+        set.wait_for_answers(&BTreeSet::new(), true, start).await;
+        let waited = start.elapsed();
+        assert_eq!(waited < minute / 2, is_short, "{waited:?}");
+    }
+}

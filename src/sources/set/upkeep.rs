@@ -41,12 +41,7 @@ impl SourceSet {
         let objects = self.composer.objects();
         let parts: Vec<Part> = kept.iter().flat_map(|revision| objects.parts(*revision)).collect();
         let mut result = self.composer.collect_garbage(kept);
-        for (name, repository) in &self.repositories {
-            if let Some(mut mirror) = repository.idle() {
-                let kept = repository.kept_revisions(name, &parts);
-                result = result.and(mirror.until(cancel).housekeep(&kept));
-            }
-        }
+        // Mirrors are removed first, because that takes little time.
         let needed: BTreeSet<&str> = parts.iter().map(|part| part.mirror.as_str()).collect();
         let mut gone = Vec::new();
         // If they cannot be listed, none is removed, and `update_read_dirs` logs why.
@@ -61,6 +56,16 @@ impl SourceSet {
         }
         result = result.and_then(|()| self.composer.remove_mirrors(&gone));
         self.update_read_dirs();
+        for (name, repository) in &self.repositories {
+            // Housekeeping that begins and is cancelled forgets that a mirror is without garbage.
+            if cancel.is_cancelled() {
+                return Err(mirror::Error::Cancelled);
+            }
+            if let Some(mut mirror) = repository.idle() {
+                let kept = repository.kept_revisions(name, &parts);
+                result = result.and(mirror.until(cancel).housekeep(&kept));
+            }
+        }
         result
     }
 
@@ -74,6 +79,9 @@ impl SourceSet {
         let parts: Vec<Part> = keep.iter().flat_map(|revision| objects.parts(*revision)).collect();
         let mut freed = Ok(false);
         for (name, repository) in &self.repositories {
+            if cancel.is_cancelled() {
+                return Err(mirror::Error::Cancelled);
+            }
             if let Some(mut mirror) = repository.idle() {
                 let more = mirror.until(cancel).make_room(&repository.kept_revisions(name, &parts));
                 freed = freed.and_then(|freed| more.map(|more| freed || more));

@@ -30,6 +30,16 @@ impl Worker {
         }
     }
 
+    /// The limit of an attempt, and the time in which the mirrors are copied. A failure to measure them is left to
+    /// housekeeping, which has it as well.
+    pub(super) async fn limit_of_housekeeping(&self, bounds: &Bounds) -> Duration {
+        let measured = async {
+            let upstream = self.upstream(bounds, Stage::Housekeep).await?;
+            bounds.blocking(Stage::Housekeep, move |_| Ok(upstream.disk_bytes())).await
+        };
+        mirror::time_limit(bounds.limit, measured.await.unwrap_or(0))
+    }
+
     /// Collects the mirror's garbage, and counts its bytes.
     async fn collect_garbage(&mut self, bounds: &Bounds) {
         let kept = self.kept_revisions();

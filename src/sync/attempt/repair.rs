@@ -4,6 +4,7 @@
 
 use std::collections::BTreeSet;
 
+use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use super::{Bounds, Choice, Stage, Worker};
@@ -18,6 +19,46 @@ use crate::sync::hook_event;
 use crate::sync::view::View;
 
 impl Worker {
+    /// Repairs the root while no attempt runs. Whatever of it fails, a scrub that is due does not stay due: it would
+    /// cause a repair each second.
+    pub(super) async fn repair_between_attempts(
+        &mut self,
+        bounds: &Bounds,
+    ) -> Result<Option<Published>, Error> {
+        if let Err(error) = self.repair_root(bounds).await {
+            self.scrubs.skip().await;
+            return Err(error);
+        }
+        match self.try_to_republish(bounds).await {
+            Ok(None) => self.scrub(bounds).await,
+            Err(error) if !matches!(error, Error::Interrupted) => match self.scrub(bounds).await? {
+                None => Err(error),
+                republished => Ok(republished),
+            },
+            done => done,
+        }
+    }
+
+    /// Publishes a damaged generation afresh. After a failure it is left to the next attempt, or tried again after half
+    /// a period: a parked sync makes no attempts.
+    async fn try_to_republish(&mut self, bounds: &Bounds) -> Result<Option<Published>, Error> {
+        let pause = self.options.pace.period / 2;
+        if self.republish_failed.is_some_and(|at| at.elapsed() < pause) {
+            return Ok(None);
+        }
+        let choice = self.choice(bounds).await?;
+        let done = self.republish_damaged(bounds, &choice).await;
+        let failed = done.as_ref().is_err_and(|error| !matches!(error, Error::Interrupted));
+        self.note_republish_failed(failed.then(Instant::now));
+        done
+    }
+
+    /// Records when publishing the current revision afresh failed.
+    pub(super) fn note_republish_failed(&mut self, at: Option<Instant>) {
+        self.republish_failed = at;
+        self.view.is_damaged = at.is_some();
+    }
+
     /// Repairs links, removes left-overs, reaps, and updates the view. No network.
     pub(super) async fn repair_root(&mut self, bounds: &Bounds) -> Result<(), Error> {
         let mut store = self.store().await;
@@ -275,6 +316,7 @@ impl Worker {
             Err(Error::Interrupted) => Err(Error::Interrupted),
             Err(error) => {
                 self.log_nonfatal("restore", &error);
+                self.note_republish_failed(Some(Instant::now()));
                 Ok(None)
             }
         }

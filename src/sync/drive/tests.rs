@@ -35,8 +35,9 @@ struct FakeWorker {
     published: Vec<(Duration, usize)>,
     /// When each attempt began.
     attempts: Vec<Duration>,
-    /// When each repair began.
+    /// When each repair began, and how long one takes. One that takes any time discards the spare.
     repairs: Vec<Duration>,
+    repair_takes: Duration,
     next_repair: Option<Duration>,
     /// True if an attempt that fails uses up the spare. A repair is due three seconds later.
     uses_up_spare: bool,
@@ -51,8 +52,9 @@ struct FakeWorker {
     told_before_spares: Vec<(bool, usize)>,
     /// The status, once the loop runs.
     status: Option<tokio::sync::watch::Receiver<Status>>,
-    /// When the house was kept.
+    /// When the house was kept, and the time that each had.
     housekept: Vec<Duration>,
+    housekeeping_limits: Vec<Duration>,
     /// After so many repairs the current generation is gone.
     repairs_until_loss: usize,
     current: usize,
@@ -73,6 +75,7 @@ impl FakeWorker {
             published: Vec::new(),
             attempts: Vec::new(),
             repairs: Vec::new(),
+            repair_takes: Duration::ZERO,
             next_repair: None,
             uses_up_spare: false,
             lacks_spare: false,
@@ -82,6 +85,7 @@ impl FakeWorker {
             told_before_spares: Vec::new(),
             status: None,
             housekept: Vec::new(),
+            housekeeping_limits: Vec::new(),
             repairs_until_loss: usize::MAX,
             current: 0,
             recorded: Vec::new(),
@@ -159,14 +163,19 @@ impl Work for FakeWorker {
     async fn repair(&mut self, _bounds: &Bounds) -> Result<Option<Published>, Error> {
         self.repairs.push(self.began.elapsed());
         self.next_repair = None;
+        if !self.repair_takes.is_zero() {
+            tokio::time::sleep(self.repair_takes).await;
+            self.lacks_spare = true;
+        }
         if self.repairs.len() > self.repairs_until_loss {
             self.view.current = None;
         }
         Ok(None)
     }
 
-    async fn housekeep(&mut self, _bounds: &Bounds) {
+    async fn housekeep(&mut self, bounds: &Bounds) {
         self.housekept.push(self.began.elapsed());
+        self.housekeeping_limits.push(bounds.deadline - Instant::now());
         self.lacks_spare = false;
     }
 

@@ -90,3 +90,12 @@ async fn a_spare_that_cannot_be_begun_delays_no_report_and_the_next_attempt_litt
     let told = (true, 2); // the publication and the failure were written
     assert_eq!(worker.told_before_spares, [told, told]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn housekeeping_after_a_repair_has_the_time_of_an_attempt() {
+    let mut worker = FakeWorker::new(&[S(0)], 2);
+    (worker.next_repair, worker.repair_takes) = (Some(S(3)), S(5));
+    drive(&mut worker, options(), &[]).await;
+    assert_eq!(seconds(&worker.housekept), [0, 8]);
+    assert_eq!(worker.housekeeping_limits, [options().sync_timeout; 2], "the repair used up none of it");
+}
