@@ -31,8 +31,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 /// most [`ANSWER_TIMEOUT`].
 const MAX_ANSWERS: usize = 16;
 
-/// How long a rendered answer is shared while the status stays the same. Not for ever: whether the loop is alive depends
-/// on the time.
+/// How long a rendered answer is shared while the status stays the same. Not for ever: whether the loop is alive
+/// depends on the time.
 const SHARED: Duration = Duration::from_millis(100);
 
 /// How many bytes of an answer a client reads.
@@ -161,7 +161,8 @@ pub async fn serve(path: PathBuf, mut status: watch::Receiver<Status>, shutdown:
                     refusing.forget();
                     let answers = Arc::clone(&answers);
                     tokio::spawn(async move {
-                        let text = current(answers).await;
+                        // Not on a blocking thread: volumes that hang may have them all.
+                        let text = answers.lock().await.text();
                         let _ = tokio::time::timeout(ANSWER_TIMEOUT, stream.write_all(&text)).await;
                         drop(slot);
                     });
@@ -201,12 +202,6 @@ impl Answers {
         self.last = Some((Instant::now(), text.clone()));
         text
     }
-}
-
-/// Returns the answer for now, rendered on a blocking thread. Empty if the runtime shuts down.
-async fn current(answers: Arc<Mutex<Answers>>) -> Bytes {
-    let mut answers = answers.lock_owned().await;
-    tokio::task::spawn_blocking(move || answers.text()).await.unwrap_or_default()
 }
 
 /// Renders the answer as JSON, with secrets redacted.
@@ -355,6 +350,31 @@ mod tests {
             assert!(path.exists());
             std::fs::remove_dir_all(&private).unwrap();
         }
+    }
+
+    #[test]
+    fn a_writer_whose_blocking_threads_all_hang_answers() {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_all().max_blocking_threads(1).build().unwrap();
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let hung = runtime.spawn_blocking(move || ended.recv_timeout(LONG));
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("status.sock");
+        let (_status, shown) = watch::channel(Status { remote: "r".into(), ..Status::default() });
+        let text = runtime.block_on(async {
+            tokio::spawn(serve(path.clone(), shown, CancellationToken::new()));
+            while !path.exists() {
+                tokio::task::yield_now().await;
+            }
+            let mut client = UnixStream::connect(&path).await.unwrap();
+            let mut text = Vec::new();
+            tokio::time::timeout(LONG / 2, client.read_to_end(&mut text)).await.unwrap().unwrap();
+            text
+        });
+        let answer: LiveStatus = serde_json::from_slice(&text).unwrap();
+        assert_eq!(answer.status.remote, "r");
+        drop(end);
+        let _ = runtime.block_on(hung).unwrap();
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! `treeswap status`: shows the generations of a root and the state of its writer, as a table for people and as JSON
 //! for programs. Only reads, without the lock: works for any user who can read the root, and on a read-only mount.
 //!
-//! A running writer is asked for its status over a socket ([`status_socket`]). If none answers, the status that the last writer
-//! recorded in the root is shown, and marked as such. `table` writes the text for people.
+//! A running writer is asked for its status over a socket ([`status_socket`]). If none answers, the status that the
+//! last writer recorded in the root is shown, and marked as such. `table` writes the text for people.
 
 mod table;
 
@@ -174,25 +174,22 @@ impl<'a> Report<'a> {
             WriterState::Silent | WriterState::Absent => ("silent", None, recorded()),
             WriterState::Unknown(why) => ("unknown", Some(why), recorded()),
         };
-        // What the writer knows of pins is as old as its last attempt.
-        if let Some(sync) = &mut sync {
-            for one in sync.current.iter_mut().chain(&mut sync.retired) {
-                one.pinned = found.generations.iter().any(|found| found.pinned && found.name == one.name);
-            }
-        }
         let commits = sync.iter().flat_map(|sync| sync.current.iter().chain(&sync.retired));
         let commits: Vec<(Name, Commit)> =
             commits.filter_map(|one| Some((one.name.clone(), one.commit.clone()?))).collect();
         let commit =
             |name: &Name| commits.iter().find(|(of, _)| of == name).map(|(_, commit)| commit.clone());
         let generations = found.generations.iter();
+        let generations: Vec<_> =
+            generations.map(|one| Generation::new(one, &found.root, commit(&one.name))).collect();
+        if let Some(sync) = &mut sync {
+            update_pins(sync, &found.generations, &generations);
+        }
         Self {
             root: &found.root,
             current: found.current.as_ref(),
             problem: found.link_problem.as_deref(),
-            generations: generations
-                .map(|one| Generation::new(one, &found.root, commit(&one.name)))
-                .collect(),
+            generations,
             writer,
             why,
             sync,
@@ -299,6 +296,24 @@ impl<'a> Report<'a> {
     }
 }
 
+/// Updates what the writer knows of pins, which is as old as its last attempt. It stays where nothing can be told from
+/// here.
+fn update_pins(sync: &mut Status, found: &[Inspected], shown: &[Generation<'_>]) {
+    for one in sync.current.iter_mut().chain(&mut sync.retired) {
+        match found.iter().zip(shown).find(|(found, _)| found.name == one.name) {
+            Some((Inspected { pinned: None, .. }, _)) => {}
+            Some((_, shown)) => {
+                one.pinned = shown.pinned;
+                one.holders.clone_from(&shown.holders);
+            }
+            None => {
+                one.pinned = false;
+                one.holders.clear();
+            }
+        }
+    }
+}
+
 impl<'a> Target<'a> {
     fn new((place, name, record): (&'a ClusterNamespace, &'a str, &'a Attempted)) -> Self {
         Self { cluster: &place.cluster, namespace: &place.namespace, name, record }
@@ -316,14 +331,15 @@ impl<'a> Generation<'a> {
             published: record.published,
             retired: record.retired.as_ref().map(|retired| retired.at),
         };
+        let pinned = found.pinned == Some(true);
         let holders = match fs_err::metadata(root.join(found.name.relative_path())) {
-            Ok(dir) if found.pinned => fsx::lock_holders(dir.dev(), dir.ino()),
+            Ok(dir) if pinned => fsx::lock_holders(dir.dev(), dir.ino()),
             _ => Vec::new(),
         };
         Self {
             name: &found.name,
             current: found.current,
-            pinned: found.pinned,
+            pinned,
             holders,
             commit,
             record: found.record.as_ref().map(facts),

@@ -153,13 +153,18 @@ impl Hooks {
         Self { after: exec.into_iter().chain(web).collect(), before, gate, stop }
     }
 
-    /// Runs the hooks for the generation that is current now. Returns at once, or as soon as the pin is taken.
+    /// Runs the hooks for the generation that is current now. Returns as soon as the pin is taken: at once, or within a
+    /// quarter of a second if somebody keeps the lock.
     pub fn published(&self, event: &HookEvent) {
+        if self.after.is_empty() {
+            return;
+        }
         let pinned = Arc::new(PinnedGeneration::new(event.clone()));
         self.after.iter().for_each(|runner| runner.send(&pinned));
     }
 
-    /// Runs the pre-publish hook, if it is no gate, for the generation that is about to be published. Returns at once.
+    /// Runs the pre-publish hook, if it is no gate, for the generation that is about to be published. Returns as
+    /// [`Hooks::published`] does.
     pub fn publishing(&self, event: &HookEvent) {
         if let Some(runner) = &self.before {
             runner.send(&Arc::new(PinnedGeneration::new(event.clone())));
@@ -248,7 +253,8 @@ const LOCK_TRIES: u32 = 50;
 const LOCK_PAUSE: Duration = Duration::from_millis(5);
 
 /// Opens a generation's directory and takes the shared `flock` that is a pin. `None` if it is not taken, as where
-/// `flock` does not work; then only the grace period keeps the generation.
+/// `flock` does not work; then only the grace period keeps the generation. While somebody keeps the exclusive lock,
+/// this blocks the runtime's worker that it is called on, for a quarter of a second at most.
 fn take_pin(dir: &Path) -> Option<OwnedFd> {
     let opened = fsx::open_dir_at_path(dir).ok()?;
     for _ in 0..LOCK_TRIES {

@@ -51,6 +51,25 @@ fn a_hook_event_pins_its_generation_though_somebody_looks_for_pins_just_then() {
     assert!((0..20).any(|_| is_pinned()), "on a busy machine one round may take longer than all tries");
 }
 
+#[tokio::test]
+async fn a_pin_is_asked_for_only_where_a_hook_runs_after_a_publication() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    let subscriber = tracing_subscriber::fmt().with_writer(std::fs::File::create(&log).unwrap()).finish();
+    let _logging = tracing::subscriber::set_default(subscriber);
+    let keeping = fsx::open_dir_at_path(dir.path()).unwrap();
+    assert_eq!(fsx::try_lock(&keeping).unwrap(), fsx::Lock::Taken);
+    let observer: Observer = Arc::new(|_| {});
+    for (exec, warnings) in [(None, 0), (Some(exec("/bin/true")), 1)] {
+        let options = Options { exec, once: true, ..Options::default() };
+        let hooks = Hooks::start(options, &CancellationToken::new(), &observer);
+        hooks.published(&event(dir.path()));
+        let text = std::fs::read_to_string(&log).unwrap();
+        assert_eq!(text.matches("gets no pin").count(), warnings, "{text}");
+        hooks.stop().await;
+    }
+}
+
 #[test]
 fn no_secret_of_a_webhooks_url_is_in_its_debug_output() {
     let web = Webhook {

@@ -58,8 +58,8 @@ pub struct Inspected {
     pub disk_bytes: Option<u64>,
     /// True if the published link names it.
     pub current: bool,
-    /// True if a reader holds a pin on it right now.
-    pub pinned: bool,
+    /// Whether a reader holds a pin on it right now. `None` if that cannot be told from here.
+    pub pinned: Option<bool>,
 }
 
 /// Inspects a root.
@@ -129,7 +129,7 @@ fn inspect_root(root: &Path) -> Result<Inspection, Error> {
         .into_iter()
         .map(|name| Inspected {
             current: current.as_ref() == Some(&name),
-            pinned: fsx::is_locked(&dir, name.as_str()) == Some(true),
+            pinned: fsx::is_locked(&dir, name.as_str()),
             disk_bytes: state.record(&name).map(|record| RequiredSpace::of(record).on_disk(block)),
             record: state.record(&name).cloned(),
             name,

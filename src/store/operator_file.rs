@@ -233,8 +233,8 @@ impl OperatorFile {
         Ok(rustix::fs::futimens(&file, &Timestamps { last_access: now, last_modification: now })?)
     }
 
-    /// Replaces the file with one rename: a reader sees the old text or the new one. Its mode is 0644 whatever the umask,
-    /// as in git-sync. Missing directories are created. A symbolic link is replaced, not followed.
+    /// Replaces the file with one rename: a reader sees the old text or the new one. Its mode is 0644 whatever the
+    /// umask, as in git-sync. Missing directories are created. A symbolic link is replaced, not followed.
     ///
     /// # Errors
     /// If that fails, or the path is something else, such as `/dev/null`. What is there is unchanged then.

@@ -2,15 +2,29 @@
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 use std::{env, fs};
 
 use treeswap::pin::{self, Pin};
 use treeswap::watch::{self, Watcher};
 
+/// Pins the current generation with a lock. It may take a while until a writer that starts beside this program has
+/// published something, for which `Pin::take` waits; or until whoever keeps the lock for itself has let it go.
+fn pinned(root: &Path) -> Result<Pin, pin::Error> {
+    let end = Instant::now() + Duration::from_secs(60);
+    loop {
+        let wait = end.saturating_duration_since(Instant::now());
+        match Pin::take(root, &pin::Options { wait }).and_then(Pin::locked) {
+            Err(error) if error.is_transient() && !wait.is_zero() => sleep(Duration::from_millis(50)),
+            taken => return taken,
+        }
+    }
+}
+
 /// The pin ends with the load: it is for as long as something is read, not for a process' life.
 fn load(root: &Path) -> Result<(), Box<dyn Error>> {
-    let config = Pin::take(root, &pin::Options { wait: Duration::from_secs(60) })?.locked()?;
+    let config = pinned(root)?;
     let mut line = "loaded".to_owned();
     for name in ["a", "b", "sub/c"] {
         let text = fs::read_to_string(config.path().join(name))?;

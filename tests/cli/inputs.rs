@@ -173,12 +173,19 @@ fn what_is_no_kubeconfig_is_named() {
 fn check_needs_no_cluster_but_reads_the_rules_and_the_kubeconfigs_that_are_there() {
     let world = World::new();
     let rules = flag("rules", &written(&world, "rules.yaml", "maps:\n  a: {name: a}\n"));
-    let absent = flag("kubeconfig", &world.dir().join("absent"));
+    let [absent, absent_dir] =
+        ["kubeconfig", "kubeconfig-dir"].map(|name| flag(name, &world.dir().join("absent")));
+    let dir = directory(&world, "directory");
+    let empty_dir = flag("kubeconfig-dir", &dir);
+    let chosen_elsewhere = flag("kubeconfig", &written(&world, "chosen", "current-context: elsewhere\n"));
     let check = |more: &[&str]| treeswap(&world, &[&["check", "--owner=o", "--repo=/x"], more].concat(), &[]);
     for (more, warning) in [
         (&[rules.as_str()][..], "warning: no cluster is configured; where `treeswap sync` runs"),
         (&[&rules, "--root=/x"], "warning: no cluster is configured; where `treeswap sync` runs"),
         (&[&rules, &absent], "warning: cannot read "),
+        (&[&rules, &absent_dir], "warning: cannot read "),
+        (&[&rules, &empty_dir], "warning: no cluster is configured: there is no context in "),
+        (&[&rules, &chosen_elsewhere, &absent_dir], "warning: cannot read "),
     ] {
         let said = check(more).expect_ok("only a warning").stderr;
         assert!(said.contains(warning) && said.contains("clusters were not looked at"), "{said}");
@@ -187,6 +194,10 @@ fn check_needs_no_cluster_but_reads_the_rules_and_the_kubeconfigs_that_are_there
     complains(&check(&[&wrong]), 2, &["treeswap: the rules in "]);
     let text = flag("kubeconfig", &written(&world, "text", "just some text\nof two lines\n"));
     complains(&check(&[&rules, &text]), 2, &["is not a kubeconfig", "hint: "]);
+    // What is wrong anywhere is found although something else is missing here.
+    ends(&check(&[&rules, &absent, &text, &absent_dir]), 2, &["is not a kubeconfig"]);
+    complains(&check(&[&rules, &chosen_elsewhere]), 2, &["is in no kubeconfig"]);
+    complains(&check(&[&rules, &flag("kubeconfig", &dir)]), 2, &["treeswap: cannot read "]);
 }
 
 #[test]

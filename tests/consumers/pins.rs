@@ -51,7 +51,7 @@ fn a_pin_of_another_user_through_a_read_only_mount_holds_as_well() {
 #[test]
 fn a_pin_that_a_swap_overtakes_is_taken_again() {
     let mut writer = Writer::new();
-    // The library tries for a quarter of a second and then goes on, and the program fails: their own tests have that.
+    // The library tries for a quarter of a second and then goes on, and the program fails: these have their own tests.
     let patient = |(what, _): &(&str, _)| !what.starts_with("treeswap") && *what != "Rust";
     let consumers: Vec<_> = writer.pinners(writer.root()).into_iter().filter(patient).collect();
     assert_eq!(consumers.len(), 4);
@@ -82,6 +82,23 @@ fn a_pin_that_a_swap_overtakes_is_taken_again() {
         assert_eq!(consumer.rest(), "2\n2\n2\n", "{what}");
         assert!(consumer.ended().success(), "{what}");
         writer.reaps(&second, &format!("{what}: nobody pins it any more"));
+    }
+}
+
+#[test]
+fn rusts_examples_wait_for_a_lock_that_is_kept_for_longer_than_the_library_tries() {
+    let writer = Writer::started();
+    let consumers = writer.pinners(writer.root()).into_iter().chain(writer.watchers());
+    let rust: Vec<_> = consumers.filter(|(what, _)| *what == "Rust").collect();
+    assert_eq!(rust.len(), 2);
+    for ((_, command), said) in rust.iter().zip(["pinned", "loaded 1 1 1"]) {
+        let kept = fs::File::open(writer.root().join("..data")).unwrap();
+        rustix::fs::flock(&kept, rustix::fs::FlockOperation::LockExclusive).unwrap();
+        let mut consumer = Talker::start(command);
+        std::thread::sleep(Duration::from_secs(1));
+        assert!(!consumer.has_said(), "{said}: it ended, or went on without the lock");
+        drop(kept);
+        assert_eq!(consumer.line(), said);
     }
 }
 

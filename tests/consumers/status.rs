@@ -128,6 +128,6 @@ fn the_status_shows_what_was_attempted_in_clusters_and_a_damaged_ledger_is_kept(
     fs::write(&file, "{\"prod\": 1").unwrap();
     let (empty, why) = ledger.read().unwrap();
     assert_eq!(empty, LedgerSet::default());
-    assert!(why.unwrap().contains("cannot be parsed"));
+    assert!(why.unwrap().contains("is damaged"));
     assert_eq!(fs::read_to_string(file.with_extension("json.damaged")).unwrap(), "{\"prod\": 1");
 }

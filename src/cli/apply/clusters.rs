@@ -1,5 +1,6 @@
 //! The flags about clusters: where kubeconfigs are read from, and how requests are sent.
 
+use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -58,21 +59,35 @@ pub(in crate::cli) struct ClusterArgs {
 impl ClusterArgs {
     /// Loads the clusters, with a warning for each of [`Clusters::problems`].
     pub(in crate::cli) fn load(&self) -> Result<Clusters, ConfigError> {
-        let clusters = Clusters::load(&self.options())?;
-        clusters.problems.iter().for_each(|problem| warn(human::one_line(problem)));
-        Ok(clusters)
+        load(&self.options())
     }
 
     /// Validates what can be read here. There may be other kubeconfigs where `sync` runs, or it runs in a Pod: so it is
-    /// only a warning if there are none here, or if one cannot be read.
+    /// only a warning if there are none here, or if one is missing or cannot be read now. All others are validated.
     pub(in crate::cli) fn check(&self) -> Result<(), ConfigError> {
-        match self.load() {
-            Err(error @ (ConfigError::None | ConfigError::Read { .. })) => {
-                let line = human::one_line(&error);
-                warn(format_args!("{line}; where `treeswap sync` runs, there has to be one"));
-                Ok(())
+        let mut options = self.options();
+        let mut has_left_out = false;
+        loop {
+            let Err(error) = load(&options) else { return Ok(()) };
+            let leaves_out = leave_out(&mut options, &error);
+            let (is_lack, is_warning) = match error {
+                ConfigError::None => (true, true),
+                ConfigError::NoContext { .. } => (true, self.kubeconfig.is_empty()),
+                ConfigError::CurrentContext { .. } => (true, false),
+                _ => (false, leaves_out),
+            };
+            if is_lack && has_left_out {
+                return Ok(()); // the context may be in what was left out, of which there was a warning
             }
-            loaded => loaded.map(drop),
+            if !is_warning {
+                return Err(error);
+            }
+            let line = human::one_line(&error);
+            warn(format_args!("{line}; where `treeswap sync` runs, there has to be one"));
+            if !leaves_out {
+                return Ok(());
+            }
+            has_left_out = true;
         }
     }
 
@@ -101,6 +116,26 @@ impl ClusterArgs {
             ..cluster::Options::default()
         }
     }
+}
+
+/// Loads the clusters, with a warning for each of [`Clusters::problems`].
+fn load(options: &cluster::Options) -> Result<Clusters, ConfigError> {
+    let clusters = Clusters::load(options)?;
+    clusters.problems.iter().for_each(|problem| warn(human::one_line(problem)));
+    Ok(clusters)
+}
+
+/// Leaves out the file or directory of this error, if it is missing or cannot be read now. Returns true if it did.
+fn leave_out(options: &mut cluster::Options, error: &ConfigError) -> bool {
+    let ConfigError::Read { path, source } = error else { return false };
+    let may_be_there_elsewhere = error.may_pass() || source.kind() == io::ErrorKind::NotFound;
+    let is_given = options.kubeconfigs.contains(path) || options.kubeconfig_dir.as_ref() == Some(path);
+    if !may_be_there_elsewhere || !is_given {
+        return false;
+    }
+    options.kubeconfigs.retain(|file| file != path);
+    options.kubeconfig_dir = options.kubeconfig_dir.take().filter(|dir| dir != path);
+    true
 }
 
 /// The kubeconfigs that kubectl uses by default: those in `$KUBECONFIG`, or `~/.kube/config` if it exists.

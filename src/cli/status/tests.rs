@@ -1,7 +1,7 @@
 mod schema;
 
 use super::*;
-use crate::phase::{Attempt, HookStatus, Outcome, Trigger};
+use crate::phase::{Attempt, GenerationStatus, HookStatus, Outcome, Trigger};
 
 fn inspection() -> Inspection {
     Inspection {
@@ -79,6 +79,46 @@ fn age_is_that_of_the_last_success_whoever_says_it() {
             .unwrap()
             .contains("no success is on record")
     );
+}
+
+#[test]
+fn what_the_writer_says_of_pins_stands_only_where_nothing_can_be_told() {
+    let root = tempfile::tempdir().unwrap();
+    let name = |n: u32| Name::parse(&format!("..2026_11_20_15_04_05.{n:09}")).unwrap();
+    let said = |n: u32| GenerationStatus {
+        name: name(n),
+        revision: None,
+        commit: None,
+        entries: 0,
+        bytes: 0,
+        published: at(1),
+        retired: Some(at(2)),
+        pinned: n != 3,
+        holders: Vec::new(),
+        reason: "pinned".into(),
+    };
+    let seen = |n: u32, pinned: Option<bool>| Inspected {
+        name: name(n),
+        record: None,
+        disk_bytes: None,
+        current: false,
+        pinned,
+    };
+    let held = root.path().join(name(3).relative_path());
+    std::fs::create_dir(&held).unwrap();
+    let held = fsx::open_dir_at_path(&held).unwrap();
+    assert_eq!(fsx::try_lock_shared(&held).unwrap(), fsx::Lock::Taken);
+    let found = Inspection {
+        root: root.path().to_owned(),
+        generations: vec![seen(1, None), seen(2, Some(false)), seen(3, Some(true))],
+        status: Some(Status { retired: (1..=4).map(said).collect(), ..Status::default() }),
+        ..inspection()
+    };
+    let shown = Report::new(&found, WriterState::Absent).sync.unwrap().retired;
+    let pinned: Vec<_> = shown.iter().map(|one| one.pinned).collect();
+    assert_eq!(pinned, [true, false, true, false], "unknown; unpinned; pinned; gone");
+    let holds = |one: &GenerationStatus| one.holders.iter().any(|holder| holder.pid == std::process::id());
+    assert_eq!(shown.iter().map(holds).collect::<Vec<_>>(), [false, false, true, false]);
 }
 
 #[test]

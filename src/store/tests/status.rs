@@ -19,7 +19,7 @@ fn an_inspection_shows_generations_pins_and_the_last_status() {
     assert_eq!(seen.current.as_ref(), store.current().map(|record| &record.name));
     assert_eq!(seen.link_problem, None);
     let shown: Vec<_> = seen.generations.iter().map(|g| (g.current, g.pinned, g.record.is_some())).collect();
-    assert_eq!(shown, [(true, false, true), (false, true, true)]);
+    assert_eq!(shown, [(true, Some(false), true), (false, Some(true), true)]);
     assert_eq!(seen.status.unwrap().remote, status.remote);
 }
 
