@@ -83,7 +83,9 @@ fn cleaning(data: &[u8]) {
         {
             let is_there = text.windows(secret.len()).any(|part| part == secret.as_bytes());
             let is_left = clean.windows(secret.len()).any(|part| part == secret.as_bytes());
-            let is_plain = secret.bytes().all(|byte| byte.is_ascii_alphanumeric()) && secret.len() < 256;
+            let is_plain = secret.bytes().all(|byte| byte.is_ascii_alphanumeric())
+                && secret.len() < 256
+                && !REDACTED.contains(secret.as_str()); // what is left then is the mark
             assert!(
                 !is_there || !is_left || !is_plain || is_in_public_text(&secret.as_bytes()[..MIN_LENGTH]),
                 "{secret:?} is left"
