@@ -279,7 +279,7 @@ impl Tree {
         let mut seen = BTreeMap::new();
         for (path, entry) in &self.0 {
             let path = if how.below_a { below(path, b"a") } else { Some(&path[..]) };
-            let Some(path) = path.filter(|path| !how.sparse || kept_by_patterns(path, entry)) else {
+            let Some(path) = path.filter(|path| !how.sparse || kept_by_patterns(how, path, entry)) else {
                 continue;
             };
             if path.starts_with(b"..") && !how.git_sync && how.sources == 0 {
@@ -307,9 +307,11 @@ impl Tree {
     }
 }
 
-/// Returns true if the entry matches [`SPARSE`]. To git's patterns, a submodule is a directory.
-fn kept_by_patterns(path: &[u8], entry: &Entry) -> bool {
-    let is_top = !path.contains(&b'/') && !matches!(entry, Entry::Module(_));
+/// Returns true if the entry matches [`SPARSE`]. A submodule is a directory, but not in the layout of git-sync, which
+/// turns git's cone mode on: there it counts as a file.
+fn kept_by_patterns(how: &How, path: &[u8], entry: &Entry) -> bool {
+    let is_file = how.git_sync || !matches!(entry, Entry::Module(_));
+    let is_top = is_file && !path.contains(&b'/');
     is_top || path.starts_with(b"a/") || path.starts_with(b"b/")
 }
 
