@@ -22,11 +22,12 @@ fn signal(sidecar: &Sidecar, signal: Signal) {
 /// Waits until `status` gets an answer from a running writer. One that has just been started has no root yet, which is
 /// an error.
 #[track_caller]
+/// Waits until the writer answers, and has left the record that is read without it.
 fn wait_until_running(world: &World) {
     eventually(30, "the writer answers", || {
         let Ran { stdout, .. } = status(world, &["--json"]);
         let is_running = !stdout.is_empty() && common::schema::root_status(&stdout)["writer"] == "running";
-        is_running.then_some(())
+        (is_running && world.root.join("..treeswap/status.json").exists()).then_some(())
     });
 }
 
