@@ -183,7 +183,7 @@ pub async fn serve(path: PathBuf, mut status: watch::Receiver<Status>, shutdown:
     }
 }
 
-/// Renders answers, one at a time, and shares each for a while: whoever can read the root can ask without end.
+/// Renders answers, one at a time, and shares each for a while: each reader of the root can ask without end.
 struct Answers {
     status: watch::Receiver<Status>,
     /// The last answer, and when it was rendered.

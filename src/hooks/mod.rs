@@ -248,7 +248,7 @@ impl PinnedGeneration {
 }
 
 /// How often the lock of a pin is tried while another process holds it exclusively, and the pause between two tries.
-/// Whoever looks for pins holds it for microseconds.
+/// A look for pins holds it for microseconds.
 const LOCK_TRIES: u32 = 50;
 const LOCK_PAUSE: Duration = Duration::from_millis(5);
 

@@ -287,7 +287,7 @@ impl Refusal {
             _ if self.rule.is_of_the_tree() => "with a smaller tree",
             _ => "without it",
         };
-        // What is served meanwhile is for whoever reports the error: perhaps nothing yet, or there are only ConfigMaps.
+        // What is served meanwhile is for the caller to say: perhaps nothing yet, or there are only ConfigMaps.
         let remedy = format!("push a commit {commit}");
         let other = match self.rule.flag() {
             Some(flag @ "--symlinks=keep") => Some(format!("{flag} publishes such links as they are")),

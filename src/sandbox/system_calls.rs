@@ -266,7 +266,7 @@ fn refusing(argument: u32, values: &[u32]) -> Vec<sock_filter> {
 
 /// Refuses two ways of opening a file. `flags` and `mode` are the offsets of the call's arguments.
 ///
-/// * Creating one with a set-user-ID, set-group-ID or sticky bit: whoever executed it would run as its owner.
+/// * Creating one with a set-user-ID, set-group-ID or sticky bit: who executes it would run as its owner.
 /// * `O_TRUNC` without write access. Linux truncates even then, and Landlock does not control truncation before 6.2.
 fn opening(flags: u32, mode: u32) -> [sock_filter; 11] {
     /// Only with these flags is there a mode; without them, the register may have any value.
