@@ -47,9 +47,11 @@ impl Worker {
             return Ok(None);
         }
         let choice = self.choice(bounds).await?;
+        self.note_republish_failed(None); // `restore` may note it again
         let done = self.republish_damaged(bounds, &choice).await;
-        let failed = done.as_ref().is_err_and(|error| !matches!(error, Error::Interrupted));
-        self.note_republish_failed(failed.then(Instant::now));
+        if done.as_ref().is_err_and(|error| !matches!(error, Error::Interrupted)) {
+            self.note_republish_failed(Some(Instant::now()));
+        }
         done
     }
 
