@@ -137,7 +137,10 @@ fn accept(listener: &TcpListener, dir: &Path, shared: &Shared) {
         shared.connections.fetch_add(1, Ordering::SeqCst);
         let child = serve(&stream, dir)
             .unwrap_or_else(|error| panic!("sshd: {error} (Debian's package is openssh-server)"));
-        shared.sessions.lock().unwrap().push((child, stream));
+        let mut sessions = shared.sessions.lock().unwrap();
+        // Thousands of sessions that have ended would use up all descriptors.
+        sessions.retain_mut(|(child, _)| !matches!(child.try_wait(), Ok(Some(_))));
+        sessions.push((child, stream));
     }
 }
 

@@ -30,6 +30,15 @@ struct Transport {
     _server: Box<dyn Any>,
 }
 
+/// What came first in an attempt.
+enum Reached {
+    Cut,
+    /// The end of the exchange: there was nothing more to cut.
+    End,
+    /// A failure. On a busy machine a good server is too slow for the short idle timeout, so this proves nothing.
+    Neither,
+}
+
 struct Exchanges {
     world: World,
     port: Port,
@@ -70,18 +79,19 @@ impl Exchanges {
         self.world.assert_published(commit);
     }
 
-    /// One attempt that is cut after so many bytes, and one that is not. Whether there was anything to cut.
+    /// One attempt that is cut after so many bytes, and one that is not.
     #[track_caller]
-    fn cut(&mut self, published: Option<&str>, at: u64, cut: Cut) -> bool {
+    fn cut(&mut self, published: Option<&str>, at: u64, cut: Cut) -> Reached {
         let newer = self.commit();
         let relay = Relay::cut_at(self.transport.to, at, cut);
         let ran = self.attempt(&relay);
         let what = format!("{cut:?} after {at} bytes");
+        let is_cut = relay.left.load(Ordering::SeqCst) == 0;
         if ran.ok() {
             // Nothing was missing: what was cut was not needed.
             self.world.assert_published(&newer);
         } else {
-            self.failed += 1;
+            self.failed += u64::from(is_cut);
             let complaints = ran.stderr.lines().filter(|line| line.starts_with("treeswap: ")).count();
             assert!(complaints == 1, "{what}: not one clear line:\n{}", ran.stderr);
             match published {
@@ -91,13 +101,17 @@ impl Exchanges {
             self.publishes(&newer, &what);
         }
         self.world.assert_clean(1);
-        relay.left.load(Ordering::SeqCst) == 0
+        match (is_cut, ran.ok()) {
+            (true, _) => Reached::Cut,
+            (false, true) => Reached::End,
+            (false, false) => Reached::Neither,
+        }
     }
 
     /// Cuts a kind of exchange: that of an update of what is published, or that of a first synchronisation.
     #[track_caller]
     fn cut_all(&mut self, is_update: bool) -> (u64, u64) {
-        let (mut at, mut cuts, mut length) = (0, 0, 0);
+        let (mut at, mut cuts, mut length, mut slow) = (0, 0, 0, 0);
         let mut published = None;
         loop {
             if !is_update {
@@ -112,15 +126,21 @@ impl Exchanges {
                 published = is_update.then(|| self.world.remote.tip("refs/heads/main").unwrap());
                 continue;
             }
-            let is_cut = self.cut(published.as_deref(), at, CUTS[cuts as usize % CUTS.len()]);
+            let reached = self.cut(published.as_deref(), at, CUTS[cuts as usize % CUTS.len()]);
             if is_update {
                 published = self.world.remote.tip("refs/heads/main");
             }
-            if !is_cut {
-                return (length, cuts);
+            match reached {
+                Reached::Cut => {
+                    cuts += 1;
+                    at += if full() { 1 } else { (length / SAMPLE).max(1) };
+                }
+                Reached::Neither => {
+                    slow += 1;
+                    assert!(slow < 500, "{slow} attempts failed before {at} bytes came");
+                }
+                Reached::End => return (length, cuts),
             }
-            cuts += 1;
-            at += if full() { 1 } else { (length / SAMPLE).max(1) };
         }
     }
 
@@ -144,7 +164,9 @@ fn cut_everywhere(name: &str, transport: impl FnOnce(&World, SocketAddr) -> Tran
     for (kind, is_update) in [("first", false), ("update", true)] {
         let (length, cuts) = exchanges.cut_all(is_update);
         let failed = std::mem::take(&mut exchanges.failed);
-        assert!(length > 500 && cuts > SAMPLE / 2, "{cuts} cuts of {length} bytes");
+        // Exchanges differ by a few bytes.
+        let least = if full() { length - length / 10 } else { SAMPLE / 2 };
+        assert!(length > 500 && cuts > least, "{cuts} cuts of {length} bytes");
         assert!(failed > cuts / 2, "{failed} of {cuts} cuts were felt");
         println!(
             "cuts transport={name} exchange={kind} bytes={length} cuts={cuts} failed={failed}, all recovered"
