@@ -15,6 +15,14 @@ use super::{Cluster, Mode};
 const PAGE: usize = 500;
 /// How often a list is started over because its `continue` token expired (410 Gone).
 const RESTARTS: u32 = 2;
+/// The most pages of a list: a million objects, which is more than one cluster can store.
+const PAGES_MAX: usize = 2_000;
+/// The most metadata that a list keeps, in bytes: as much as one response may have. All 2,000 or so ConfigMaps that an
+/// inventory can list may have 80 KiB of annotations each.
+const KEPT_MAX: usize = super::connection::MOST;
+
+/// The objects of a list, by namespace and name.
+type Listed = BTreeMap<(String, String), Meta>;
 
 impl Cluster {
     /// Returns the metadata of every ConfigMap of a namespace, by name: all of them, or an error. Content is not
@@ -31,16 +39,17 @@ impl Cluster {
         keep: impl Fn(&Meta) -> bool,
     ) -> Result<BTreeMap<String, Meta>, Error> {
         let found = self.listed(&Operation::of(Verb::List, Kind::ConfigMap, namespace, ""), keep).await?;
-        Ok(found.into_iter().map(|meta| (meta.name.clone(), meta)).collect())
+        Ok(found.into_iter().map(|((_, name), meta)| (name, meta)).collect())
     }
 
     /// Returns the metadata of every ConfigMap of that name in all namespaces: all of them, or an error. Needs the
     /// right to list ConfigMaps in the whole cluster, which a ClusterRole can limit to the name (`resourceNames`).
     pub async fn list_everywhere(&self, name: &str) -> Result<Vec<Meta>, Error> {
-        self.listed(&Operation::of(Verb::List, Kind::ConfigMap, "", name), |_| true).await
+        let found = self.listed(&Operation::of(Verb::List, Kind::ConfigMap, "", name), |_| true).await?;
+        Ok(found.into_values().collect())
     }
 
-    async fn listed(&self, operation: &Operation, keep: impl Fn(&Meta) -> bool) -> Result<Vec<Meta>, Error> {
+    async fn listed(&self, operation: &Operation, keep: impl Fn(&Meta) -> bool) -> Result<Listed, Error> {
         let mut restarts = 0;
         loop {
             match self.list_once(operation, &keep).await {
@@ -50,12 +59,11 @@ impl Cluster {
         }
     }
 
-    async fn list_once(
-        &self,
-        operation: &Operation,
-        keep: &impl Fn(&Meta) -> bool,
-    ) -> Result<Vec<Meta>, Error> {
-        let mut found = Vec::new();
+    /// Requests one page after the other. The server decides how many there are, so their number and what is kept of
+    /// them have limits, and what was not asked for is dropped.
+    async fn list_once(&self, operation: &Operation, keep: &impl Fn(&Meta) -> bool) -> Result<Listed, Error> {
+        let mut found = Listed::new();
+        let (mut pages, mut kept) = (0, 0);
         let mut next = String::new();
         loop {
             let mut request = Request::new(operation.clone());
@@ -66,12 +74,19 @@ impl Cluster {
             if !next.is_empty() {
                 request.query("continue", &next);
             }
-            let page: MetadataList = self.inner.call(&request.detail(Detail::MetadataList)).await?;
-            found.extend(page.items.into_iter().filter(keep));
-            match page.next {
-                Some(token) => next = token,
-                None => return Ok(found),
+            let request = request.detail(Detail::MetadataList);
+            let page: MetadataList = self.inner.call(&request).await?;
+            for meta in page.items.into_iter().filter(|meta| is_of(operation, meta) && keep(meta)) {
+                kept += meta.bytes();
+                found.insert((meta.namespace.clone(), meta.name.clone()), meta);
             }
+            pages += 1;
+            let Some(token) = page.next else { return Ok(found) };
+            // A page may be empty and not the last one, but each token says where the next page begins.
+            if token == next || pages >= PAGES_MAX || kept > KEPT_MAX {
+                return Err(self.inner.malformed_response(&request));
+            }
+            next = token;
         }
     }
 
@@ -149,4 +164,10 @@ impl Cluster {
             Ok(())
         }
     }
+}
+
+/// Returns true if the object is one that the list asks for.
+fn is_of(operation: &Operation, meta: &Meta) -> bool {
+    let Operation { namespace, name, .. } = operation;
+    (namespace.is_empty() || *namespace == meta.namespace) && (name.is_empty() || *name == meta.name)
 }

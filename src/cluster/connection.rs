@@ -36,7 +36,7 @@ const MARGIN: SignedDuration = SignedDuration::from_secs(60);
 const REREAD: SignedDuration = SignedDuration::from_secs(60);
 
 /// The largest response, in bytes: a page of metadata, each with as much as annotations may hold (256 KiB).
-const MOST: usize = 160 << 20;
+pub(super) const MOST: usize = 160 << 20;
 
 /// The most requests about Leases in flight, besides [`Options::concurrency`] for ConfigMaps: enough to renew the
 /// Leases of 1,000 namespaces within 5 seconds if each takes 200 ms, with room to spare. A Lease is a few hundred

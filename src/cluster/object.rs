@@ -47,6 +47,22 @@ impl Meta {
             owner_references: meta.owner_references,
         })
     }
+
+    /// Returns how many bytes of text it holds, and a little for each object.
+    pub(super) fn bytes(&self) -> usize {
+        let of_map = |map: &BTreeMap<String, String>| -> usize {
+            map.iter().map(|(key, value)| key.len() + value.len()).sum()
+        };
+        let finalizers = self.finalizers.iter().flatten().map(String::len).sum::<usize>();
+        let owners = self.owner_references.iter().flatten();
+        let owners = owners.map(|owner| {
+            let OwnerReference { api_version, kind, name, uid, .. } = owner;
+            size_of::<OwnerReference>() + api_version.len() + kind.len() + name.len() + uid.len()
+        });
+        let names = self.namespace.len() + self.name.len() + self.uid.len() + self.resource_version.len();
+        let maps = of_map(&self.labels) + of_map(&self.annotations);
+        size_of::<Self>() + names + maps + finalizers + owners.sum::<usize>()
+    }
 }
 
 /// A ConfigMap with its content.

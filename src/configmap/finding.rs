@@ -7,7 +7,8 @@ use super::tree::BadLink;
 use crate::human;
 use crate::payload::escaped;
 
-/// How many findings are kept of each kind, refused and noted. An author of commits can make any number.
+/// At most this many findings that refuse a plan are kept, and as many that are noted: an author of commits can cause
+/// any number.
 pub(super) const FINDINGS_MAX: usize = 2_000;
 
 /// A problem that shows only when rules are applied to a tree.
@@ -60,7 +61,7 @@ pub enum Finding {
         bytes: usize,
         /// The limit.
         limit: usize,
-        /// The largest keys, each with size and file. The file is empty for a stamp.
+        /// The largest keys, each with size and file. The file is empty for `VERSION` and for the key of `--stamp-key`.
         largest: Vec<(String, usize, Vec<u8>)>,
     },
     /// A single key exceeds a limit of the API server.
@@ -223,7 +224,7 @@ fn list<T>(items: &[T], total: usize, show: impl Fn(&T) -> String) -> String {
 /// The largest keys of a ConfigMap with their sizes and files.
 fn largest_keys(largest: &[(String, usize, Vec<u8>)]) -> String {
     list(largest, largest.len(), |(key, bytes, path)| match &path[..] {
-        b"" => sized(key, *bytes), // a stamp
+        b"" => sized(key, *bytes), // no file: VERSION or --stamp-key
         path => format!("{} ({})", sized(key, *bytes), human::elide_middle(&escaped(path))),
     })
 }
@@ -342,8 +343,8 @@ pub struct Refused(
 );
 
 impl Refused {
-    /// Hints for the operator, one line each: the other findings, as many as a message shows, and what to do. What to
-    /// do about several findings is said once, after them; the first finding is the message itself.
+    /// Hints for the operator, one line each. The first finding is the message itself; the others, as many as a message
+    /// shows, follow here ("also …"), grouped by what to do about them, which ends each group.
     pub fn hints(&self) -> Vec<String> {
         let shown = &self.0[..self.0.len().min(1 + SHOWN)];
         let mut hints = Vec::new();
@@ -411,7 +412,7 @@ mod tests {
     #[test]
     fn every_finding_is_one_line_and_one_that_refuses_says_what_to_do() {
         for finding in each() {
-            let hints = match &finding {
+            let refuses = match &finding {
                 Finding::Overlap { .. }
                 | Finding::Collision { .. }
                 | Finding::IllegalKey { .. }
@@ -426,13 +427,11 @@ mod tests {
                 | Finding::RepositoryUnknown { .. } => true,
                 Finding::RepositoryNotPermitted { .. } | Finding::NoMatch { .. } => false,
             };
-            assert_eq!(hints, !finding.is_harmless());
+            assert_eq!(refuses, !finding.is_harmless());
             let refused = Refused(vec![finding]);
-            match hints {
-                true => crate::human::assert_message_style(&refused, &refused.hints()),
-                // A warning has no hint; what the style asks of one does not apply.
-                false => crate::human::assert_message_style(&refused, &["it is only noted".to_owned()]),
-            }
+            // A warning has no hint; what the style asks of one does not apply.
+            let hints = if refuses { refused.hints() } else { vec!["it is only noted".to_owned()] };
+            crate::human::assert_message_style(&refused, &hints);
         }
     }
 

@@ -143,7 +143,8 @@ impl Planned {
         Finding::Oversize { name, what, bytes, limit, largest: self.largest() }
     }
 
-    /// The largest keys, the key `VERSION` included, each with size and file. The file is empty for a stamp.
+    /// The largest keys, the key `VERSION` included, each with size and file. The file is empty for `VERSION` and for
+    /// the key of `--stamp-key`.
     pub(super) fn largest(&self) -> Vec<(String, usize, Vec<u8>)> {
         let with_path = |(key, size): (String, usize)| {
             let path = self.path_of(&key);
@@ -157,7 +158,7 @@ impl Planned {
         self.stamp.as_ref().map(|text| (VERSION, text.len()))
     }
 
-    /// The path of the file that a key is from; empty for a stamp.
+    /// The path of the file that a key is from; empty for `VERSION` and for the key of `--stamp-key`.
     fn path_of(&self, key: &str) -> Vec<u8> {
         self.files.get(key).map(|path| path.to_vec()).unwrap_or_default()
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::orphaned;
 use super::report::{Outcome, Target, namespace_failed};
+use super::set;
 use super::survey::{Item, NamespaceSurvey};
 use super::worker::Worker;
 use crate::configmap::apply::{Desired, names};
@@ -66,7 +67,8 @@ impl<S: DeliveryInput> Worker<S> {
     fn unordered_revision(&self, desired: &Desired, survey: &NamespaceSurvey) -> Option<(String, String)> {
         let recorded = &survey.marker.revision;
         let other = !recorded.is_empty() && *recorded != desired.revision.to_string();
-        (other && survey.has_writes() && !self.options.force && !self.input.follows_ref()).then(|| {
+        let is_kept = !self.options.force && !self.input.follows_ref();
+        (other && is_kept && set::is_busy(survey, desired)).then(|| {
             let why = format!(
                 "its recorded revision is {}, and without a ref the newer one is unknown",
                 short(recorded)

@@ -43,7 +43,8 @@ pub(super) fn marker(
         marker.set_rules(&desired.rules);
     }
     marker.damaged.retain(|name, _| !marker.entries.contains_key(name));
-    if marker != survey.marker {
+    // The annotations of the inventory are of the same revision as its data.
+    if marker != survey.marker || survey.renamed {
         marker.revision = desired.revision.to_string();
     }
     marker
@@ -112,7 +113,12 @@ fn is_digest(text: &str) -> bool {
 /// Returns true if the records have to be written even if no ConfigMap is.
 pub(super) fn needs_recording(survey: &NamespaceSurvey, desired: &Desired) -> bool {
     let marker = marker(survey, desired, &BTreeMap::new());
-    marker != survey.marker || is_abandoned(survey, &marker)
+    marker != survey.marker || survey.renamed || is_abandoned(survey, &marker)
+}
+
+/// Returns true if anything is to be written in the namespace: a ConfigMap, or the records alone.
+pub(super) fn is_busy(survey: &NamespaceSurvey, desired: &Desired) -> bool {
+    survey.has_writes() || needs_recording(survey, desired)
 }
 
 /// Returns true if no rule names the namespace any more and we own nothing in it.

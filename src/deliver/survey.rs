@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use futures_util::{StreamExt as _, stream};
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 
 use super::pauses::{Ending, retried};
 use super::report::Outcome;
@@ -24,6 +24,8 @@ pub(super) struct NamespaceSurvey {
     pub(super) orphaned: bool,
     /// The inventory's ConfigMap, if there is one.
     pub(super) marker_meta: Option<Meta>,
+    /// True if the inventory names another context, as after a renaming. Pruning finds it by that name.
+    pub(super) renamed: bool,
     pub(super) marker: Marker,
     /// What earlier passes wrote or sent and the inventory does not list: it landed after a peer had dropped it from
     /// there.
@@ -120,6 +122,9 @@ impl SurveyContext<'_> {
             Some(object) => (Some(object.meta), Marker::read(&object.content.data)),
             None => (None, Marker::default()),
         };
+        let is_other =
+            |meta: &Meta| meta.annotations.get(names::CLUSTER).is_none_or(|name| name != self.cluster.name());
+        let renamed = marker_meta.as_ref().is_some_and(is_other);
         let recorded = marker_meta.as_ref().and_then(|meta| recorded(&marker, meta));
         let (ledger_meta, ledger) = match ledger? {
             Some(object) => (Some(object.meta), Ledger::read(&object.content.data)),
@@ -147,12 +152,11 @@ impl SurveyContext<'_> {
             }
             reads.push(self.item(namespace, name, wanted, meta, entry, &ledger, same_rules));
         }
+        // The first that fails ends the reads: the namespace fails with it, and a server that hangs would hold up each.
         let mut items: Vec<Item> = stream::iter(reads)
             .buffer_unordered(self.options.concurrency.max(1))
-            .collect::<Vec<_>>()
+            .try_collect()
             .await
-            .into_iter()
-            .collect::<Result<_, _>>()
             .map_err(|error| NamespaceFailure::of(&error))?;
         items.sort_by(|a, b| a.name.cmp(&b.name));
         let is_part = |item: &&mut Item| desired.is_part_of_left_out((name, namespace), &item.name);
@@ -164,6 +168,7 @@ impl SurveyContext<'_> {
             namespace: namespace.to_owned(),
             orphaned: desired.of(name, namespace).is_none(),
             marker_meta,
+            renamed,
             marker,
             late,
             recorded,

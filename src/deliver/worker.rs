@@ -23,7 +23,7 @@ use super::set;
 use super::survey::{NamespaceFailure, NamespaceSurvey, SurveyContext};
 use super::turns::LeaseTurns;
 use super::write::{StopReason, Writer, Written};
-use super::{Options, planned};
+use super::{OnRewind, Options, planned};
 use crate::cluster::Cluster;
 use crate::configmap::apply::Desired;
 use crate::human;
@@ -274,7 +274,12 @@ impl<S: DeliveryInput> Worker<S> {
             targets.extend(self.end_all(writer, surveys, Outcome::Refused, &why.to_string(), &hints));
             return Ok(false);
         }
-        if !surveys.iter().any(NamespaceSurvey::has_writes) {
+        // What is held must not be recorded either: the next revision would count as an advance over it.
+        let holds = self.options.on_rewind == OnRewind::Hold;
+        let is_limited = |survey: &NamespaceSurvey| {
+            survey.has_writes() || (holds && set::needs_recording(survey, writer.desired))
+        };
+        if !surveys.iter().any(is_limited) {
             return Ok(true);
         }
         match check_rewind(writer, surveys, &mut self.lag_deadline, &mut self.notes).await {
@@ -287,6 +292,9 @@ impl<S: DeliveryInput> Worker<S> {
             }
             Err((outcome, why)) => {
                 let stop = writer.stopped();
+                if stop.is_none() && !surveys.iter().any(NamespaceSurvey::has_writes) {
+                    self.notes.add(format!("the revision is not recorded: {why}"));
+                }
                 targets.extend(self.end_all(writer, surveys, outcome, &why, &[]));
                 stop.map_or(Ok(false), |stop| Err(Unsettled::Stopped(stop)))
             }
@@ -301,17 +309,19 @@ impl<S: DeliveryInput> Worker<S> {
         targets: &mut Vec<Target>,
     ) -> Result<(), Unsettled> {
         // A namespace whose records are outdated counts as busy, too: a peer may be about to write them.
-        let busy =
-            |survey: &&NamespaceSurvey| survey.has_writes() || set::needs_recording(survey, writer.desired);
-        let busy: Vec<&str> = surveys.iter().filter(busy).map(|survey| survey.namespace.as_str()).collect();
-        if !busy.is_empty() && !self.turns.may_write(&busy, &mut self.notes).await {
-            return Err(Unsettled::Stale);
-        }
-        if !surveys.iter().any(NamespaceSurvey::has_writes) {
+        let busy = surveys.iter().filter(|survey| set::is_busy(survey, writer.desired));
+        let busy: Vec<&str> = busy.map(|survey| survey.namespace.as_str()).collect();
+        if busy.is_empty() {
             return Ok(());
+        }
+        if !self.turns.may_write(&busy, &mut self.notes).await {
+            return Err(Unsettled::Stale);
         }
         if let Err(stop) = writer.check_ref().await {
             return Err(self.skip_all(writer, surveys, stop, targets));
+        }
+        if !surveys.iter().any(NamespaceSurvey::has_writes) {
+            return Ok(());
         }
         let announced = tokio::select! {
             biased;

@@ -177,6 +177,23 @@ async fn a_list_fails_if_a_page_is_missing_and_starts_again_if_its_continue_toke
 }
 
 #[tokio::test]
+async fn a_list_that_begins_again_and_again_fails_and_what_was_not_asked_for_is_dropped() {
+    let (proxy, cluster, namespace) = namespace_behind_proxy();
+    let page = r#"{"kind":"PartialObjectMetadataList","metadata":{"continue":"again"},"items":[]}"#;
+    proxy.plan("GET", "configmaps", 0, 100, Fault::Answer(200, None, page));
+    let error = cluster.list(&namespace).await.unwrap_err();
+    assert!(matches!(error.why, Failure::UnexpectedResponse { .. }), "{error:?}");
+    assert_eq!(proxy.count("GET", "limit="), 2, "the second page has the token that it was asked for by");
+    proxy.heal();
+    let two = r#"{"kind":"PartialObjectMetadataList","metadata":{},"items":[
+        {"kind":"PartialObjectMetadata","metadata":{"namespace":"ci","name":"one","uid":"1"}},
+        {"kind":"PartialObjectMetadata","metadata":{"namespace":"ci","name":"other","uid":"2"}}]}"#;
+    proxy.next("GET", "configmaps", Fault::Answer(200, None, two));
+    let found = cluster.list_everywhere("one").await.unwrap();
+    assert_eq!(found.iter().map(|meta| meta.name.as_str()).collect::<Vec<_>>(), ["one"]);
+}
+
+#[tokio::test]
 async fn no_more_requests_are_in_flight_than_allowed() {
     let (proxy, _, namespace) = namespace_behind_proxy();
     let options = Options { concurrency: 2, timeout: Duration::from_secs(120), ..Options::default() };

@@ -150,6 +150,27 @@ fn two_contexts_of_one_server_prune_nothing_from_each_other_in_a_namespace_that_
     assert_eq!(outcomes, [Outcome::Unchanged, Outcome::Created], "{report:?}");
 }
 
+/// Pruning finds inventories by the name of their context, which no ConfigMap depends on.
+#[test]
+fn after_a_context_was_renamed_what_no_rule_names_any_more_is_still_pruned() {
+    let stage = Stage::new();
+    let [a, b] = &stage.namespaces;
+    let plans = stage.plans(&[(1, json!({ "default": [a, b] })), (2, json!({ "default": [b] }))]);
+    let deliver = |number, context| {
+        let clusters = load(&[(context, Kubernetes::shared().access("admin"))]);
+        let input = Arc::new(Script::at(&plans, revision(number)));
+        let cancel = CancellationToken::new();
+        runtime().block_on(deliver(input, &clusters, &stage.options, &cancel)).unwrap()
+    };
+    assert!(deliver(1, "one").is_success());
+    assert!(deliver(1, "two").is_success());
+    let before = Kubernetes::shared().versions(a);
+    assert!(deliver(1, "two").is_success());
+    assert_eq!(Kubernetes::shared().versions(a), before, "once is enough");
+    let report = deliver(2, "two");
+    assert_eq!(stage.values(), [None, Some("2".to_owned())], "{report:?}");
+}
+
 #[test]
 fn a_namespace_that_moves_to_another_context_of_one_server_is_not_pruned_by_the_first() {
     let stage = Stage::new();

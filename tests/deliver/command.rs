@@ -234,6 +234,11 @@ fn a_directory_needs_the_revision_that_it_is_of_and_overwrites_another_only_by_f
     ends(&place.apply(&[&rules, &place.remote(), "--force"]), 2, &["--force needs --tree"]);
     ends(&place.apply(&[&rules, &tree, &one, "--ref=main"]), 2, &["--ref needs --repo"]);
     ends(&place.apply(&[&rules, &tree, &one]), 0, &["1 created"]);
+    // Not even the inventory is written by other rules that change no ConfigMap.
+    let more = flag("rules", &place.file("more.yaml", &format!("{RULES}    nothing/*: {{name: nothing}}\n")));
+    let versions = Kubernetes::shared().versions(&place.namespace);
+    ends(&place.apply(&[&more, &tree, &two]), 3, &["docs: refused", "111111111111", "--force"]);
+    assert_eq!(Kubernetes::shared().versions(&place.namespace), versions);
     place.file("tree/docs/b.md", "changed");
     ends(&place.apply(&[&rules, &tree, &two]), 3, &["docs: refused", "111111111111", "--force"]);
     assert_eq!(place.content("docs")["b.md"], "b");

@@ -185,6 +185,37 @@ fn a_namespace_that_cannot_be_read_is_a_failure_though_no_file_feeds_its_configm
 }
 
 #[test]
+fn the_first_configmap_that_cannot_be_read_ends_the_reads_of_its_namespace() {
+    let namespace = Kubernetes::shared().namespace("records");
+    clusters(&namespace); // the rights of the user
+    let names = ["map-a", "map-b", "map-c"];
+    let rules = names.map(|name| (format!("{name}/*"), json!({ "name": name })));
+    let rules = json!({ "maps": rules.into_iter().collect::<serde_json::Map<_, _>>() }).to_string();
+    let plan = |number: u8| {
+        let files = names.map(|name| (format!("{name}/value"), number.to_string()));
+        (revision(number), desired(revision(number), &rules, &namespace, &BTreeMap::from(files)))
+    };
+    let plans: Arc<Plans> = Arc::new([plan(1), plan(2)].into());
+    let proxy = Proxy::start(Kubernetes::shared());
+    let deliver = |number, options: &Options| {
+        let clusters = load(&[("test", proxy.access("writer"))]);
+        run(Script::at(&plans, revision(number)), &clusters, options).unwrap()
+    };
+    assert!(deliver(1, &hasty()).is_success());
+    let before = proxy.count("GET", "configmaps/map-");
+    proxy.plan("GET", "configmaps/map-", 0, 100, BUSY);
+    let report = deliver(2, &Options { concurrency: 1, ..hasty() });
+    let outcomes: Vec<_> = report.targets.iter().map(|target| target.outcome).collect();
+    assert_eq!(outcomes, [Outcome::Failed; 3], "{report:?}");
+    assert_eq!(
+        proxy.count("GET", "configmaps/map-") - before,
+        2,
+        "two tries of the first: {:?}",
+        proxy.seen()
+    );
+}
+
+#[test]
 fn however_many_namespaces_there_are_no_more_writes_are_prepared_than_are_to_be_sent_at_once() {
     let stage = Stage::new(3);
     // Each namespace's inventory comes first.

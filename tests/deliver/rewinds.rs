@@ -41,6 +41,10 @@ impl Stage {
 
     /// Delivers what `main` of a repository names, with a mirror that nobody used before.
     fn deliver(&self, repository: &str, options: &Options) -> Report {
+        self.deliver_by(RULES, repository, options)
+    }
+
+    fn deliver_by(&self, rules: &str, repository: &str, options: &Options) -> Report {
         let mirror = tempfile::tempdir_in(self.world.dir()).unwrap();
         let mut mirrored = treeswap::mirror::Options::new(
             mirror.path().join("mirror"),
@@ -48,7 +52,7 @@ impl Stage {
             wire::Options::new(self.server.url(repository)),
         );
         mirrored.indexer = binary();
-        let planner = planner(RULES, &self.namespace);
+        let planner = planner(rules, &self.namespace);
         let input = Arc::new(Remote::new(Upstream::open(mirrored, None).unwrap(), planner).unwrap());
         let cluster = Everywhere(self.clusters.get("default").unwrap().clone());
         runtime().block_on(deliver(input, &cluster, options, &CancellationToken::new())).unwrap()
@@ -104,6 +108,27 @@ fn a_forced_ref_is_held_or_followed_and_told() {
     assert_eq!(stage.versions(), before, "nothing was written");
     followed(&stage.deliver("remote", &options()), "the ref was forced from");
     assert_eq!(stage.content(), "other");
+}
+
+/// Nothing but the inventory would be written, and the next commit would then count as an advance over it.
+#[test]
+fn a_forced_ref_that_changes_no_configmap_is_not_recorded_either_where_it_is_held() {
+    let stage = Stage::new();
+    let base = stage.commit("one");
+    let second = stage.commit("two");
+    stage.deliver("remote", &options());
+    stage.world.remote.reset(&base);
+    stage.commit("other");
+    stage.commit("two");
+    let recorded =
+        || data(&Kubernetes::shared().configmap(&stage.namespace, "treeswap-set-team"))["_revision"].clone();
+    let rules = format!("{RULES}    nothing/*:\n      name: nothing\n");
+    let report = stage.deliver_by(&rules, "remote", &holding());
+    assert_eq!((only(&report).outcome, recorded()), (Outcome::Unchanged, second.clone()), "{report:?}");
+    assert!(report.notes.iter().any(|note| note.contains("the ref was forced from")), "{report:?}");
+    stage.commit("evil");
+    held(&stage.deliver_by(&rules, "remote", &holding()), "the ref was forced from");
+    assert_eq!((stage.content().as_str(), recorded()), ("two", second));
 }
 
 #[test]

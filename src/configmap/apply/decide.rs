@@ -216,7 +216,11 @@ impl Policy {
         let over =
             over.filter(|_| matches!(why, DecisionReason::OtherRules | DecisionReason::TurnedBack)).cloned();
         let is_repair = why == DecisionReason::Drift;
-        let moves = Moves::new(&difference, Some(&wanted.data), Some(&seen.content), is_repair);
+        let mut moves = Moves::new(&difference, Some(&wanted.data), Some(&seen.content), is_repair);
+        // It lacks its keys in every run. Their names alone would for ever hold back whatever loses a key of that name.
+        if matches!(action, Action::Refuse(Refusal::Other(_) | Refusal::Prow | Refusal::Nobody)) {
+            moves.gain_contents_only();
+        }
         self.limit_repairs(Decision { action, why, claim, revision, difference, moves, over }, record)
     }
 

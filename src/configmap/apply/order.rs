@@ -77,6 +77,11 @@ impl Moves {
         }
         moves
     }
+
+    /// Forgets the keys that are gained: a move is then recognized by its content alone.
+    pub(super) fn gain_contents_only(&mut self) {
+        self.gains.retain(|moved| matches!(moved, MovedItem::Content(_)));
+    }
 }
 
 /// Returns true if a content is long enough to tell a move by itself, without its key.

@@ -10,6 +10,7 @@ use jiff::Timestamp;
 
 use super::super::compare::ConfigMapData;
 use super::super::data::{DesiredData, Value};
+use super::order::MovedItem;
 use super::*;
 
 const R1: &str = "1111111111111111111111111111111111111111";
@@ -289,6 +290,23 @@ fn others_are_refused_or_adopted_by_flag_and_never_taken_from_another_owner() {
         (Action::Replace, DecisionReason::Adopted),
         "it is not ours before it says so"
     );
+}
+
+/// What is refused for good must not hold back for ever whatever loses a key of the same name.
+#[test]
+fn what_belongs_to_others_gains_contents_and_no_keys() {
+    let wanted = wanted(&[("a", "1")]);
+    let theirs = LiveConfigMap { labels: BTreeMap::new(), ..prows(&[("other", "0")]) };
+    let gains = |adopt, seen: Option<&LiveConfigMap>| {
+        let decision = Policy { adopt, ..policy() }.decide(Some(&wanted), seen, None, None);
+        let is_key = |moved: &&MovedItem| matches!(moved, MovedItem::Key(_));
+        let keys = decision.moves.gains.iter().filter(is_key).count();
+        (keys, decision.moves.gains.len() - keys)
+    };
+    assert_eq!(gains(Adopt::Nothing, Some(&theirs)), (0, 1), "a content that moves there stays where it is");
+    for (adopt, seen) in [(Adopt::All, Some(&theirs)), (Adopt::Nothing, None)] {
+        assert_eq!(gains(adopt, seen), (2, 1), "with the key VERSION");
+    }
 }
 
 #[test]
