@@ -63,6 +63,10 @@ pub(super) struct Input {
     #[arg(long, value_name = "DURATION", default_value = "2m", value_parser = config::duration, hide_short_help = true)]
     sync_timeout: Duration,
 
+    /// Most bytes of one fetched pack, as in `sync`
+    #[arg(long, value_name = "BYTES", default_value = "4Gi", value_parser = config::bytes, hide_short_help = true)]
+    max_fetch_bytes: u64,
+
     #[command(flatten)]
     pub(super) rules: RuleArgs,
 
@@ -198,7 +202,8 @@ impl Input {
             }
             ([_], Some(directory)) => {
                 let of_repo = |flag: &str, heading: &str| {
-                    matches!(flag, "ref" | "mirror" | "sandbox" | "sync-timeout") || heading == "Credentials"
+                    matches!(flag, "ref" | "mirror" | "sandbox" | "sync-timeout" | "max-fetch-bytes")
+                        || heading == "Credentials"
                 };
                 given.refuse_without("--repo", of_repo)?;
                 if let Err(error) =
@@ -225,6 +230,7 @@ impl Input {
         args.source.sources = self.sources.clone().unwrap_or_default();
         args.root.root = args.root.mirror.clone(); // the settings need a root; nothing is created in it
         args.limits.sandbox.clone_from(&self.sandbox);
+        args.limits.max_fetch_bytes = self.max_fetch_bytes;
         args.pace.sync_timeout = self.sync_timeout;
         args.pace.one_time = self.sources.is_some(); // waits for slow sources instead of leaving them for later
         given.settings(&args)
@@ -241,8 +247,8 @@ impl Input {
         if let Some(sources) = &settings.sources {
             config::listed(sources)?; // an invalid file is reported before any remote is asked
         }
-        for remark in &settings.remarks {
-            say!("treeswap: warning: {remark}");
+        for warning in &settings.warnings {
+            say!("treeswap: warning: {warning}");
         }
         Ok(FetchOptions { mirror: settings.mirror, sources: settings.sources, _temporary: temporary })
     }

@@ -9,6 +9,7 @@ use std::process::Command;
 use serde_yaml::Value;
 use treeswap::configmap::apply::Owner;
 
+use super::ceilings::assert_ceilings_fit;
 use super::common::{Ran, run};
 use super::{assert_accepted, assert_probed, assert_restricted, built, deploy, list, ours};
 
@@ -125,6 +126,7 @@ fn its_appliers_and_their_rights_are_those_of_the_manifests() {
         let made = template(&chart(), &applier(kind));
         assert_accepted(&made);
         assert_restricted(&made);
+        assert_eq!(assert_ceilings_fit(&made), 1);
         let of = |kind: &str| made.iter().map(|(_, one)| one).find(|one| one["kind"].as_str() == Some(kind));
         let (mine, theirs) = (of(kind).unwrap(), shipped(kind));
         let (pod, their_pod) = (super::pod_spec(mine).unwrap(), super::pod_spec(&theirs).unwrap());
@@ -234,6 +236,42 @@ fn another_chart_gets_its_sidecar() {
     assert_accepted(&made);
     assert_restricted(&made);
     assert_probed(sidecar);
+}
+
+/// Each repository has a mirror, which the volume has to hold besides the others.
+#[test]
+fn several_repositories_share_the_volume() {
+    let dir = their_chart();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let listed = |repositories: &[&str]| {
+        let places = repositories.iter().enumerate().map(|(at, repository)| {
+            format!("  - {{name: s{at}, repo: 'https://git.example.com/{repository}.git', to: s{at}}}\n")
+        });
+        format!("version: 1\nsources:\n{}end: true\n", places.collect::<String>())
+    };
+    let set = applier("Deployment");
+    let set: Vec<&str> = set.into_iter().filter(|one| !one.contains("options.repo=")).collect();
+    for (repositories, of_sidecar, of_applier) in [
+        (&["a", "a"][..], "256Mi", "512Mi"),
+        (&["a", "b"], "128Mi", "256Mi"),
+        (&["a", "b", "a", "c"], "85Mi", "170Mi"),
+    ] {
+        std::fs::write(file.path(), listed(repositories)).unwrap();
+        let theirs = format!("treeswap.sources={}", file.path().display());
+        let words = ["template", "--set-file", &theirs, "--set", "treeswap.options.repo="];
+        let sidecar = made(&words, &dir.path().join("chart"));
+        let ours_alone = format!("sources={}", file.path().display());
+        let words = ["template", "--namespace=ci", "--set-file", &ours_alone].into_iter();
+        let words = words.chain(set.iter().flat_map(|one| ["--set", one]));
+        let applier = made(&words.collect::<Vec<_>>(), &chart());
+        for (documents, each) in [(sidecar, of_sidecar), (applier, of_applier)] {
+            let args = list(ours(&documents)[0].container, "args").to_vec();
+            for arg in ["mirror", "fetch"].map(|what| format!("--max-{what}-bytes={each}")) {
+                assert!(args.iter().any(|one| one.as_str() == Some(&arg)), "{repositories:?}: {args:?}");
+            }
+            assert_eq!(assert_ceilings_fit(&documents), 1);
+        }
+    }
 }
 
 const SOURCES: &str =

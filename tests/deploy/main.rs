@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod ceilings;
 mod chart;
 mod dockerfile;
 mod image;
@@ -249,6 +250,9 @@ fn assert_probed(container: &Value) {
         .map(|word| word.as_str().unwrap())
         .collect();
     assert_eq!(words, ["/treeswap", "status", "/config"], "its words are what `kubectl describe pod` shows");
+    let readiness = &container["readinessProbe"]["httpGet"];
+    assert_eq!(readiness["path"].as_str(), Some("/readyz"), "without it --max-stale has no effect");
+    assert_eq!(readiness["port"].as_str(), container["ports"][0]["name"].as_str());
 }
 
 /// Fails unless whoever hangs is found out, at the port that it listens at.
@@ -297,7 +301,9 @@ fn the_appliers_share_one_account_and_nothing_waits_for_their_targets() {
         assert_eq!(one.pod["serviceAccountName"].as_str(), Some("config-apply"));
         assert_eq!(list(one.pod, "containers").len(), 1, "a Pod of its own");
     }
-    let shared = |arg: &String| !arg.starts_with("--timeout=") && !arg.starts_with("--http-bind=");
+    // A run of the one fetches once into a volume of its own.
+    let own = ["--timeout=", "--http-bind=", "--max-mirror-bytes="];
+    let shared = |arg: &String| !own.iter().any(|flag| arg.starts_with(flag));
     let (once, rest): (Vec<_>, Vec<_>) = (args(once), args(always));
     assert!(once.iter().filter(|arg| shared(arg)).eq(rest.iter().filter(|arg| shared(arg))));
     assert!(always.container["readinessProbe"].is_null(), "a refused target holds no rollout up");
@@ -453,26 +459,4 @@ fn what_the_appliers_are_made_of_can_be_selected() {
         assert!(label(object), "{}", path.display());
         assert!(pod_spec(object).is_none() || label(pod_template(object)), "{}", path.display());
     }
-}
-
-/// The kubelet evicts the Pod whose volume is larger than its limit.
-#[test]
-fn a_sidecars_ceilings_fit_its_volume() {
-    let documents = documents();
-    let all = ours(&documents);
-    let sidecar = all.iter().find(|one| one.at.ends_with("sidecar/sidecar.yaml")).unwrap();
-    let mebibytes = |text: &str| -> u64 {
-        let number = |unit| text.strip_suffix(unit).map(|number| number.parse::<u64>().unwrap());
-        number("Mi").or_else(|| Some(number("Gi")? * 1024)).unwrap()
-    };
-    let value = |name: &str| {
-        let mut variables = list(sidecar.container, "env").iter();
-        let found = variables.find(|one| one["name"].as_str() == Some(name)).unwrap();
-        mebibytes(found["value"].as_str().unwrap())
-    };
-    let volume = list(sidecar.pod, "volumes").iter().find_map(|one| one["emptyDir"]["sizeLimit"].as_str());
-    let limit = mebibytes(volume.unwrap());
-    assert_eq!(value("TREESWAP_MAX_BYTES"), limit / 4 * 3);
-    assert_eq!(value("TREESWAP_MAX_MIRROR_BYTES"), limit / 4);
-    assert_eq!(value("TREESWAP_MAX_FETCH_BYTES"), limit / 4);
 }

@@ -418,6 +418,21 @@ mod tests {
         assert_eq!(limit("--timeout=15m").set_by, None, "the plan's own limit is shorter");
     }
 
+    #[test]
+    fn the_limit_on_a_fetched_pack_is_that_of_the_command_line() {
+        let limit = |more: &[&str]| {
+            let words = ["treeswap", "apply", "--owner=team", "--rules-in-tree=rules", "--repo=https://h/x"];
+            let mut commands = tree(Help::All);
+            let matches = commands.try_get_matches_from_mut(words.iter().chain(more)).unwrap();
+            let given = FlagOrigins::of(&commands, &matches);
+            let Command::Apply(args) = Cli::from_arg_matches(&matches).unwrap().command else {
+                panic!("another command");
+            };
+            args.input.settings(&given, std::path::Path::new("/mirror")).unwrap().mirror.wire.max_fetch_bytes
+        };
+        assert_eq!((limit(&[]), limit(&["--max-fetch-bytes=64Mi"])), (4 << 30, 64 << 20));
+    }
+
     #[tokio::test]
     async fn a_plan_that_takes_too_long_ends_with_the_run() {
         let (end, hung) = std::sync::mpsc::channel::<()>();

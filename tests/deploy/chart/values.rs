@@ -80,14 +80,21 @@ fn every_value_has_an_effect_and_stays_text() {
 #[test]
 fn any_release_name_is_quoted_and_fits() {
     let long = "a23456789-".repeat(6)[..53].to_owned();
-    for release in ["n", "on", "123", "1e3", "null", "0x1f", &long] {
+    let dotted = format!("{}.b", "a".repeat(43));
+    let releases = ["n", "on", "123", "1e3", "null", "0x1f", "a.b", "1.b", &long, &dotted];
+    for (release, mode) in releases.into_iter().flat_map(|one| [(one, "CronJob"), (one, "Deployment")]) {
         let name = format!("--name-template={release}");
-        let mut words = vec!["template", &name, "--namespace=y"];
-        words.extend(ALL.iter().chain(&applier("CronJob")).flat_map(|one| ["--set", one]));
+        let mut words = vec!["template", &name, "--namespace=y", "--set=configMaps.webhookSecret=hook"];
+        words.extend(ALL.iter().chain(&applier(mode)).flat_map(|one| ["--set", one]));
+        let begins = release[..release.len().min(43)].replace('.', "-");
         for (_, document) in made(&words, &chart()) {
             let metadata = &document["metadata"];
             let name = metadata["name"].as_str().unwrap_or_else(|| panic!("{release}: {metadata:?}"));
-            assert!(name.starts_with(&release[..release.len().min(43)]), "{name}");
+            // A Service's is a DNS label, which begins with a letter.
+            let is_service = document["kind"].as_str() == Some("Service");
+            assert!(!is_service || !name.contains('.') && name.starts_with(char::is_alphabetic), "{name}");
+            let own = if is_service { name.strip_prefix("treeswap-").unwrap_or(name) } else { name };
+            assert!(own.starts_with(&begins), "{name}");
             let most = if document["kind"].as_str() == Some("CronJob") { 52 } else { 63 };
             assert!(name.len() <= most, "{name}");
             assert_eq!(metadata["labels"]["app.kubernetes.io/instance"].as_str(), Some(release));
@@ -144,14 +151,15 @@ fn a_wrong_option_is_refused_by_its_name() {
 fn a_sidecars_ceilings_follow_from_its_volume() {
     let dir = their_chart();
     for (size, bytes, mirror) in
-        [("2Gi", "1536Mi", "512Mi"), ("64Mi", "49152Ki", "16384Ki"), ("1Ti", "768Gi", "256Gi")]
+        [("2Gi", "1024Mi", "256Mi"), ("64Mi", "32768Ki", "8192Ki"), ("1Ti", "512Gi", "128Gi")]
     {
         let made = template(&dir.path().join("chart"), &[&format!("treeswap.sidecar.sizeLimit={size}")]);
         let args = list(ours(&made)[0].container, "args").to_vec();
-        let quarters = ["mirror", "fetch"].map(|what| format!("--max-{what}-bytes={mirror}"));
-        for arg in [format!("--max-bytes={bytes}")].into_iter().chain(quarters) {
+        let eighths = ["mirror", "fetch"].map(|what| format!("--max-{what}-bytes={mirror}"));
+        for arg in [format!("--max-bytes={bytes}")].into_iter().chain(eighths) {
             assert!(args.iter().any(|one| one.as_str() == Some(&arg)), "{size}: {args:?}");
         }
+        assert_eq!(assert_ceilings_fit(&made), 1);
     }
     let made = template(&dir.path().join("chart"), &["treeswap.options.max-bytes=1Gi"]);
     let args = list(ours(&made)[0].container, "args").to_vec();

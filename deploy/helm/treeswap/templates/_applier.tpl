@@ -17,8 +17,12 @@
 {{- if $webhook }}
 {{- $_ := set $given "webhook-secret-file" "/etc/webhook/secret" }}
 {{- end }}
+{{- $ofOne := include "treeswap.part" (list .sizeLimit 256 (include "treeswap.repositories" $)) }}
+{{- $_ := set $given "max-fetch-bytes" $ofOne }}
 {{- if eq .mode "CronJob" }}
 {{- $_ := set $given "timeout" "8m" }}
+{{- else }}
+{{- $_ := set $given "max-mirror-bytes" $ofOne }}
 {{- end }}
 {{- $mounts := dict "kubeconfigs" (list .kubeconfigsSecret "/etc/kubeconfigs") "rules" (list .rulesConfigMap "/etc/rules") "webhook" (list $webhook "/etc/webhook") }}
 enableServiceLinks: false
@@ -66,7 +70,7 @@ containers:
       {{- include "treeswap.mounts" $ | nindent 6 }}
 volumes:
   - name: scratch
-    emptyDir: {sizeLimit: 1Gi}
+    emptyDir: {sizeLimit: {{ .sizeLimit | quote }}}
   {{- range $name, $of := omit $mounts "rules" }}
   {{- with index $of 0 }}
   - name: {{ $name }}

@@ -1,8 +1,9 @@
 {{- /* Whatever somebody else chose is quoted: `n`, `on` and `123` are names. */}}
 
-{{- /* What the names of objects begin with. A CronJob's has at most 52 characters, the longest suffix 8. */}}
+{{- /* What the names of objects begin with. A CronJob's has at most 52 characters, the longest suffix 8. A release's name
+may have dots, a Service's may not. */}}
 {{- define "treeswap.name" -}}
-{{- default .Release.Name .Values.nameOverride | trunc 44 | trimSuffix "-" }}
+{{- default .Release.Name .Values.nameOverride | replace "." "-" | trunc 44 | trimAll "-" }}
 {{- end }}
 
 {{- /* (list $ SUFFIX) */}}
@@ -193,6 +194,11 @@ livenessProbe:
   periodSeconds: 10
   timeoutSeconds: 5
   failureThreshold: 6
+# What is published keeps the Pod ready through an outage of the remote, unless max-stale says otherwise.
+readinessProbe:
+  httpGet: {path: /readyz, port: treeswap}
+  periodSeconds: 10
+  timeoutSeconds: 5
 resources:
   {{- toYaml .Values.resources | nindent 2 }}
 terminationMessagePolicy: FallbackToLogsOnError

@@ -1,9 +1,8 @@
 {{- /* For other charts: an entry of initContainers. The application starts once the startup probe succeeds. */}}
 {{- define "treeswap.sidecar" -}}
-{{- $limits := dict "max-bytes" (include "treeswap.part" (list .Values.sidecar.sizeLimit 768)) }}
-{{- range list "max-mirror-bytes" "max-fetch-bytes" }}
-{{- $_ := set $limits . (include "treeswap.part" (list $.Values.sidecar.sizeLimit 256)) }}
-{{- end }}
+{{- $limits := dict "max-bytes" (include "treeswap.part" (list .Values.sidecar.sizeLimit 512 1)) }}
+{{- $ofOne := include "treeswap.part" (list .Values.sidecar.sizeLimit 128 (include "treeswap.repositories" .)) }}
+{{- $_ := merge $limits (dict "max-mirror-bytes" $ofOne "max-fetch-bytes" $ofOne) }}
 {{- if eq .Values.sidecar.medium "Memory" }}
 {{- include "treeswap.fits" . }}
 {{- $_ := set $limits "durability" "none" }}
@@ -32,10 +31,20 @@
 {{- include "treeswap.mounted" . }}
 {{- end }}
 
-{{- /* So many 1024ths of a size, in the next smaller unit: (list "2Gi" 768) is 1536Mi. */}}
+{{- /* So many 1024ths of a size for each of some, in the next smaller unit: (list "2Gi" 512 1) is 1024Mi. */}}
 {{- define "treeswap.part" -}}
 {{- $unit := regexFind "[A-Z]" (index . 0) -}}
-{{- mul (index . 1) (regexFind "^[0-9]+" (index . 0) | int64) }}{{ get (dict "K" "" "M" "Ki" "G" "Mi" "T" "Gi") $unit }}
+{{- div (mul (index . 1) (regexFind "^[0-9]+" (index . 0) | int64)) (index . 2 | int64) }}{{ get (dict "K" "" "M" "Ki" "G" "Mi" "T" "Gi") $unit }}
+{{- end }}
+
+{{- /* How many repositories are followed, each of which has a mirror. Of a list of your own (options.sources) that is not
+known. */}}
+{{- define "treeswap.repositories" -}}
+{{- $repositories := list }}
+{{- range (default "" .Values.sources | fromYaml).sources }}
+{{- $repositories = append $repositories .repo | uniq }}
+{{- end }}
+{{- max 1 (len $repositories) }}
 {{- end }}
 
 {{- define "treeswap.kibibytes" -}}
