@@ -337,14 +337,41 @@ pub fn open_for_removal(at: impl AsFd, name: impl Arg + Copy) -> Result<OwnedFd,
     let at = at.as_fd();
     match open_same_mount(at, name) {
         Err(Errno::ACCESS) => {
-            // Before Linux 6.6 fchmodat cannot refuse symlinks, and fchmod refuses O_PATH handles: chmod through /proc.
-            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            let handle = rustix::fs::openat(at, name, flags, Mode::empty())?;
-            let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&handle));
-            rustix::fs::chmod(path, Mode::RWXU).map_err(|_| Errno::ACCESS)?;
+            grant_access(at, name)?;
             open_same_mount(at, name)
         }
         opened => opened,
+    }
+}
+
+/// Changes the mode of a directory so that its owner, if that is us, has all access. `EACCES` if another user owns it,
+/// or if the mode denies the owner nothing.
+pub fn grant_access(at: impl AsFd, name: impl Arg) -> Result<(), Errno> {
+    // Before Linux 6.6 fchmodat cannot refuse symlinks, and fchmod refuses O_PATH handles: chmod through /proc.
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let handle = rustix::fs::openat(at, name, flags, Mode::empty())?;
+    let mode = Mode::from_raw_mode(rustix::fs::fstat(&handle)?.st_mode);
+    if mode.contains(Mode::RWXU) {
+        return Err(Errno::ACCESS);
+    }
+    let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&handle));
+    rustix::fs::chmod(path, mode | Mode::RWXU).map_err(|_| Errno::ACCESS)
+}
+
+/// Renames a directory of ours to another parent, replacing nothing. That changes its `..` and so needs write
+/// permission on the directory itself (rename(2)): if its mode denies it, the mode is changed.
+pub fn move_dir(
+    from: impl AsFd,
+    old: impl Arg + Copy,
+    to: impl AsFd,
+    new: impl Arg + Copy,
+) -> io::Result<()> {
+    let is_denied = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
+    match super::rename_new(from.as_fd(), old, to.as_fd(), new) {
+        Err(error) if is_denied(&error) && grant_access(from.as_fd(), old).is_ok() => {
+            super::rename_new(from, old, to, new)
+        }
+        moved => moved,
     }
 }
 

@@ -224,6 +224,11 @@ impl Error {
             || matches!(kind, Some(io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded))
     }
 
+    /// Returns true if a permission was denied.
+    pub(super) fn is_denied(&self) -> bool {
+        self.kind() == Some(io::ErrorKind::PermissionDenied)
+    }
+
     /// Returns true if the same attempt may succeed later without an operator.
     pub fn is_transient(&self) -> bool {
         match self {
@@ -269,11 +274,16 @@ impl Error {
             Self::BadLink { .. } => {
                 "choose another --link, or move what is there out of its way; what is there was not touched"
             }
-            Self::Foreign { .. } => {
-                "give --root an empty directory, or one that treeswap made; nothing was touched"
+            Self::Foreign { path, .. } => {
+                let link = links_to_worktrees(path).into_iter().next();
+                let hint = "give --root an empty directory, or one that treeswap made; nothing was touched";
+                let looks = |link| {
+                    format!("this looks like git-sync's root: --layout=git-sync --link={link} takes it over")
+                };
+                return link.map(looks).into_iter().chain([hint.to_owned()]).collect();
             }
             Self::Locked { .. } => {
-                "only one writer per root: stop the other one, or use another root for this one"
+                "only one writer per root: stop the other one, wait for its end with --lock-wait=1m, or use another root"
             }
             Self::Replaced { .. } => {
                 "create the directory again, and treeswap publishes into it; after a mount, restart treeswap"
@@ -337,7 +347,9 @@ impl Error {
             hints.push(format!("{} belongs to user {}, and this is user {ours}", at.display(), found.uid()));
         }
         let is_in_root = |at: &&Path| [PRIVATE, WORKTREES].iter().any(|name| at.ends_with(name));
+        let holds_ours = |at: &&Path| at.is_absolute() && at.join(PRIVATE).is_dir(); // of a generation's path
         let root = path.ancestors().find(is_in_root).and_then(Path::parent);
+        let root = root.or_else(|| path.ancestors().find(holds_ours));
         hints.push(match root {
             _ if *act == MAKE_ROOT => format!(
                 "make the directory as a user who may, and `chown {ours} {}`; in a Pod, mount a volume there and set fsGroup",
@@ -385,6 +397,17 @@ fn writable(root: &str, owner: Option<u32>, ours: u32) -> String {
             format!("a root has one user: give this user a root of its own, or `chown -R {ours} {root}`")
         }
     }
+}
+
+/// The names of links at the top of `root` that lead into git-sync's worktrees, as the one that git-sync keeps does.
+pub fn links_to_worktrees(root: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(root).into_iter().flatten().flatten();
+    let leads_there = |path: &Path| std::fs::read_link(path).is_ok_and(|to| to.starts_with(WORKTREES));
+    let found = entries.filter(|entry| leads_there(&entry.path()));
+    let names = found.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    let mut names: Vec<String> = names.filter(|name| !name.starts_with('.') && name != "tmp-link").collect();
+    names.sort_unstable();
+    names
 }
 
 /// Formats names for a message: the first five quoted, and the number of the others.

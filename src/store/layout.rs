@@ -12,7 +12,7 @@
 //!     status.json     the last status record, for `treeswap status`
 //!     ledger.json     what was last attempted in each cluster, if there are rules
 //!     staging/        generations being written
-//!     spare/          a tree like the current generation's, from which the next one is made
+//!     spare/          0700, a tree like the current generation's, from which the next one is made
 //!     trash/          what is being deleted
 //!     quarantine-*    foreign files that had one of our names, moved here unread
 //! ```
@@ -104,8 +104,8 @@ impl RootHandles {
         let failed = |error| no_dir(&root, WORKTREES, link.generations_path().to_owned(), error);
         let generations_dir = generations_dir.map_err(failed)?;
         let private = open_private(&path, &root, found)?;
-        let staging = open_inner(&path, &private, STAGING, found)?;
-        let trash = open_inner(&path, &private, TRASH, found)?;
+        let staging = open_inner(&path, &private, STAGING, DIR_MODE, found)?;
+        let trash = open_inner(&path, &private, TRASH, DIR_MODE, found)?;
         let block = fsx::space(&root).map_err(Error::io("ask for the space of", &path))?.block;
         Ok(Self { path, root, private, staging, trash, generations_dir, link, is_git_sync, block })
     }
@@ -140,9 +140,15 @@ impl RootHandles {
         })
     }
 
-    /// Reads the state file. Only a failed system call is an error; a damaged file is not.
+    /// Reads the state file. Only a failed system call is an error; a damaged file is not, nor is one that we may not
+    /// read, such as another user's.
     pub(crate) fn load(&self) -> Result<Loaded, Error> {
-        State::load(&self.private).map_err(Error::io("read", self.private_at(STATE)))
+        match State::load(&self.private) {
+            Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+                Ok(Loaded::Damaged(error.to_string()))
+            }
+            loaded => loaded.map_err(Error::io("read", self.private_at(STATE))),
+        }
     }
 
     /// Writes the state file.
@@ -202,15 +208,16 @@ fn no_dir(at: &OwnedFd, name: &str, path: PathBuf, error: std::io::Error) -> Err
     Error::io(act, path)(error)
 }
 
-/// Opens a directory in our private directory, creating it if it is missing.
+/// Opens a directory in our private directory, creating it with `mode` if it is missing.
 pub(super) fn open_inner(
     path: &Path,
     private: &OwnedFd,
     name: &str,
+    mode: u32,
     found: &mut Recovered,
 ) -> Result<OwnedFd, Error> {
     let failed = |error| no_dir(private, name, path.join(PRIVATE).join(name), error);
-    let (dir, moved) = quarantine::open_dir(private, name).map_err(failed)?;
+    let (dir, moved) = quarantine::open_dir(private, name, mode).map_err(failed)?;
     found.report_moved(&Path::new(PRIVATE).join(name), moved);
     Ok(dir)
 }

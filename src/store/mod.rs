@@ -89,7 +89,7 @@ use spare_slot::SpareSlot;
 use state::{Loaded, State};
 use trash::Trash;
 
-pub use error::{Error, Unit};
+pub use error::{Error, Unit, links_to_worktrees};
 pub use inspect::{Inspected, Inspection, inspect, recorded};
 pub use ledger::LedgerFile;
 pub use link::check_link;
@@ -389,9 +389,14 @@ impl Store {
     fn discard_left_overs(&self, found: &mut Recovered) -> Result<(), Error> {
         let handles = &self.handles;
         for entry in fsx::list(&handles.staging).map_err(Error::io("list", handles.private_at(STAGING)))? {
-            let failed = Error::io("move to the trash", handles.private_at(STAGING).join(entry.os()));
-            self.trash.discard(&handles.staging, entry.os()).map_err(failed)?;
-            found.done.push(format!("removed {STAGING}/{}, which was not published", entry.os().display()));
+            let name = entry.os().display();
+            match self.trash.discard(&handles.staging, entry.os()) {
+                Ok(()) => found.done.push(format!("removed {STAGING}/{name}, which was not published")),
+                // Another user's directory stays: it takes the place of nothing.
+                Err(error) => {
+                    found.warnings.push(format!("cannot remove {STAGING}/{name}: {error}"));
+                }
+            }
         }
         for entry in fsx::list(&handles.private).map_err(Error::io("list", handles.private_at("")))? {
             if entry.name.to_bytes().starts_with(fsx::TMP_PREFIX.as_bytes()) {

@@ -31,3 +31,6 @@ pub(crate) const PRIVATE_ASIDE: &str = "..treeswap-quarantine-";
 
 /// Mode of our directories. Every uid may read them, so that tools that walk the whole root get no errors.
 pub(crate) const DIR_MODE: u32 = 0o755;
+
+/// Mode of the spare's directory. What others change in a tree that is idle there would be published later.
+pub(crate) const SPARE_MODE: u32 = 0o700;

@@ -102,8 +102,13 @@ fn pins(handles: &RootHandles) -> std::io::Result<bool> {
     let reaper = open()?;
     // The writer's lock was just taken, so a lack of locks here is more than a shortage that passes.
     let shared = fsx::unsupported_if_lacking(fsx::try_lock_shared(&reader))?;
-    let works =
-        shared == Lock::Taken && fsx::unsupported_if_lacking(fsx::try_lock(&reaper))? == Lock::Contended;
+    let works = match shared {
+        Lock::Taken => fsx::unsupported_if_lacking(fsx::try_lock(&reaper))? == Lock::Contended,
+        // Somebody else holds it exclusively. Everybody may read this directory, and so lock it: that must not decide
+        // whether `--max-pin` holds.
+        Lock::Contended => true,
+        Lock::Unsupported => false,
+    };
     let _ = fsx::unlock(&reader); // a child that another thread starts may have a duplicate of the handle
     Ok(works)
 }

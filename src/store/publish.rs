@@ -106,8 +106,8 @@ impl Store {
         let handles = &self.handles;
         let name = &record.name;
         let place = handles.path_of(name);
-        // P3
-        fsx::rename_new(&handles.staging, staged.name(), &handles.root, name.as_str())
+        // P3. A gate may have taken the write permission away.
+        fsx::walk::move_dir(&handles.staging, staged.name(), &handles.root, name.as_str())
             .map_err(Error::io("rename the staged directory to", &place))?;
         staged.mark_moved();
         // P4

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::fs::FileType;
 
 use crate::fsx::{self, Flush};
-use crate::store::names::{DIR_MODE, QUARANTINE};
+use crate::store::names::QUARANTINE;
 
 /// Moves `name` in `from` to a new name in `to`, and returns the new name.
 pub(super) fn move_to(from: impl AsFd, name: &OsStr, to: &OwnedFd, prefix: &str) -> io::Result<String> {
@@ -44,11 +44,28 @@ pub(super) fn quarantine_unless(
     Ok(Some(to))
 }
 
-/// Opens a directory in our private directory, creating it if it is missing. The second value is the new name of
-/// something foreign that was moved out of the way.
-pub(super) fn open_dir(private: &OwnedFd, name: &str) -> io::Result<(OwnedFd, Option<String>)> {
+/// Opens a directory in our private directory, creating it with `mode` if it is missing. The second value is the new
+/// name of something foreign that was moved out of the way: also of a directory that does not let us in.
+pub(super) fn open_dir(private: &OwnedFd, name: &str, mode: u32) -> io::Result<(OwnedFd, Option<String>)> {
     let moved = quarantine_unless(private, name, FileType::Directory, QUARANTINE)?;
-    Ok((fsx::ensure_dir(private, name, DIR_MODE)?, moved))
+    match fsx::ensure_dir(private, name, mode) {
+        Err(denied) if denied.kind() == io::ErrorKind::PermissionDenied => {
+            let Ok(closed) = move_closed(private, name) else { return Err(denied) };
+            Ok((fsx::ensure_dir(private, name, mode)?, closed))
+        }
+        opened => Ok((opened?, moved)),
+    }
+}
+
+/// Moves a directory that cannot be opened aside. Returns its new name. `None` if another writer that is starting at
+/// the same time did so first.
+fn move_closed(private: &OwnedFd, name: &str) -> io::Result<Option<String>> {
+    let to = move_to(private, name.as_ref(), private, QUARANTINE)?;
+    if fsx::open_dir(private, to.as_str()).is_ok() {
+        fsx::rename_new(private, to.as_str(), private, name)?; // that writer's own: undo
+        return Ok(None);
+    }
+    Ok(Some(to))
 }
 
 /// Replaces one of our files atomically. If a directory has its name, moves that aside first.

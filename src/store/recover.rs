@@ -336,7 +336,7 @@ impl Store {
             if !is_usable(name) {
                 found.foreign.push(format!("{name} belongs to another user"));
             } else if self.state.record(name).is_none() && self.handles.is_dir(name) {
-                let record = self.found_record(name, now);
+                let record = self.found_record(name, serving.is_some(), now);
                 self.state.put(record);
                 found.done.push(format!("found generation {name}, which is not on record"));
             }

@@ -20,7 +20,7 @@ use crate::revision::ObjectId;
 use crate::store::error::Error;
 use crate::store::journal::INODES_MAX;
 use crate::store::layout::{RootHandles, open_inner};
-use crate::store::names::SPARE;
+use crate::store::names::{PRIVATE, SPARE, SPARE_MODE};
 use crate::store::reap::RequiredSpace;
 use crate::store::retired::{ReadyTree, SlotState, SlotTree, StampedSpare};
 use crate::store::spare::{self, SpareRecord};
@@ -64,7 +64,32 @@ impl SpareSlot {
         mode: Spare,
         found: &mut Recovered,
     ) -> Result<Self, Error> {
-        let dir = open_inner(&handles.path, &handles.private, SPARE, found)?;
+        let (slot, was_closed) = Self::open_dir(handles, trash, found)?;
+        match slot.tidy(mode != Spare::Off && was_closed) {
+            // Another user's directory cannot be moved to another parent (rename(2)), but the one that it is in can be
+            // renamed.
+            Err(error) if error.is_denied() => {
+                let to = handles.quarantine(SPARE.as_ref())?;
+                let why = one_line(&error);
+                found.done.push(format!("moved {PRIVATE}/{SPARE} to {to} beside it: {why}"));
+                Ok(Self::open_dir(handles, trash, found)?.0)
+            }
+            tidied => tidied.map(|()| slot),
+        }
+    }
+
+    /// Opens the slot's directory and closes it to others. The second value is false if it was open to them, as after a
+    /// mount with an fsGroup: whatever is in it may be changed.
+    fn open_dir(
+        handles: &Arc<RootHandles>,
+        trash: &Arc<Trash>,
+        found: &mut Recovered,
+    ) -> Result<(Self, bool), Error> {
+        let dir = open_inner(&handles.path, &handles.private, SPARE, SPARE_MODE, found)?;
+        let stat = rustix::fs::fstat(&dir).map_err(Error::io("stat", handles.private_at(SPARE)))?;
+        let is_ours = stat.st_uid == rustix::process::geteuid().as_raw();
+        let was_closed = is_ours && stat.st_mode & 0o077 == 0;
+        let _ = fsx::set_mode(&dir, SPARE_MODE); // fails if another user owns it
         let slot = Self {
             handles: Arc::clone(handles),
             trash: Arc::clone(trash),
@@ -74,14 +99,18 @@ impl SpareSlot {
             bytes: AtomicU64::new(0),
             state: SlotState::default(),
         };
-        match spare::ready(slot.dir.as_fd(), &clock::now().boot_id) {
-            Some(record) if mode != Spare::Off && !record.stamped => {
-                slot.set_size(RequiredSpace { bytes: record.bytes, entries: record.entries });
-                slot.discard_except(&[spare::TREE, spare::READY])?;
+        Ok((slot, was_closed))
+    }
+
+    /// Moves everything in the slot to the trash, except a ready spare of this boot if one may be kept.
+    fn tidy(&self, may_keep: bool) -> Result<(), Error> {
+        match spare::ready(self.dir.as_fd(), &clock::now().boot_id) {
+            Some(record) if may_keep && !record.stamped => {
+                self.set_size(RequiredSpace { bytes: record.bytes, entries: record.entries });
+                self.discard_except(&[spare::TREE, spare::READY])
             }
-            _ => slot.discard()?,
+            _ => self.discard(),
         }
-        Ok(slot)
     }
 
     /// The slot's directory.

@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::Now;
 use crate::generation::{GenerationRecord, Lineage, Name};
+use crate::human::one_line;
 use crate::payload::{BlobSource, Delta, Kind, Payload};
 use crate::revision::{ObjectId, Revision};
 use crate::store::durable::{self, Unsynced};
@@ -168,10 +169,15 @@ impl Store {
         self.make_room(unshared, written, cancel)?;
         let options = self.options.write_options();
         let (dir, unsynced, stamps) = match spare {
-            TakenSpare::Copy(dir) => {
-                let unsynced = spare::apply(&dir, delta, blobs, &options, None, cancel)?;
-                (dir, unsynced, None)
-            }
+            TakenSpare::Copy(dir) => match spare::apply(&dir, delta, blobs, &options, None, cancel) {
+                Ok(unsynced) => (dir, unsynced, None),
+                Err(error) if matches!(error, Error::Cancelled) || error.is_full() => return Err(error),
+                // Perhaps somebody changed the copy. Only a full write tells whether the commit is at fault.
+                Err(error) => {
+                    tracing::info!(error = one_line(&error), "the spare cannot be used");
+                    return Ok(None);
+                }
+            },
             TakenSpare::Stamped(spare) => {
                 match spare.carry_forward(&place.name, delta, blobs, &options, cancel)? {
                     Some((dir, unsynced, stamps)) => (dir, unsynced, Some(stamps)),

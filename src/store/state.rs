@@ -3,7 +3,7 @@
 //! A record is written before its generation is moved into the root, and the file is complete even after a power cut.
 //! The file does not decide which generation is current: the published link does, and the file only says what we last
 //! made it name. If the file is missing, damaged or out of date, the cost is one new generation and a full grace
-//! period for every old one, nothing else.
+//! period for every old one, nothing else. In git-sync's layout the mtime of an old one tells the age that it has.
 
 use std::os::fd::{AsFd, OwnedFd};
 

@@ -3,7 +3,7 @@
 //! - The generation that the published link names stays published. Its name says which commit it should hold; its
 //!   content is compared with that commit before anything relies on it ([`Store::adopt`]).
 //! - Other `.worktrees/<commit>` become retired generations. git-sync touches a directory when it replaces it, so the
-//!   mtime is the time of retirement.
+//!   mtime is the time of retirement. If the link names no generation, any of them may have been current until now.
 //! - git-sync version 3 had its trees in the root itself. Such a tree stays published until the first publication;
 //!   then it is moved to `.worktrees` as a retired generation.
 //! - A `tmp-link`, left by an interrupted publication, makes every later publication of git-sync fail. It is removed.
@@ -121,8 +121,9 @@ impl Store {
     }
 
     /// Returns a record for a generation directory without one. In git-sync's layout its mtime is the time of
-    /// retirement, because the writer sets it when it replaces the generation.
-    pub(super) fn found_record(&self, name: &Name, now: &Now) -> GenerationRecord {
+    /// retirement, because the writer sets it when it replaces the generation. Unless one is `served`, this one may have
+    /// been current until now, under this link or another one: then the caller sets the time.
+    pub(super) fn found_record(&self, name: &Name, served: bool, now: &Now) -> GenerationRecord {
         let size = self.handles.measure(name);
         let mut record = GenerationRecord::unknown(name.clone(), size.entries, size.bytes, now);
         let is_plain = name.commit().is_some_and(|commit| Name::from_commit(commit) == *name);
@@ -131,8 +132,8 @@ impl Store {
             let age = Duration::try_from(now.wall.duration_since(at)).unwrap_or_default();
             let since = now.boottime.saturating_sub(age); // at most the age of this boot
             record.published = at;
-            record.retired =
-                Some(Retired::at(&Now { wall: at, boottime: since, boot_id: now.boot_id.clone() }));
+            let then = || Retired::at(&Now { wall: at, boottime: since, boot_id: now.boot_id.clone() });
+            record.retired = served.then(then);
         }
         record
     }

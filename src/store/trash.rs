@@ -82,14 +82,25 @@ impl Trash {
         &self.shared.writer_lock
     }
 
-    /// Renames `name` from `dir` into the trash, to be deleted later. `keep_open` is closed after that.
+    /// Renames `name` from `dir` into the trash, to be deleted later. `keep_open` is closed after that. If the mode of
+    /// a directory of ours denies the write permission that a move to another parent needs (rename(2)), it is changed.
     pub(crate) fn put(
         &self,
         dir: impl AsFd,
         name: impl AsRef<OsStr>,
         keep_open: Option<OwnedFd>,
     ) -> std::io::Result<()> {
-        let to = quarantine::move_to(dir, name.as_ref(), &self.shared.handles.trash, "gone-")?;
+        let (dir, name) = (dir.as_fd(), name.as_ref());
+        let rename = || quarantine::move_to(dir, name, &self.shared.handles.trash, "gone-");
+        let to = match rename() {
+            Err(error)
+                if error.kind() == std::io::ErrorKind::PermissionDenied
+                    && walk::grant_access(dir, name).is_ok() =>
+            {
+                rename()?
+            }
+            moved => moved?,
+        };
         self.enqueue(to.into(), keep_open);
         Ok(())
     }

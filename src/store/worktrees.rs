@@ -169,8 +169,8 @@ impl Store {
         let handles = &self.handles;
         let worktrees = &handles.generations_dir;
         let place = handles.path_of(&names.initial);
-        // 3
-        fsx::rename_new(&handles.staging, staged.name(), worktrees, names.initial.as_str())
+        // 3. A gate may have taken the write permission away.
+        fsx::walk::move_dir(&handles.staging, staged.name(), worktrees, names.initial.as_str())
             .map_err(Error::io("rename the staged directory to", &place))?;
         staged.mark_moved();
         self.sync_worktrees()?;

@@ -101,6 +101,11 @@ fn who_may_not_write_a_root_is_told_who_owns_it_and_what_gives_all_of_it() {
     let ours = rustix::process::geteuid().as_raw();
     let hints = denied("open the lock", "/srv/root/..treeswap/lock").hints();
     assert!(hints.last().unwrap().ends_with(" /srv/root`"), "{hints:?}");
+    let root = tempfile::tempdir().unwrap();
+    fs_err::create_dir(root.path().join(PRIVATE)).unwrap();
+    let generation = root.path().join("..2026_11_20_15_04_05.123456789");
+    let hints = denied("rename the staged directory to", generation.to_str().unwrap()).hints();
+    assert!(hints.last().unwrap().ends_with(&format!(" {}`", root.path().display())), "{hints:?}");
     let hints = denied(MAKE_ROOT, "/srv/root").hints();
     assert!(hints.last().unwrap().contains(&format!("`chown {ours} /srv/root`")), "{hints:?}");
     let hints = denied(RESOLVE_ROOT, "/srv/root").hints();

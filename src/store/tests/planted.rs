@@ -152,3 +152,48 @@ fn what_a_start_that_was_killed_left_in_a_root_without_our_own_directory_is_ours
     let refused = Store::open(world.options()).unwrap_err().to_string();
     assert!(refused.contains("err.json") && !refused.contains("quarantine"), "{refused}");
 }
+
+/// Another user's file or directory, or one whose mode was changed.
+#[test]
+fn what_does_not_let_us_in_is_moved_aside() {
+    for name in ["state", "staging", "trash", "spare"] {
+        let world = World::new();
+        unprivileged(&world, || {
+            drop(world.with(&files("a", "1")));
+            set_mode(&world.at("..treeswap").join(name), 0o000);
+            let (mut store, found) = world.recover();
+            let is_moved = |line: &String| line.contains(name) && line.contains("quarantine-");
+            assert!(found.done.iter().any(is_moved), "{name}: {found:?}");
+            world.assert_serves(&files("a", "1"));
+            publish(&mut store, &files("b", "2"));
+            world.assert_serves(&files("b", "2"));
+        });
+    }
+}
+
+#[test]
+fn another_users_directory_that_cannot_be_moved_stops_no_start() {
+    if !rustix::process::geteuid().is_root() {
+        return; // there is no other user
+    }
+    let world = World::new();
+    let spare = Options { spare: Spare::Copy, ..world.options() };
+    unprivileged(&world, || drop(world.with(&files("a", "1"))));
+    for at in ["staging/theirs", "spare/tree"] {
+        let at = world.at("..treeswap").join(at);
+        fs_err::create_dir(&at).unwrap();
+        fs_err::write(at.join("precious"), "precious").unwrap();
+        set_mode(&at, 0o700);
+    }
+    unprivileged(&world, || {
+        let (mut store, found) = Store::open(spare).unwrap();
+        assert!(found.warnings.iter().any(|line| line.contains("staging/theirs")), "{found:?}");
+        assert!(found.done.iter().any(|line| line.contains("spare to quarantine-")), "{found:?}");
+        let next = files("b", "2");
+        publish(&mut store, &next);
+        let task = store.spare_task().unwrap();
+        task.copy(&of(&next), &Blobs::of(&[&next]), &go()).unwrap();
+        world.assert_serves(&next);
+    });
+    assert!(world.at("..treeswap/staging/theirs/precious").exists() && is_kept(&world.at("..treeswap")));
+}

@@ -326,3 +326,46 @@ fn a_generation_that_may_be_pinned_is_not_reaped_before_max_pin() {
         drop(pin);
     });
 }
+
+/// A gate, a hook or a consumer of our user can take the write permission away that a move to another parent needs.
+#[test]
+fn a_directory_that_its_owner_may_not_write_is_published_reaped_and_discarded() {
+    let world = World::new();
+    unprivileged(&world, || {
+        let mut store = world.open();
+        let first = files("a", "1");
+        let blobs = Blobs::of(&[&first]);
+        let staged = store.stage(&of(&first), "all", &blobs, &go()).unwrap();
+        set_mode(&staged.path(), 0o555);
+        store.publish(staged, &clock::now()).unwrap();
+        world.assert_serves(&first);
+        let old = world.at("..data").canonicalize().unwrap();
+        publish(&mut store, &files("a", "2"));
+        set_mode(&old, 0o555);
+        assert_eq!(reap(&mut store, &after(60)), 1);
+        let staged = store.stage(&of(&first), "all", &blobs, &go()).unwrap();
+        set_mode(&staged.path(), 0o555);
+        drop(staged);
+        store.wait_for_deletions(&go());
+        world.assert_tidy();
+        drop(store);
+        let left = world.at("..treeswap/staging/generation-1-1");
+        fs_err::create_dir(&left).unwrap();
+        set_mode(&left, 0o555);
+        let store = world.open();
+        store.wait_for_deletions(&go());
+        world.assert_tidy();
+        world.assert_serves(&files("a", "2"));
+    });
+}
+
+/// Every reader may lock that directory, even through a read-only mount.
+#[test]
+fn a_reader_that_holds_a_lock_while_a_writer_starts_does_not_switch_pins_off() {
+    let world = World::new();
+    drop(world.with(&files("a", "1")));
+    let staging = fsx::open_dir_at_path(&world.at("..treeswap/staging")).unwrap();
+    assert_eq!(fsx::try_lock(&staging).unwrap(), fsx::Lock::Taken);
+    assert!(world.open().probes().pins);
+    fsx::unlock(&staging).unwrap();
+}

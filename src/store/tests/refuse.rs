@@ -185,7 +185,7 @@ fn a_lock_that_ends_soon_is_waited_for() {
 }
 
 #[test]
-fn the_lock_is_for_the_writers_user_only_and_the_rest_is_readable() {
+fn the_lock_and_the_spare_are_for_the_writers_user_only_and_the_rest_is_readable() {
     use std::os::unix::fs::PermissionsExt;
     let world = World::new();
     let store = world.with(&files("a", "1"));
@@ -193,7 +193,7 @@ fn the_lock_is_for_the_writers_user_only_and_the_rest_is_readable() {
     let mode = |name: &str| fs_err::metadata(world.at(name)).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode("..treeswap/lock"), 0o600);
     assert_eq!(mode("..treeswap"), 0o755);
-    assert_eq!(mode("..treeswap/staging"), 0o755);
+    assert_eq!((mode("..treeswap/staging"), mode("..treeswap/spare")), (0o755, 0o700));
     assert_eq!((mode("..treeswap/state"), mode("..treeswap/status.json")), (0o644, 0o644));
     assert_eq!(mode("..data/."), 0o755);
 }

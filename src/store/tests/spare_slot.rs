@@ -216,3 +216,47 @@ fn a_write_into_a_file_of_a_copy_is_found_by_the_first_scrub() {
     store.publish(staged, &clock::now()).unwrap();
     assert!(super::share::doubt(&mut store).is_some_and(|why| why.contains("bin/run")));
 }
+
+/// A store whose spare has no stamps, so that a foreign write to it goes unnoticed.
+fn unstamped(world: &World) -> Store {
+    let options = Options { spare: Spare::Copy, group_write: true, ..world.options() };
+    Store::open(options).unwrap().0
+}
+
+/// A volume's fsGroup opens all directories to the group at each mount.
+#[test]
+fn nobody_else_can_change_a_spare_before_it_is_published() {
+    use std::os::unix::fs::PermissionsExt;
+    let world = World::new();
+    let mut store = unstamped(&world);
+    let first = files("a", "1");
+    publish(&mut store, &first);
+    store.spare_task().unwrap().copy(&of(&first), &Blobs::of(&[&first]), &go()).unwrap();
+    let slot = world.at("..treeswap/spare");
+    let mode = || fs_err::metadata(&slot).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(), 0o700);
+    drop(store);
+    let store = unstamped(&world);
+    assert!(store.spare_bytes() > 0, "nobody could change it");
+    drop(store);
+    set_mode(&slot, 0o2775);
+    let store = unstamped(&world);
+    assert_eq!((mode(), store.spare_bytes()), (0o700, 0));
+}
+
+#[test]
+fn a_name_that_somebody_else_put_into_a_spare_is_no_fault_of_the_commit() {
+    let world = World::new();
+    let mut store = unstamped(&world);
+    let (first, second) = (files("a", "1"), files("ab", "1"));
+    let blobs = Blobs::of(&[&first, &second]);
+    publish(&mut store, &first);
+    store.spare_task().unwrap().copy(&of(&first), &blobs, &go()).unwrap();
+    fs_err::write(world.at("..treeswap/spare/tree/b"), "theirs").unwrap();
+    let change = delta(&first, &second, rules()).unwrap();
+    assert!(store.stage_delta(&change, "all", &blobs, &go()).unwrap().is_none());
+    publish(&mut store, &second);
+    assert_eq!(fs_err::read(world.at("..data/b")).unwrap(), b"1");
+    store.wait_for_deletions(&go());
+    world.assert_tidy();
+}

@@ -32,6 +32,8 @@ fn what_git_sync_left_is_as_old_as_its_modification_time() {
     let root = Root::new();
     let old = files("a", "0");
     let commit = root.make_worktree(&old);
+    let current = root.make_worktree(&files("a", "1"));
+    symlink(format!(".worktrees/{current}"), &root.link).unwrap();
     let then = std::time::SystemTime::now() - Duration::from_secs(3600);
     fs_err::File::open(root.at(Name::from_commit(commit).relative_path()))
         .unwrap()
@@ -39,12 +41,32 @@ fn what_git_sync_left_is_as_old_as_its_modification_time() {
         .set_modified(then)
         .unwrap();
     let store = root.open();
-    let record = &store.generations()[0];
+    let record = store.generations().iter().find(|record| record.revision == commit).unwrap();
     let age = clock::now().wall.duration_since(record.published);
     assert!((3595..3700).contains(&age.as_secs()), "{age:?}");
     // Never older than this boot, whatever the wall clock says.
     let counted = retention::age(record.retired.as_ref().unwrap(), &clock::now());
     assert!(counted >= Duration::from_secs(3500).min(clock::now().boottime / 2), "{counted:?}");
+}
+
+/// Readers may still be in it: it was current until the link was lost, or still is under another link.
+#[test]
+fn a_generation_has_its_grace_period_if_neither_link_nor_record_says_when_it_was_retired() {
+    let root = Root::new();
+    let mut store = root.open();
+    publish(&mut store, &files("a", "0"));
+    drop(store);
+    let tree = root.link.canonicalize().unwrap();
+    let then = std::time::SystemTime::now() - Duration::from_secs(3600);
+    fs_err::File::open(&tree).unwrap().file().set_modified(then).unwrap();
+    fs_err::remove_file(&root.link).unwrap();
+    fs_err::remove_file(root.at("..treeswap/state")).unwrap();
+    let mut store = root.open();
+    let now = clock::now();
+    let counted = retention::age(store.generations()[0].retired.as_ref().unwrap(), &now);
+    assert!(counted < Duration::from_secs(30), "{counted:?}");
+    let plan = store.plan(&now);
+    assert!(store.reap(&plan).is_empty() && tree.exists());
 }
 
 #[test]
