@@ -1,6 +1,6 @@
 //! A new mirror adopts the packs of an existing mirror with the same remote, so that nothing is fetched twice. That
-//! happens when a single repository becomes one of several sources, when a source gets other credentials, and vice
-//! versa.
+//! happens when a single repository becomes one of several sources or the other way round, and when a source's
+//! credentials change, because its mirror's directory is named after their user and files.
 //!
 //! The packs are hard-linked, and the other mirror and its readers are not affected. A crash leaves packs that no ref
 //! names, like that of a fetch. The adopted tip becomes the mirror's tip once it was found complete.
@@ -48,8 +48,8 @@ fn origin(dir: &Path) -> Option<String> {
     config.get_string("remote.origin.url").ok()
 }
 
-/// Makes the mirror of a submodule whose URL has changed forget what the old URL's server sent last, because requests
-/// name that. The objects and the shallow boundary stay: published revisions need them.
+/// Removes the tip of a submodule's mirror if its URL has changed: a fetch sends the tip as a `have`, which tells the
+/// new server about the old repository. The objects and the shallow boundary stay: published revisions need them.
 pub(super) fn forget_other_remote(layout: &Layout, remote: &str) -> Result<(), Error> {
     if layout.tip().is_some() && origin(layout.dir()).is_none_or(|origin| origin != remote) {
         layout.set_tip(None)?;

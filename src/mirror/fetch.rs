@@ -19,7 +19,7 @@ use super::blocking::blocking;
 use super::closure::closure_beside;
 use super::complete;
 use super::error::Error;
-use super::files::check_descriptors;
+use super::files::{check_descriptors, spare_descriptors};
 use super::indexer::Task;
 use super::layout::Layout;
 use super::modules::KeptRevisions;
@@ -150,7 +150,8 @@ impl Mirror {
     /// stay readable.
     pub async fn fetch(&mut self, tip: &Tip, kept: &[Revision]) -> Result<Revision, Error> {
         let all = KeptRevisions::of_one_remote(kept);
-        let revision = self.fetch_own(tip, all, self.options.wire.max_fetch_bytes).await?;
+        let fetched = self.fetch_own(tip, all, self.options.wire.max_fetch_bytes).await;
+        let revision = fetched.inspect_err(|_| spare_descriptors(&mut self.children))?;
         match self.fetch_modules_without_garbage(revision, all).await {
             Ok(()) => Ok(revision),
             Err(error) => {
@@ -158,6 +159,7 @@ impl Mirror {
                 if matches!(error, Error::Refused(_)) {
                     self.forget_modules(kept).await;
                 }
+                spare_descriptors(&mut self.children);
                 Err(error)
             }
         }
@@ -347,7 +349,7 @@ impl Mirror {
                 }
                 match reason {
                     RequestReason::First if self.layout.packs()?.len() == 1 => {
-                        self.layout.set_size_without_garbage(&[revision])?;
+                        self.layout.record_no_garbage(&[revision])?;
                     }
                     RequestReason::Renewal => {
                         self.renewal = Renewal::Allowed;

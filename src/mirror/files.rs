@@ -66,8 +66,8 @@ pub(super) fn replace(path: &Path, content: &[u8], durable: bool) -> Result<(), 
     }
 }
 
-/// Lists the names in a directory, but for those that are not UTF-8, which ours always are. An absent directory has
-/// none.
+/// Lists the names in a directory. Skips names that are not UTF-8: ours always are. Empty if the directory does not
+/// exist.
 pub(super) fn names(dir: &Path) -> Result<Vec<String>, Error> {
     match fs::read_dir(dir) {
         Ok(entries) => Ok(entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()),
@@ -83,8 +83,8 @@ pub(super) fn remove_matching(dir: &Path, stale: impl Fn(&str) -> bool) -> Resul
     })
 }
 
-/// The same, and calls `removed` with the path of each that is gone. One that cannot be removed does not keep the
-/// others; the error is that of the first.
+/// Like [`remove_matching`], and calls `removed` with the path of each that was removed. Continues after an error and
+/// returns the first one.
 fn remove_each(
     dir: &Path,
     stale: impl Fn(&str) -> bool,
@@ -93,8 +93,8 @@ fn remove_each(
     let mut done = Ok(());
     for name in names(dir)?.into_iter().filter(|name| stale(name)) {
         let path = dir.join(name);
-        let gone = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
-        match gone {
+        let result = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+        match result {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(source) => done = done.and(Err(Error::Local { act: "remove the stale", path, source })),
             Ok(()) => removed(&path),
@@ -103,21 +103,25 @@ fn remove_each(
     done
 }
 
-/// Renames a directory, to be removed after that, and returns its new path in `mirror`. A mirror is never removed in
-/// its place: without its mark file, what is left of it would be a foreign directory.
+/// Renames a mirror into the trash of `mirror` and returns its new path. It is not removed where it is: an interrupted
+/// removal might leave a directory without its mark file, which would look foreign.
 fn move_to_trash(dir: &Path, mirror: &Path) -> Result<PathBuf, Error> {
     let trash = mirror.join(fsx::unique(TRASH));
     fs::rename(dir, &trash).map_err(local("remove", dir))?;
     Ok(trash)
 }
 
-/// Removes the mirrors in `gone`, and what an earlier call could not remove. `mirror` is the repository that reads
-/// them. They are renamed while the guard that `exclusive` returns keeps readers out; if it returns `None` because
-/// there are readers, a later call renames them. Calls `removed` for each that is gone, with its path before it was
-/// renamed, or in the trash if an earlier call renamed it. One that cannot be removed does not keep the others; the
-/// error is that of the first. What is left then is removed by the next call, or when `mirror` is opened next.
+/// Removes the mirrors in `dirs`, which `mirror` reads:
+///
+/// 1. While the guard of `exclusive` keeps readers out, each is renamed into the trash of `mirror`. `None` means that
+///    there are readers; then a later call renames them.
+/// 2. Without the guard, the trash is emptied, including what earlier calls left there. `removed` is called for each
+///    mirror that is gone: with its original path, or with its path in the trash if an earlier call renamed it.
+///
+/// If one cannot be removed, the others are removed all the same, and the first error is returned. What is left is
+/// removed by the next call, or when `mirror` is opened next.
 pub(super) fn remove_mirrors<G>(
-    gone: &[PathBuf],
+    dirs: &[PathBuf],
     mirror: &Path,
     exclusive: impl FnOnce() -> Option<G>,
     mut removed: impl FnMut(&Path),
@@ -125,7 +129,7 @@ pub(super) fn remove_mirrors<G>(
     let mut done = Ok(());
     let mut moved = BTreeMap::new();
     if let Some(_exclusive) = exclusive() {
-        for dir in gone {
+        for dir in dirs {
             match move_to_trash(dir, mirror) {
                 Ok(trash) => {
                     moved.insert(trash, dir.as_path());
@@ -135,7 +139,8 @@ pub(super) fn remove_mirrors<G>(
         }
     }
     let is_trash = |name: &str| name.starts_with(TRASH);
-    // Without the guard: removing gigabytes takes long, and nobody reads what is in the trash.
+    // Without the guard: removing gigabytes takes long, and nobody reads what is in the trash. `and` evaluates its
+    // argument in any case, so the trash is emptied after an error, too.
     done.and(remove_each(mirror, is_trash, |trash| removed(moved.get(trash).copied().unwrap_or(trash))))
 }
 
@@ -149,19 +154,46 @@ pub(super) fn fsync(path: &Path) -> Result<(), Error> {
     fs::File::open(path).and_then(|file| file.sync_all()).map_err(local("sync", path))
 }
 
-/// The error if this process can open no file at all: its descriptors, or those of the machine, are used up. Then
-/// nothing can be said about a file that was not opened. libgit2 treats a pack that it could not open as one that does
-/// not have the object, so this has to be asked before anything that it did open is closed again.
+/// The files that libgit2 opens at once in order to find an object: a directory, and a pack with its index.
+const FILES_OF_OBJECT: usize = 3;
+
+/// More files than an attempt opens for a short time: connections, pipes to the indexing process, packs.
+const FILES_OF_ATTEMPT: usize = 64;
+
+/// Returns an error if this process can open too few files to read an object, because a limit on open files (or kernel
+/// memory) is reached. Then a file that could not be opened may be intact. libgit2 does not tell: it treats such a pack
+/// as one without the object. Call this while the repository is still open: closing it frees descriptors and hides the
+/// cause.
 pub(super) fn descriptors_used_up() -> Option<io::Error> {
-    // The descriptor is taken before the path is looked at, so any path will do. An error of fs_err has no number.
-    std::fs::File::open("/").err().filter(is_of_descriptors)
+    lacking(FILES_OF_OBJECT, open_any)
 }
 
-fn is_of_descriptors(error: &io::Error) -> bool {
+/// Drops everything in `open`, which can be opened again, if few descriptors are left. To be called after a failure,
+/// whose error may not tell: without it the next attempt would fail, too, even if it did not need what is open.
+pub(super) fn spare_descriptors<K, V>(open: &mut BTreeMap<K, V>) {
+    if !open.is_empty() && lacking(FILES_OF_ATTEMPT, open_any).is_some() {
+        tracing::warn!(closed = open.len(), "few files can be opened: closed the mirrors of submodules");
+        open.clear();
+    }
+}
+
+/// Opens a file. The descriptor is taken before the path is looked at, so any path will do. An error of fs_err would
+/// have no number.
+fn open_any() -> io::Result<std::fs::File> {
+    std::fs::File::open("/")
+}
+
+/// The error if so many files cannot be open at once for want of descriptors. They are closed again.
+fn lacking<F>(count: usize, mut open: impl FnMut() -> io::Result<F>) -> Option<io::Error> {
+    let opened: io::Result<Vec<F>> = (0..count).map(|_| open()).collect();
+    opened.err().filter(is_open_file_limit)
+}
+
+fn is_open_file_limit(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM))
 }
 
-/// Fails if this process can open no file at all: see [`descriptors_used_up`]. To be called before the mirror in `dir`,
+/// Fails if this process can open too few files: see [`descriptors_used_up`]. To be called before the mirror in `dir`,
 /// or part of it, is given up as unusable.
 pub(super) fn check_descriptors(dir: &Path) -> Result<(), Error> {
     descriptors_used_up().map_or(Ok(()), |error| Err(local("open the files of", dir)(error)))
@@ -174,7 +206,7 @@ pub(super) fn local(act: &'static str, path: &Path) -> impl FnOnce(io::Error) ->
 }
 
 /// The disk usage in bytes of everything below a directory, by allocated blocks. Not recursive, and with one open
-/// directory: in `ROOT/.git` others may make them as deep as they like.
+/// directory: in `ROOT/.git` others may nest directories as deep as they like.
 pub(super) fn disk_bytes(dir: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt;
     let mut bytes: u64 = 0;
@@ -192,9 +224,9 @@ pub(super) fn disk_bytes(dir: &Path) -> u64 {
     bytes
 }
 
-/// Removes the scratch repository [`HISTORY`], if it exists.
-pub(super) fn remove_scratch(dir: &Path) -> Result<(), Error> {
-    ignore_absent(fs::remove_dir_all(dir)).map_err(local("remove the fetched history", dir))
+/// Removes the scratch repository `history` ([`HISTORY`]), if it exists.
+pub(super) fn remove_scratch(history: &Path) -> Result<(), Error> {
+    ignore_absent(fs::remove_dir_all(history)).map_err(local("remove the fetched history", history))
 }
 
 #[cfg(test)]
@@ -203,9 +235,25 @@ mod tests {
 
     #[test]
     fn only_a_limit_on_open_files_says_nothing_about_the_file() {
-        let is_limit = |errno: Errno| is_of_descriptors(&errno.into());
+        let is_limit = |errno: Errno| is_open_file_limit(&errno.into());
         assert!([Errno::MFILE, Errno::NFILE, Errno::NOMEM].into_iter().all(is_limit));
         assert!(![Errno::NOENT, Errno::ACCESS, Errno::IO, Errno::LOOP].into_iter().any(is_limit));
+    }
+
+    #[test]
+    fn one_free_descriptor_is_too_few_for_a_pack_and_its_index() {
+        let held = std::rc::Rc::new(());
+        let lacks = |free: usize| {
+            let open = || {
+                let is_left = std::rc::Rc::strong_count(&held) <= free;
+                if is_left { Ok(std::rc::Rc::clone(&held)) } else { Err(Errno::MFILE.into()) }
+            };
+            lacking(FILES_OF_OBJECT, open).is_some()
+        };
+        assert_eq!([0, 1, 2, 3, 4].map(lacks), [true, true, true, false, false]);
+        assert_eq!(std::rc::Rc::strong_count(&held), 1);
+        let denied = lacking(1, || Err::<(), _>(Errno::ACCESS.into()));
+        assert!(denied.is_none(), "it says nothing about descriptors");
     }
 
     #[test]

@@ -12,9 +12,13 @@
 //!   git-sync's layout, where packs also hold foreign commits. If the fetch fails, an ordinary one follows in the
 //!   same attempt, the next ones are ordinary, too, and garbage is collected as below. So it is if anything else is
 //!   fetched before the older packs are removed: what came later may need them.
-//! - **Garbage collection**: after a revision is gone that is not in the history of another one, a child process finds
-//!   the objects that are still needed (see `indexer/repack`), and copies them out of packs with much garbage. It needs
-//!   no network. Less than a quarter of each large pack remains as garbage.
+//! - **Garbage collection**: after a revision is gone that is not in the history of another one, or after the mirror
+//!   has grown by half, a child process finds the objects that are still needed (see `indexer/repack`), and copies them
+//!   out of packs with much garbage. It needs no network. Less than a quarter of each large pack remains as garbage.
+//!
+//! The same is done after something was fetched that is not published, such as a revision that is refused: any number
+//! of them may follow each other. The last one stays, because the ref names it. It is no use to renew the mirror then:
+//! what was refused before is alone in its packs, which only have to be removed.
 //!
 //! When the volume is full, a fourth thing is done before a publication: objects that were fetched and never published
 //! are removed. Packs that hold nothing else go first, because removing them needs no space.
@@ -42,7 +46,7 @@ use super::closure::tree_closure;
 use super::error::Error;
 use super::fetch::Renewal;
 use super::files::{Freed, check_descriptors, fsync, local};
-use super::gc_plan::{GcPlan, plan_gc, time_limit, too_many};
+use super::gc_plan::{GcPlan, has_outgrown, plan_gc, time_limit, too_many};
 use super::indexer::{self, Job, Needs, Report, Task};
 use super::layout::Pack;
 use super::odb::ObjectReader;
@@ -51,27 +55,35 @@ use super::{Gc, Mirror, worktrees};
 use crate::revision::{ObjectId, Revision};
 
 impl Mirror {
-    /// Does what [`super::Gc`] asks for after a publication. `kept` are the published revisions, newest first.
+    /// Does what [`super::Gc`] asks for after a publication, or after a fetch that led to none. `kept` are the
+    /// published revisions, newest first.
     pub(super) fn collect_garbage(&mut self, kept: &[Revision]) -> Result<(), Error> {
         if self.layout.kind() == RepoKind::Worktrees || self.is_submodule {
             for gone in worktrees::prune(self.layout.dir(), kept, self.is_submodule)? {
                 tracing::debug!(worktree = gone, "removed the worktree of a generation that is gone");
             }
         }
+        let is_published = self.layout.tip() == kept.first().map(|revision| revision.0);
+        let kept = self.with_tip(kept);
         match self.options.gc {
             Gc::Off => Ok(()),
-            Gc::Auto => self.limit_packs(kept),
+            Gc::Auto => self.limit_packs(&kept, is_published),
             Gc::Always | Gc::Aggressive => {
-                let garbage = self.is_garbage_likely(kept)?;
-                self.last_kept = Some(kept.to_vec());
-                if garbage {
-                    return self.repack(kept, false).map(drop);
+                if self.is_garbage_likely(&kept)? {
+                    return self.repack(&kept, false).map(drop);
                 }
+                self.last_kept = Some(kept);
                 // Each fetch of new history leaves a pack without garbage, so packs may need to be merged.
                 too_many(&self.own_packs()?, self.options.max_packs)
                     .map_or(Ok(()), |names| self.merge(&names))
             }
         }
+    }
+
+    /// The `kept` revisions and, after them, what was fetched last: the ref names it, and it may still be published.
+    pub(super) fn with_tip(&self, kept: &[Revision]) -> Vec<Revision> {
+        let tip = self.layout.tip().map(Revision).filter(|tip| !kept.contains(tip));
+        kept.iter().copied().chain(tip).collect()
     }
 
     /// Removes objects that none of the revisions in `keep` needs, on a full volume.
@@ -104,14 +116,15 @@ impl Mirror {
     }
 
     /// Returns true if there may be garbage since the mirror was last known to have none: a revision is not kept any
-    /// more, and is not in the history of those that are.
+    /// more, and is not in the history of those that are. Or the mirror has grown by half: what was fetched and never
+    /// kept is garbage, too.
     fn is_garbage_likely(&self, kept: &[Revision]) -> Result<bool, Error> {
-        let before = match &self.last_kept {
-            Some(before) => before.clone(),
-            None => match self.layout.size_without_garbage() {
-                Some((bytes, kept)) if bytes == self.layout.bytes()? => kept,
-                _ => return Ok(true),
-            },
+        let bytes = self.layout.bytes()?;
+        let before = match (&self.last_kept, self.layout.size_without_garbage()) {
+            (_, Some((fresh, _))) if has_outgrown(bytes, fresh) => return Ok(true),
+            (Some(before), _) => before.clone(),
+            (None, Some((fresh, kept))) if fresh == bytes => kept,
+            (None, _) => return Ok(true),
         };
         let gone: Vec<_> = before.into_iter().filter(|id| !kept.contains(id)).map(|id| id.0).collect();
         if gone.is_empty() {
@@ -160,19 +173,19 @@ impl Mirror {
         let boundary: Vec<_> = self.layout.shallow().into_iter().filter(|id| reader.has(id)).collect();
         self.layout.set_shallow(&boundary)?;
         if !no_room {
-            self.layout.set_size_without_garbage(kept)?;
+            self.layout.record_no_garbage(kept)?;
             self.last_kept = Some(kept.to_vec());
         }
         Ok(false)
     }
 
-    /// [`super::Gc::Auto`]: limits the number of packs and the amount of garbage.
-    fn limit_packs(&mut self, kept: &[Revision]) -> Result<(), Error> {
+    /// [`super::Gc::Auto`]: limits the number of packs and the amount of garbage. `is_published`: what was fetched last
+    /// is the newest published revision.
+    fn limit_packs(&mut self, kept: &[Revision], is_published: bool) -> Result<(), Error> {
         if let Some(renewal) = self.renewal_pack.clone() {
             // Until the revision of the renewal is published, the next delta is based on an earlier one. Any other tip,
             // such as an earlier one to which the ref was set back, may need the other packs.
-            let newest = kept.first().map(|revision| revision.0);
-            let published = newest == Some(renewal.tip) && self.layout.tip() == newest;
+            let published = is_published && self.layout.tip() == Some(renewal.tip);
             if !published || !self.remove_other_packs(&renewal.name)? {
                 return Ok(());
             }
@@ -188,7 +201,7 @@ impl Mirror {
             GcPlan::Renew { .. } if self.shared.linked || self.shared.partial || self.is_source => {
                 self.repack(kept, false).map(drop)
             }
-            GcPlan::Renew { .. } if self.renewal == Renewal::Failed => {
+            GcPlan::Renew { .. } if self.renewal == Renewal::Failed || !is_published => {
                 self.repack(kept, false)?;
                 self.renewal = Renewal::Allowed;
                 Ok(())
@@ -280,7 +293,7 @@ impl Mirror {
             reader.commit(&tip).is_ok_and(|commit| tree_closure(&reader, commit.tree, None, false).is_ok())
         });
         if whole {
-            self.layout.set_size_without_garbage(&[])?;
+            self.layout.record_no_garbage(&[])?;
         } else {
             // The server did not send everything. The next fetch starts with an empty mirror.
             self.shared.note_damage();

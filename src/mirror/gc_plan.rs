@@ -44,13 +44,19 @@ pub(super) fn plan_gc(packs: &[Pack], fresh: Option<u64>, max_packs: u32, max_by
     let grown = bytes > least.saturating_mul(3).max(RENEWAL_MIN);
     // A repository whose own size is near the limit must not be fetched repeatedly, so there must be some garbage. If
     // `fresh` is unknown, even a single pack may be garbage; after one collection it is known.
-    let over = bytes > max_bytes && fresh.is_none_or(|fresh| bytes > fresh.saturating_add(fresh / 2));
+    let over = bytes > max_bytes && fresh.is_none_or(|fresh| has_outgrown(bytes, fresh));
     // Merging failed repeatedly, or there were always readers.
     let crowded = packs.len() as u64 > u64::from(max_packs) * 4;
     if grown || over || crowded {
         return GcPlan::Renew { bytes };
     }
     too_many(packs, max_packs).map_or(GcPlan::Nothing, GcPlan::Merge)
+}
+
+/// Returns true if a mirror of so many bytes has grown by more than half since it was without garbage, when it had
+/// `fresh` bytes. After a collection it has not, whatever its size.
+pub(super) fn has_outgrown(bytes: u64, fresh: u64) -> bool {
+    bytes > fresh.saturating_add(fresh / 2)
 }
 
 /// Returns the small packs, which should be merged, if there are more than `max_packs` packs.
@@ -206,6 +212,15 @@ mod tests {
         assert!(matches!(plan_gc(&one, None, 50, 50 << 20), GcPlan::Renew { .. }));
         assert_eq!(plan_gc(&one, Some(100 << 20), 50, 50 << 20), GcPlan::Nothing);
         assert_eq!(plan_gc(&one, None, 50, 4 << 30), GcPlan::Nothing);
+    }
+
+    #[test]
+    fn what_was_just_collected_has_not_outgrown_itself_whatever_its_size() {
+        for (bytes, fresh, expected) in
+            [(0, 0, false), (1, 0, true), (150, 100, false), (151, 100, true), (u64::MAX, u64::MAX, false)]
+        {
+            assert_eq!(has_outgrown(bytes, fresh), expected, "{bytes} {fresh}");
+        }
     }
 
     #[test]

@@ -26,7 +26,7 @@ pub(super) struct Turns {
 #[derive(Debug)]
 pub(super) struct IndexLimiter {
     turns: Arc<Turns>,
-    wait: TurnWait,
+    turn_wait: TurnWait,
 }
 
 /// A permit to index a pack, until it is dropped.
@@ -46,12 +46,12 @@ impl IndexLimiter {
     pub(super) const BUFFERED: usize = 256 << 10;
 
     pub(super) fn new(turns: Arc<Turns>) -> Self {
-        Self { turns, wait: TurnWait::default() }
+        Self { turns, turn_wait: TurnWait::default() }
     }
 
     /// How long it has waited for turns.
-    pub(super) fn wait(&self) -> TurnWait {
-        self.wait.clone()
+    pub(super) fn turn_wait(&self) -> TurnWait {
+        self.turn_wait.clone()
     }
 
     /// Waits for the turn of a pack that was received completely.
@@ -66,7 +66,7 @@ impl IndexLimiter {
 
     async fn turn<'a>(&self, turns: &'a Semaphore) -> IndexPermit<'a> {
         // An error means that the semaphore was closed, which never happens.
-        IndexPermit(self.wait.while_waiting(turns.acquire()).await.ok())
+        IndexPermit(self.turn_wait.while_waiting(turns.acquire()).await.ok())
     }
 }
 
@@ -135,7 +135,7 @@ impl Drop for Waiting<'_> {
 impl Mirror {
     /// How long this mirror has waited for others to index their packs.
     pub fn turn_wait(&self) -> TurnWait {
-        self.index_limiter.as_ref().map(|index_limiter| index_limiter.wait()).unwrap_or_default()
+        self.index_limiter.as_ref().map(|index_limiter| index_limiter.turn_wait()).unwrap_or_default()
     }
 }
 
@@ -153,7 +153,7 @@ mod tests {
         let turn = one.large().await;
         assert!(tokio::time::timeout(seconds(3), other.large()).await.is_err());
         assert_eq!(
-            (one.wait.total(), other.wait.total()),
+            (one.turn_wait.total(), other.turn_wait.total()),
             (seconds(0), seconds(3)),
             "also of one that gave up"
         );
@@ -164,11 +164,11 @@ mod tests {
             },
             async {
                 tokio::time::sleep(seconds(2)).await;
-                assert_eq!(other.wait.total(), seconds(5), "while it waits");
+                assert_eq!(other.turn_wait.total(), seconds(5), "while it waits");
                 drop(turn);
             }
         );
-        assert_eq!(other.wait.total(), seconds(5));
+        assert_eq!(other.turn_wait.total(), seconds(5));
     }
 
     #[tokio::test(start_paused = true)]
@@ -199,7 +199,7 @@ mod tests {
         let mut options = wire::Options::new(format!("git://{}/x", silent.local_addr().unwrap()));
         options.timeouts = wire::Timeouts { connect: hour, idle: hour, overall: Duration::from_secs(10) };
         let turn_wait = TurnWait::default();
-        let mut client = wire::Client::new(options).unwrap().not_counting(turn_wait.clone());
+        let mut client = wire::Client::new(options).unwrap().excluding(turn_wait.clone());
         let request = wire::Request { wants: vec![ObjectId([1; 20])], ..wire::Request::default() };
         let start = Instant::now();
         let mut sink = tokio::io::sink();

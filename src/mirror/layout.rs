@@ -78,7 +78,7 @@ impl Drop for Layout {
 
 impl Layout {
     /// Locks the mirror at `dir`, creates it if it does not exist, and removes what an interrupted run left. A new
-    /// repository of its own names `origin` as its remote; see [`Self::name_origin`] for others.
+    /// repository of its own names `origin` as its remote; see [`Self::record_origin`] for others.
     pub(super) fn open(
         dir: &Path,
         kind: RepoKind,
@@ -136,7 +136,7 @@ impl Layout {
 
     /// Records the remote's URL as `origin`, for people, for a mirror that adopts this one, and for git to resolve
     /// relative URLs of submodules.
-    pub(super) fn name_origin(&self) -> Result<(), Error> {
+    pub(super) fn record_origin(&self) -> Result<(), Error> {
         let named = self.origin.as_ref().map(|url| repo_kind::configure(&self.dir, "remote.origin.url", url));
         named.unwrap_or(Ok(()))
     }
@@ -151,26 +151,25 @@ impl Layout {
         &self.dir
     }
 
-    /// Creates the repository unless there is one that can be opened. An unusable one is deleted: it is an incomplete
-    /// cache, left by an interrupted start or by a power cut that lost the content of files.
+    /// Creates the repository unless there is a usable one. If it can be opened and only `config` is damaged, that file
+    /// is written anew and the objects stay. Otherwise everything is deleted: it is an incomplete cache, left by an
+    /// interrupted start or a power cut.
     fn init(&self) -> Result<(), Error> {
         if self.kind == RepoKind::Worktrees {
             return repo_kind::init(&self.dir, self.durable);
         }
-        let is_whole = self.dir.join("HEAD").exists()
+        let can_open = self.dir.join("HEAD").exists()
             && self.dir.join("objects").is_dir()
             && self.dir.join("refs").is_dir()
             && git2::Repository::open_bare(&self.dir).is_ok();
-        let is_configured = repo_kind::is_config(&self.dir.join("config"));
-        if is_whole && is_configured {
+        let has_config = repo_kind::is_config(&self.dir.join("config"));
+        if can_open && has_config {
             return Ok(());
         }
-        check_descriptors(&self.dir)?;
+        check_descriptors(&self.dir)?; // too many open files would look like a broken repository
         for name in names(&self.dir)? {
-            if name == MARK || name == "lost+found" || name.starts_with(BROKEN) {
-                continue;
-            }
-            if is_whole && name != "config" {
+            let keep = name == MARK || name == "lost+found" || name.starts_with(BROKEN);
+            if keep || (can_open && name != "config") {
                 continue;
             }
             let path = self.dir.join(name);
@@ -186,17 +185,20 @@ impl Layout {
         git2::Repository::init_opts(&self.dir, &options)
             .map_err(|source| Error::unwritten("make the mirror", &self.dir, source))?;
         if self.tip().is_some() {
-            return self.sync_skeleton();
+            return self.sync_skeleton(); // only `config` was rewritten
         }
-        // Nothing is lost with an empty mirror. The first tip makes it durable, so that the first request need not wait.
-        // But a directory with packs and without the mark would be somebody else's.
+        // A mirror without a tip need not be durable, so the first request does not wait for the disk: `commit_tip`
+        // syncs it with the first tip. Only the mark has to be, or packs received before that would look like a foreign
+        // directory.
         if self.durable { fsync(&self.dir) } else { Ok(()) }
     }
 
-    /// Makes what [`Self::init`] writes durable.
+    /// Makes what [`Self::init`] writes durable, if durability is enabled.
     pub(super) fn sync_skeleton(&self) -> Result<(), Error> {
-        let mut names = ["config", "HEAD", "objects", "refs", "."].into_iter().filter(|_| self.durable);
-        names.try_for_each(|name| fsync(&self.dir.join(name)))
+        if !self.durable {
+            return Ok(());
+        }
+        ["config", "HEAD", "objects", "refs", "."].iter().try_for_each(|name| fsync(&self.dir.join(name)))
     }
 
     /// Removes what an interrupted run left: lock files, temporary packs, packs without index, and vice versa. The lock
@@ -312,7 +314,7 @@ impl Layout {
     }
 
     /// Records that the mirror is without garbage now. It is only a hint: a crash may lose it.
-    pub(super) fn set_size_without_garbage(&self, kept: &[Revision]) -> Result<(), Error> {
+    pub(super) fn record_no_garbage(&self, kept: &[Revision]) -> Result<(), Error> {
         let kept: String = kept.iter().map(|revision| format!("{revision}\n")).collect();
         self.write_mark(&format!("{}\n{kept}", self.bytes()?))
     }
@@ -374,7 +376,8 @@ impl Layout {
         self.replace(&path, format!("{tip}\n").as_bytes())
     }
 
-    /// Changes the ref to another complete tip, or removes it, before objects of the old tip are removed.
+    /// Points the ref at another complete tip, or removes it. A caller that removes objects of the old tip does so
+    /// afterwards.
     pub(super) fn set_tip(&self, to: Option<ObjectId>) -> Result<(), Error> {
         let path = self.dir.join(TIP);
         if let Some(tip) = to {

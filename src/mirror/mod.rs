@@ -25,6 +25,10 @@
 //! | `tree`, `tree_to_payload`, `delta`, `sparse`, `listing` | turning trees into payloads, deltas and path lists |
 //! | `history` | the ancestry relation of two revisions |
 //! | `gc`, `gc_plan` | garbage collection: the work, and the rules that plan it |
+//! | `subdirectory` | the directory that is published as the root of the tree (`--path`) |
+//! | `shared` | what a mirror shares with its readers: a lock, and whether an object was found damaged |
+//! | `complete` | the record that the tip was found complete |
+//! | `blocking` | runs blocking work on threads of its own |
 //! | `error`, `object_error` | errors |
 //! | `commit_info`, `received`, `index_limiter` | commit metadata; bytes received; limits how many mirrors index packs at once |
 //! | `author` | creates the repository of `treeswap demo` |
@@ -97,7 +101,7 @@ pub(crate) use modules::fuzz as modules_fuzz;
 pub use modules::{Access, Hosts, InsteadOf, Submodules};
 pub use received::Received;
 pub use sparse::check_sparse;
-pub use subdirectory::{NotBelow, Subdirectory};
+pub use subdirectory::{BadSubdirectory, Subdirectory};
 pub use wire::Tip;
 
 use crate::payload::Rules;
@@ -221,6 +225,15 @@ pub struct Base {
     pub bytes: u64,
 }
 
+/// Whose mirror is opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Role {
+    /// That of the remote, or of one of several sources.
+    Repository,
+    /// That of a submodule.
+    Submodule,
+}
+
 /// The mirror of one remote, with a persistent connection to it.
 ///
 /// Dropping the future of an async method cancels it: streams are closed, the indexing child is killed, and leftover
@@ -263,7 +276,7 @@ impl Mirror {
     /// Blocking, without network. Takes an advisory lock: opening the same directory twice fails.
     pub fn open(options: Options) -> Result<Self, Error> {
         Settings { verify: options.verify, durable: options.durable, max_objects: None }.apply()?;
-        Self::begin(options, false, |dir, options| {
+        Self::open_with(options, Role::Repository, |dir, options| {
             Shared::new(dir, options.modules.submodules, options.durable, options.worktrees)
                 .partial(options.filter.is_some())
                 .verify(options.verify)
@@ -274,11 +287,11 @@ impl Mirror {
     /// read this mirror's objects, too.
     fn open_source(options: Options, composed: &Shared, turns: Arc<Turns>) -> Result<Self, Error> {
         Settings { verify: options.verify, durable: options.durable, max_objects: None }.apply()?;
-        let mirror = Self::begin(options, false, |dir, options| {
+        let mirror = Self::open_with(options, Role::Repository, |dir, options| {
             composed.below(dir, options.modules.submodules).verify(options.verify)
         })?;
         let index_limiter = IndexLimiter::new(turns);
-        let client = mirror.client.not_counting(index_limiter.wait());
+        let client = mirror.client.excluding(index_limiter.turn_wait());
         Ok(Self { is_source: true, client, index_limiter: Some(Arc::new(index_limiter)), ..mirror })
     }
 
@@ -290,15 +303,20 @@ impl Mirror {
     /// Opens the mirror of a submodule. It shares its read lock with the mirror of the enclosing repository, whose
     /// readers read this mirror's objects, too.
     fn open_submodule(options: Options, parent: &Shared) -> Result<Self, Error> {
-        Self::begin(options, true, |dir, options| parent.below(dir, options.modules.submodules))
+        Self::open_with(options, Role::Submodule, |dir, options| {
+            parent.below(dir, options.modules.submodules)
+        })
     }
 
-    fn begin(
+    /// Opens the mirror at `options.dir`: locks it, adopts the packs of another one if it is new, and repairs it.
+    /// `share` makes the state for its readers, from the absolute path of that directory.
+    fn open_with(
         mut options: Options,
-        is_submodule: bool,
+        role: Role,
         share: impl FnOnce(PathBuf, &Options) -> Shared,
     ) -> Result<Self, Error> {
         let kind = if options.worktrees { RepoKind::Worktrees } else { RepoKind::Bare };
+        let is_submodule = role == Role::Submodule;
         if let Some(program) = &mut options.wire.program {
             program.mirror = std::path::absolute(&options.dir).unwrap_or_else(|_| options.dir.clone());
         }
@@ -311,7 +329,8 @@ impl Mirror {
         let may_adopt = kind == RepoKind::Bare && !is_submodule;
         let adopted = may_adopt.then(|| adopt::adopt(&layout, &options.others, client.remote())).flatten();
         fetch::repair(&layout, &shared, adopted)?;
-        layout.name_origin()?;
+        // After `forget_other_remote`, which compares with the URL recorded last.
+        layout.record_origin()?;
         if let Some(filter) = options.filter.as_ref().filter(|_| options.worktrees) {
             partial::name_promisor(layout.dir(), filter)?;
         }
@@ -344,13 +363,14 @@ impl Mirror {
     /// Asks the remote what the followed ref names now: one round trip on a persistent connection, without a process
     /// and without disk access.
     pub async fn resolve(&mut self) -> Result<Tip, Error> {
-        let followed = &self.options.followed;
-        Ok(self.client.resolve(std::slice::from_ref(followed)).await?.tip(followed)?)
+        let followed = self.options.followed.clone();
+        Ok(self.resolve_refs(std::slice::from_ref(&followed)).await?.tip(&followed)?)
     }
 
     /// Asks the remote what several refs name now, in one round trip.
     pub async fn resolve_refs(&mut self, refs: &[Ref]) -> Result<wire::FoundRefs, Error> {
-        Ok(self.client.resolve(refs).await?)
+        let found = self.client.resolve(refs).await;
+        Ok(found.inspect_err(|_| files::spare_descriptors(&mut self.children))?)
     }
 
     /// Returns a handle for reading objects, for blocking threads.
@@ -358,18 +378,19 @@ impl Mirror {
         Objects { shared: Arc::clone(&self.shared), cancel: CancellationToken::new() }
     }
 
-    /// The mirror, whose [`Self::housekeep`] and [`Self::make_room`] from now on end with [`Error::Cancelled`] once the
-    /// token is cancelled. Each child process that they start is killed then, and after a time that depends on
-    /// `--sync-timeout` and the mirror's size at the latest.
+    /// From now on [`Self::housekeep`] and [`Self::make_room`] end with [`Error::Cancelled`] once `cancel` is
+    /// cancelled. Their child processes are killed then, or at their own time limit, which depends on `--sync-timeout`
+    /// and the mirror's size.
     pub fn until(&mut self, cancel: &CancellationToken) -> &mut Self {
         self.cancel = cancel.clone();
         self
     }
 
-    /// Collects garbage so that the mirror's growth stays bounded; called after a publication. `kept` are the published
-    /// revisions, newest first. Blocking. Packs that readers still use are removed by a later call.
+    /// Collects garbage so that the mirror's growth stays bounded; called after a publication, and after a fetch that
+    /// led to none. `kept` are the published revisions, newest first; what was fetched last stays as well. Blocking.
+    /// Packs that readers still use are removed by a later call.
     pub fn housekeep(&mut self, kept: &[Revision]) -> Result<(), Error> {
-        self.shared.set_table(None);
+        self.shared.set_table(None); // frees the object table of the pack that was fetched last
         let complete = self.layout.tip().filter(|tip| self.shared.is_known_complete(*tip));
         let collected = self.collect_garbage(kept);
         match &collected {
@@ -378,7 +399,7 @@ impl Mirror {
                     self.shared.note_complete(tip); // the packs may be others, with the same objects
                 }
             }
-            // Which submodules are needed is read from the same objects.
+            // Not the submodules then: which of them are needed is read from the objects that are damaged.
             Err(error)
                 if error.is_damage() || matches!(error, Error::Irreplaceable { .. } | Error::Cancelled) =>
             {
@@ -386,7 +407,8 @@ impl Mirror {
             }
             Err(_) => {} // the mirrors of submodules are smaller, and may take less time or memory
         }
-        collected.and(self.keep_modules(kept))
+        let kept = self.with_tip(kept);
+        collected.and(self.keep_modules(&kept))
     }
 
     /// Frees space on a full volume by removing objects that none of the revisions in `keep` needs; `keep` includes the

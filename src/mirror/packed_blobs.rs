@@ -13,10 +13,10 @@ use crate::revision::ObjectId;
 const OBJECTS_MAX: usize = 500_000;
 
 /// Bytes of a pack that are read at once. Gaps between entries that are farther apart are not read.
-const PIECE: u64 = 1 << 14;
+const CHUNK: u64 = 1 << 14;
 
 /// The longest entry header in bytes: type and size, and the distance to the delta base.
-const HEAD_MAX: usize = 32;
+const HEADER_MAX: usize = 32;
 
 /// The entry type of a blob.
 const BLOB: u8 = 3;
@@ -32,9 +32,9 @@ const UNKNOWN: u8 = 0;
 pub(super) struct PackedBlobs {
     /// Sorted.
     ids: Vec<ObjectId>,
-    /// Where the ids of each first two bytes begin in `ids`, and at the end their number: without it most of a lookup is
-    /// waiting for memory.
-    begins: Vec<u32>,
+    /// A fan-out table over the first two bytes: `ids[fan_out[n]..fan_out[n + 1]]` begin with `n`. It saves most of a
+    /// lookup's cache misses.
+    fan_out: Vec<u32>,
 }
 
 impl PackedBlobs {
@@ -48,26 +48,34 @@ impl PackedBlobs {
             }
         }
         all.sort_unstable();
-        let mut begins = vec![0; (1 << 16) + 1];
-        all.iter().for_each(|id| begins[first_bytes(id) + 1] += 1); // at most OBJECTS_MAX
-        (1..begins.len()).for_each(|at| begins[at] += begins[at - 1]);
-        Self { ids: all, begins }
+        let mut fan_out = vec![0; (1 << 16) + 1];
+        all.iter().for_each(|id| fan_out[prefix(id) + 1] += 1); // at most OBJECTS_MAX
+        (1..fan_out.len()).for_each(|n| fan_out[n] += fan_out[n - 1]);
+        Self { ids: all, fan_out }
     }
 
     /// Returns true if an object is known to be a blob.
     pub(super) fn has(&self, id: &ObjectId) -> bool {
-        let first = first_bytes(id);
-        self.ids[self.begins[first] as usize..self.begins[first + 1] as usize].binary_search(id).is_ok()
+        let n = prefix(id);
+        self.ids[self.fan_out[n] as usize..self.fan_out[n + 1] as usize].binary_search(id).is_ok()
     }
 }
 
 /// The first two bytes of an id, as a number.
-fn first_bytes(id: &ObjectId) -> usize {
+fn prefix(id: &ObjectId) -> usize {
     usize::from(id.0[0]) << 8 | usize::from(id.0[1])
 }
 
 /// Finds the blobs of one pack, which may have at most `most` objects.
 fn blobs(index: &Path, most: usize) -> io::Result<Vec<ObjectId>> {
+    let entries = entries_of(index, most)?;
+    let types = types_of(File::open(index.with_extension("pack"))?, &entries)?;
+    let is_blob = |((_, id), kind): ((u64, ObjectId), u8)| (kind == BLOB).then_some(id);
+    Ok(entries.into_iter().zip(types).filter_map(is_blob).collect())
+}
+
+/// The offset and the id of each object in a pack, sorted by offset. An error if it has more than `most`.
+fn entries_of(index: &Path, most: usize) -> io::Result<Vec<(u64, ObjectId)>> {
     let mut entries = Vec::new();
     pack_index::each_offset(index, |id, offset| {
         if entries.len() <= most {
@@ -78,31 +86,31 @@ fn blobs(index: &Path, most: usize) -> io::Result<Vec<ObjectId>> {
         return Err(io::Error::other("it has too many objects to inspect each one"));
     }
     entries.sort_unstable();
-    let mut pack = Pieces { file: File::open(index.with_extension("pack"))?, from: 0, piece: Vec::new() };
+    Ok(entries)
+}
+
+/// The types of a pack's entries, which are sorted by offset. A delta has the type of its base, which comes before it.
+fn types_of(pack: File, entries: &[(u64, ObjectId)]) -> io::Result<Vec<u8>> {
+    let mut pack = PackReader { file: pack, chunk_offset: 0, chunk: Vec::new() };
     let mut types: Vec<u8> = Vec::with_capacity(entries.len());
-    for (at, (offset, _)) in entries.iter().enumerate() {
-        let last = |piece: u64| {
-            let near = entries[at..].partition_point(|(next, _)| next - offset < piece);
-            entries[at + near - 1].0 // `near` is at least 1: it counts the entry itself
-        };
-        let kind = match head(pack.at(*offset, last)?) {
+    for (position, (offset, _)) in entries.iter().enumerate() {
+        let (before, following) = (&entries[..position], &entries[position + 1..]);
+        let kind = match parse_header(pack.at(*offset, following)?) {
             Some((kind, _)) if UNDELTIFIED.contains(&kind) => kind,
             Some((OFS_DELTA, distance)) => {
                 let base = offset.checked_sub(distance).unwrap_or_default();
-                entries[..types.len()]
-                    .binary_search_by_key(&base, |(at, _)| *at)
-                    .map_or(UNKNOWN, |at| types[at])
+                let found = before.binary_search_by_key(&base, |(offset, _)| *offset);
+                found.map_or(UNKNOWN, |base| types[base])
             }
             _ => UNKNOWN,
         };
         types.push(kind);
     }
-    let is_blob = |(entry, kind): ((u64, ObjectId), u8)| (kind == BLOB).then_some(entry.1);
-    Ok(entries.into_iter().zip(types).filter_map(is_blob).collect())
+    Ok(types)
 }
 
 /// Parses an entry's header: its type, and for an `OFS_DELTA` the distance in bytes back to its base.
-fn head(bytes: &[u8]) -> Option<(u8, u64)> {
+fn parse_header(bytes: &[u8]) -> Option<(u8, u64)> {
     let mut bytes = bytes.iter().copied();
     let first = bytes.next()?;
     let mut more = first;
@@ -122,37 +130,36 @@ fn head(bytes: &[u8]) -> Option<(u8, u64)> {
     Some((kind, distance))
 }
 
-/// A pack file, read in pieces.
-struct Pieces {
+/// A pack file, read in chunks.
+struct PackReader {
     file: File,
-    /// The offset of `piece` in the file.
-    from: u64,
-    piece: Vec<u8>,
+    /// The offset of `chunk` in the file.
+    chunk_offset: u64,
+    chunk: Vec<u8>,
 }
 
-impl Pieces {
-    /// Returns the bytes at an offset: at least [`HEAD_MAX`], or up to the end of the file. If they must be read from
-    /// the file, `last` is called with a number of bytes and returns the offset of the last entry that begins within
-    /// that many bytes; everything up to the header of that entry is read at once.
-    fn at(&mut self, offset: u64, last: impl FnOnce(u64) -> u64) -> io::Result<&[u8]> {
-        let start = offset.checked_sub(self.from).and_then(|start| usize::try_from(start).ok());
-        let start = match start.filter(|start| start + HEAD_MAX <= self.piece.len()) {
-            Some(start) => start,
-            None => {
-                self.piece.resize((last(PIECE) - offset) as usize + HEAD_MAX, 0);
-                let mut filled = 0;
-                while filled < self.piece.len() {
-                    match self.file.read_at(&mut self.piece[filled..], offset + filled as u64)? {
-                        0 => break,
-                        read => filled += read,
-                    }
-                }
-                self.piece.truncate(filled);
-                self.from = offset;
-                0
+impl PackReader {
+    /// Returns the bytes at the offset of an entry: at least [`HEADER_MAX`], or up to the end of the file. If they must
+    /// be read from the file, everything up to the header of the last of the `following` entries that begins within
+    /// [`CHUNK`] bytes is read at once.
+    fn at(&mut self, offset: u64, following: &[(u64, ObjectId)]) -> io::Result<&[u8]> {
+        let start = offset.checked_sub(self.chunk_offset).and_then(|start| usize::try_from(start).ok());
+        if let Some(start) = start.filter(|start| start + HEADER_MAX <= self.chunk.len()) {
+            return Ok(&self.chunk[start..]);
+        }
+        let near = following.partition_point(|(next, _)| next - offset < CHUNK);
+        let last = following[..near].last().map_or(offset, |(last, _)| *last);
+        self.chunk.resize((last - offset) as usize + HEADER_MAX, 0);
+        let mut filled = 0;
+        while filled < self.chunk.len() {
+            match self.file.read_at(&mut self.chunk[filled..], offset + filled as u64)? {
+                0 => break,
+                read => filled += read,
             }
-        };
-        Ok(&self.piece[start..])
+        }
+        self.chunk.truncate(filled);
+        self.chunk_offset = offset;
+        Ok(&self.chunk)
     }
 }
 

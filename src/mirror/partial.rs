@@ -26,6 +26,7 @@ use super::object_error::ObjectError;
 use super::odb::ObjectReader;
 use super::repo_kind;
 use super::sparse::Patterns;
+use super::subdirectory::Lookup;
 use super::tree::{Budget, DIRECTORY, FORMAT, LINK, REGULAR, Step, TreeWalk};
 use super::wire::Request;
 use super::{Mirror, Selection};
@@ -49,8 +50,7 @@ impl Mirror {
         if self.options.filter.is_none() {
             return Ok(());
         }
-        let limit = self.options.wire.max_fetch_bytes;
-        let mut left = limit;
+        let mut left = self.options.wire.max_fetch_bytes;
         let per_request = if self.options.wire.program.is_some() { WANTS_OF_PROGRAM_MAX } else { WANTS_MAX };
         // A fetched tree may name further absent trees and files: one round per level of directories, and a last one that
         // finds nothing absent. What a server leaves out of a round takes no additional one; see the module.
@@ -65,23 +65,19 @@ impl Mirror {
             );
             for wants in absent.chunks(per_request) {
                 let request = self.by_id(wants.to_vec());
-                let bytes = self.receive_wanted(&request, left).await.map_err(|error| match error {
-                    Error::FetchBytes { .. } => Error::FetchBytes { limit },
-                    error => error,
-                })?;
-                self.received += bytes;
-                left = left.saturating_sub(bytes);
+                left = left.saturating_sub(self.receive_within(&request, left).await?);
             }
         }
         Err(incomplete(revision, "all of what is selected of"))
     }
 
     /// Fetches the objects that list a revision's submodules, if `--filter` left them out: `.gitmodules`, and the trees
-    /// on the paths of the submodules.
+    /// on the paths of the submodules. All of them together are one fetch to `--max-fetch-bytes`.
     pub(super) async fn fill_lists(&mut self, revision: Revision) -> Result<(), Error> {
         if self.options.filter.is_none() {
             return Ok(());
         }
+        let mut left = self.options.wire.max_fetch_bytes;
         for _ in 0..LIST_OBJECTS_MAX {
             let shared = Arc::clone(&self.shared);
             let find = move || {
@@ -91,7 +87,7 @@ impl Mirror {
             };
             let Some(id) = blocking(find).await? else { return Ok(()) };
             let request = self.by_id(vec![id]);
-            self.received += self.receive_wanted(&request, self.options.wire.max_fetch_bytes).await?;
+            left = left.saturating_sub(self.receive_within(&request, left).await?);
         }
         Err(incomplete(revision, "all that lists the submodules of")) // the next attempt goes on from here
     }
@@ -107,12 +103,20 @@ impl Mirror {
         Request { wants, shallow, filter, ..Request::default() }
     }
 
-    /// Receives the pack of one request, of at most `most` bytes. Returns its size in bytes.
-    async fn receive_wanted(&mut self, request: &Request, most: u64) -> Result<u64, Error> {
+    /// Receives the pack of one request, of at most the bytes that are `left` of `--max-fetch-bytes`. Returns its size
+    /// in bytes.
+    async fn receive_within(&mut self, request: &Request, left: u64) -> Result<u64, Error> {
         let layout = Arc::clone(&self.layout);
         let task = Task::Fill(request.wants.len());
-        let received = self.receive_into(layout.dir(), most, request, task).await;
-        let (answer, ..) = received.inspect_err(|error| self.shared.note_if_damage(error))?;
+        let received = self.receive_into(layout.dir(), left, request, task).await;
+        let (answer, ..) = received.map_err(|error| {
+            self.shared.note_if_damage(&error);
+            match error {
+                Error::FetchBytes { .. } => Error::FetchBytes { limit: self.options.wire.max_fetch_bytes },
+                error => error,
+            }
+        })?;
+        self.received += answer.bytes;
         Ok(answer.bytes)
     }
 
@@ -159,9 +163,12 @@ fn absent(
 ) -> Result<Vec<ObjectId>, Error> {
     let limits = selection.rules.limits;
     let top = reader.commit(&revision.0).map_err(|error| Error::damaged(revision, error))?.tree;
-    let top = match selection.path.as_ref().map_or(Ok(Ok(top)), |path| path.find(reader, revision, top))? {
-        Ok(top) => top,
-        Err(tree) => return Ok(vec![tree]), // what is absent below it is found in the next round
+    let top = match &selection.path {
+        None => top,
+        Some(path) => match path.find(reader, revision, top)? {
+            Lookup::Tree(tree) => tree,
+            Lookup::Absent(tree) => return Ok(vec![tree]), // what is absent below it is found in the next round
+        },
     };
     if !reader.has(&top) {
         return Ok(vec![top]);

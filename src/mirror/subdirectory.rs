@@ -19,16 +19,25 @@ pub struct Subdirectory(String);
 #[error(
     "write a path below the top of the repository, as in `services/gateway`: no `/` in front, no `.` or `..`"
 )]
-pub struct NotBelow;
+pub struct BadSubdirectory;
+
+/// What [`Subdirectory::find`] returns.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Lookup {
+    /// The directory's tree. Whether it is in the mirror is not checked.
+    Tree(ObjectId),
+    /// The first tree above the directory, from the top, that is not in the mirror. `--filter` may have left it out.
+    Absent(ObjectId),
+}
 
 impl FromStr for Subdirectory {
-    type Err = NotBelow;
+    type Err = BadSubdirectory;
 
     /// Accepts a trailing `/`, which shell completion appends.
-    fn from_str(text: &str) -> Result<Self, NotBelow> {
+    fn from_str(text: &str) -> Result<Self, BadSubdirectory> {
         let path = text.strip_suffix('/').unwrap_or(text);
         let is_name = |part: &str| !matches!(part, "" | "." | "..") && !part.contains('\0');
-        if path.split('/').all(is_name) { Ok(Self(path.to_owned())) } else { Err(NotBelow) }
+        if path.split('/').all(is_name) { Ok(Self(path.to_owned())) } else { Err(BadSubdirectory) }
     }
 }
 
@@ -47,29 +56,31 @@ impl Subdirectory {
         revision: Revision,
         top: ObjectId,
     ) -> Result<ObjectId, Error> {
-        let absent = |id| Error::damaged(revision, ObjectError::Missing { id, expected: "tree".to_owned() });
-        self.find(reader, revision, top)?.map_err(absent)
+        match self.find(reader, revision, top)? {
+            Lookup::Tree(id) => Ok(id),
+            Lookup::Absent(id) => {
+                Err(Error::damaged(revision, ObjectError::Missing { id, expected: "tree".to_owned() }))
+            }
+        }
     }
 
-    /// Like [`Self::tree`], but returns `Ok(Err(id))` for the first tree on the path that is absent from the mirror,
-    /// which `--filter` may have left out.
+    /// Like [`Self::tree`], but a tree above the directory that is not in the mirror is no error.
     pub(super) fn find(
         &self,
         reader: &ObjectReader<'_>,
         revision: Revision,
         top: ObjectId,
-    ) -> Result<Result<ObjectId, ObjectId>, Error> {
+    ) -> Result<Lookup, Error> {
         let damaged = |error: ObjectError| Error::damaged(revision, error);
         let mut tree = top;
         for (end, name) in self.components() {
             if !reader.has(&tree) {
-                return Ok(Err(tree));
+                return Ok(Lookup::Absent(tree));
             }
             let object = reader.tree(&tree).map_err(damaged)?;
-            let found = lines(&tree, object.data()).map_err(damaged)?;
-            let found = found.into_iter().find(|line| line.name == name.as_bytes());
-            let found = found.map(|line| (Node::of(line.mode), line.id));
-            let rule = match found {
+            let mut entries = lines(&tree, object.data()).map_err(damaged)?;
+            let entry = entries.find(|line| line.name == name.as_bytes());
+            let rule = match entry.map(|line| (Node::of(line.mode), line.id)) {
                 Some((Some(Node::Dir), id)) => {
                     tree = id;
                     continue;
@@ -79,7 +90,7 @@ impl Subdirectory {
             };
             return Err(Refusal { revision, path: escaped(&self.0.as_bytes()[..end]), rule }.into());
         }
-        Ok(Ok(tree))
+        Ok(Lookup::Tree(tree))
     }
 
     /// The path's components, each with the offset of its end in the path.
@@ -103,7 +114,7 @@ mod tests {
             assert_eq!(text.parse::<Subdirectory>().map(|path| path.to_string()), Ok(path.to_owned()));
         }
         for text in ["", "/", "/a", "a//b", "a/./b", ".", "..", "../a", "a/..", "a\0b", "a//"] {
-            assert_eq!(text.parse::<Subdirectory>(), Err(NotBelow), "{text:?}");
+            assert_eq!(text.parse::<Subdirectory>(), Err(BadSubdirectory), "{text:?}");
         }
     }
 }

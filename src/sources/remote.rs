@@ -130,11 +130,14 @@ struct Owner {
     not_before: Option<(Instant, SourceError)>,
     /// The revisions that the mirror keeps, newest first.
     kept_revisions: Vec<Revision>,
+    /// The counter of received bytes when garbage was last collected.
+    collected_received: u64,
 }
 
 impl Owner {
     fn new(upstream: Upstream, state: Arc<Mutex<PollState>>) -> Self {
         Self {
+            collected_received: upstream.received().bytes(),
             upstream,
             state,
             relations: Relations::default(),
@@ -160,9 +163,7 @@ impl Owner {
                 for reply in waiting {
                     let _ = reply.send(answer.clone()); // the caller may have been cancelled
                 }
-                if let Ok(named) = answer {
-                    self.housekeep(named.revision);
-                }
+                self.housekeep(answer.ok().map(|named| named.revision));
             }
             for (recorded, revision, reply) in pairs {
                 let _ = reply.send(self.relation(recorded, revision).await);
@@ -214,15 +215,20 @@ impl Owner {
         Ok(Named { revision, sources: self.upstream.placement() })
     }
 
-    /// After a new revision, collects the mirror's garbage. The last [`KEPT_REVISIONS`] revisions are kept, as clusters
-    /// may still have the earlier ones.
-    fn housekeep(&mut self, newest: Revision) {
-        if self.kept_revisions.first() == Some(&newest) {
+    /// After a new revision, and after a fetch that led to none, such as that of a refused one, collects the mirror's
+    /// garbage. The last [`KEPT_REVISIONS`] revisions are kept, as clusters may still have the earlier ones.
+    fn housekeep(&mut self, named: Option<Revision>) {
+        let new = named.filter(|named| self.kept_revisions.first() != Some(named));
+        let received = self.upstream.received().bytes();
+        if new.is_none() && received == self.collected_received {
             return;
         }
-        self.kept_revisions.retain(|revision| *revision != newest);
-        self.kept_revisions.insert(0, newest);
-        self.kept_revisions.truncate(KEPT_REVISIONS);
+        self.collected_received = received;
+        if let Some(new) = new {
+            self.kept_revisions.retain(|revision| *revision != new);
+            self.kept_revisions.insert(0, new);
+            self.kept_revisions.truncate(KEPT_REVISIONS);
+        }
         // Nobody waits for this thread when the process ends. A process that hangs is killed (`mirror::gc_plan`).
         let never = CancellationToken::new();
         if let Err(error) = self.upstream.housekeep(&self.kept_revisions, &never) {

@@ -59,6 +59,8 @@ pub(super) struct Worker {
     /// The counter of received bytes, and its value when the mirror's bytes were last counted.
     received: Received,
     counted_received: u64,
+    /// Its value when garbage was last collected.
+    collected_received: u64,
     objects: Objects,
     metrics: Metrics,
     spare: SpareWork,
@@ -138,6 +140,7 @@ impl Worker {
             store: Arc::new(Mutex::new(store)),
             has_sources: upstream.repository().is_none(),
             counted_received: received.bytes(),
+            collected_received: received.bytes(),
             received,
             objects: upstream.objects(),
             upstream: Arc::new(Mutex::new(upstream)),
@@ -179,6 +182,7 @@ impl Worker {
     }
 
     pub(super) fn hooks(&mut self, hooks: Arc<Hooks>) {
+        self.view.has_gate = hooks.gate().is_some();
         self.hooks = Some(hooks);
     }
 
@@ -425,6 +429,10 @@ impl Work for Worker {
         self.keep_house(bounds).await;
     }
 
+    async fn collect_garbage(&mut self, bounds: &Bounds) {
+        self.collect_mirror_garbage(bounds).await;
+    }
+
     async fn prepare_spare(&mut self, bounds: &Bounds) {
         if self.options.spare {
             self.begin_spare(bounds, true).await;
@@ -466,6 +474,10 @@ impl Work for Worker {
 
     fn needs_housekeeping(&self) -> bool {
         self.housekeeping_due
+    }
+
+    fn has_fetched(&self) -> bool {
+        self.received.bytes() != self.collected_received
     }
 
     fn dropped_spare(&self) -> bool {

@@ -16,7 +16,7 @@ use super::view::{Done, View};
 use crate::phase::machine::{Machine, Phase};
 use crate::phase::spare::{self, Plan, Situation};
 use crate::phase::{Status, Trigger};
-use crate::retry;
+use crate::retry::{self, ErrorClass};
 use crate::revision::Revision;
 use crate::sources::{AttemptReporter, Named};
 use crate::store::Published;
@@ -65,6 +65,8 @@ pub(super) trait Work {
     /// Does what follows a publication and may fail without failing the attempt: reap, collect garbage, prepare the
     /// spare.
     fn housekeep(&mut self, bounds: &Bounds) -> impl Future<Output = ()>;
+    /// Collects the mirror's garbage: the part of [`Work::housekeep`] that is also done after a failure.
+    fn collect_garbage(&mut self, bounds: &Bounds) -> impl Future<Output = ()>;
     /// How long [`Work::housekeep`] may take, found within `bounds`.
     fn housekeeping_limit(&self, bounds: &Bounds) -> impl Future<Output = Duration> {
         std::future::ready(bounds.limit)
@@ -81,6 +83,8 @@ pub(super) trait Work {
     fn needs_housekeeping(&self) -> bool {
         false
     }
+    /// Returns true if the mirror may have grown since its garbage was last collected.
+    fn has_fetched(&self) -> bool;
     /// Returns true if the last attempt dropped the spare to make room.
     fn dropped_spare(&self) -> bool {
         false
@@ -253,18 +257,35 @@ impl<W: Work> Drive<'_, W> {
         if publishes {
             self.work.notify_hooks();
         }
-        if publishes || self.work.needs_housekeeping() {
+        // Any number of commits may leave the published files as they are, and each leaves a pack.
+        let fetched = matches!(done, Done::Unchanged) && self.work.has_fetched();
+        if publishes || fetched || self.work.needs_housekeeping() {
             self.keep_house().await;
+        }
+    }
+
+    /// Collects the garbage that revisions left which were fetched and then not published. Once for each fetch, not at
+    /// each failure: a mirror that is still large then does not become smaller by itself.
+    async fn collect_unpublished(&mut self, is_held_back: bool) {
+        if is_held_back && self.work.has_fetched() {
+            let bounds = self.housekeeping_bounds().await;
+            self.work.collect_garbage(&bounds).await;
         }
     }
 
     /// Keeps house in a time of its own.
     async fn keep_house(&mut self) {
+        let bounds = self.housekeeping_bounds().await;
+        self.work.housekeep(&bounds).await;
+    }
+
+    /// The time for housekeeping, from now on.
+    async fn housekeeping_bounds(&mut self) -> Bounds {
         self.report.promise_update(self.timeout); // what ran before may have used up the time promised for it
         let bounds = self.bounds();
         let limit = self.work.housekeeping_limit(&bounds).await;
         self.report.promise_update(limit);
-        self.work.housekeep(&Bounds::new(limit, self.draining.clone())).await;
+        Bounds::new(limit, self.draining.clone())
     }
 
     /// Writes the status to the root if there is news, or if the last write is too old.
@@ -300,6 +321,9 @@ impl<W: Work> Drive<'_, W> {
             // An attempt that stages the same revision would drop the spare again. None does if that is refused.
             Err(error) => {
                 self.lacked_room |= error.lacks_room() || self.work.dropped_spare() && !error.is_refusal();
+                // A gate that runs again, and room that may come, may let the same revision pass: it stays.
+                let is_refused = error.class() == ErrorClass::Refused || matches!(error, Error::Gate { .. });
+                self.collect_unpublished(is_refused || error.lacks_room()).await;
             }
         }
         self.report_waiting();

@@ -290,6 +290,9 @@ impl Report {
         self.succeeded |= result.is_ok();
         self.count(result, stage, view, now, failures);
         self.count_as_git_sync(result, stage, first_success, took);
+        if view.has_gate && matches!(result, Ok(Done::Published(_) | Done::Unchanged)) {
+            self.forget_refusals();
+        }
         self.log_outcome(result, view, (failures_before, first_success), took);
         if let Err(error) = result {
             self.log_failure(error, view, (failures, given_up), took);

@@ -55,6 +55,8 @@ pub(super) struct View {
     pub(super) mirror_bytes: Option<u64>,
     /// True if publishing the current revision afresh failed since the last attempt began.
     pub(super) is_damaged: bool,
+    /// True if the pre-publish hook is a gate.
+    pub(super) has_gate: bool,
 }
 
 impl View {

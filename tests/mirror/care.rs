@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use super::common::Files;
 use super::common::http_backend::{Canned, Hit, HttpBackend, Kind};
 use super::{Bench, noise, payload, revision, try_update, update, wait, wide, wire};
-use treeswap::mirror::{Error, Gc, Mirror};
+use treeswap::mirror::{Depth, Error, Gc, Mirror};
 use treeswap::revision::Revision;
 
 #[test]
@@ -202,16 +202,22 @@ fn garbage_is_got_rid_of_by_a_fetch_of_everything() {
     let mut bench = Bench::new("main");
     bench.options.max_bytes = 1_000_000;
     let remote = &bench.world.remote;
-    let mut held = revision(&remote.commit(&Files::new().file("noise", noise(99, 300_000))));
+    let kept = Files::new().file("kept", noise(77, 50_000));
+    let mut held = revision(&remote.commit(&kept.clone().file("noise", noise(99, 300_000))));
     let mut mirror = bench.open();
     update(&mut mirror, &[]);
-    let mut most = 0;
+    let (mut most, mut renewals) = (0, 0);
     for n in 0..12 {
-        remote.commit(&Files::new().file("noise", noise(n, 300_000)).file("same", "x"));
+        remote.commit(&kept.clone().file("noise", noise(n, 300_000)).file("same", "x"));
+        let received = mirror.received_bytes();
         let new = update(&mut mirror, &[held]);
-        // What is still published stays readable until the new one is.
-        mirror.housekeep(&[held]).unwrap();
-        payload(&mirror.objects(), held);
+        // Only a fetch of everything brings what did not change.
+        if mirror.received_bytes() - received > 340_000 {
+            renewals += 1;
+            // What is still published stays readable until the new one is.
+            mirror.housekeep(&[held]).unwrap();
+            payload(&mirror.objects(), held);
+        }
         mirror.housekeep(&[new]).unwrap();
         held = new;
         let bytes: u64 = bench.packs().iter().map(|pack| pack.metadata().unwrap().len()).sum();
@@ -219,7 +225,59 @@ fn garbage_is_got_rid_of_by_a_fetch_of_everything() {
         bench.assert_whole(&mirror, held);
     }
     assert!(most < 2_000_000, "{most} bytes");
+    assert!(renewals > 0, "no fetch brought everything");
     assert_eq!(bench.depth_of(held), 1);
+}
+
+/// Each commit replaces the one before and is refused: only the first is published.
+#[test]
+fn commits_of_which_none_is_published_do_not_make_the_mirror_grow() {
+    for (gc, depth) in [(Gc::Auto, Depth::Commits(1)), (Gc::Always, Depth::Full)] {
+        let mut bench = Bench::at_depth("main", depth);
+        (bench.options.gc, bench.options.max_bytes) = (gc, 500_000);
+        let remote = &bench.world.remote;
+        let first = revision(&remote.commit(&wide()));
+        let mut mirror = bench.open();
+        update(&mut mirror, &[]);
+        mirror.housekeep(&[first]).unwrap();
+        for n in 0..6 {
+            remote.reset(&first.to_string());
+            let refused = revision(&remote.commit(&wide().file("noise", noise(n, 300_000))));
+            assert_eq!(update(&mut mirror, &[first]), refused);
+            mirror.housekeep(&[first]).unwrap();
+            let bytes: u64 = bench.packs().iter().map(|pack| pack.metadata().unwrap().len()).sum();
+            assert!(bytes < 700_000, "{gc:?}: {bytes} bytes after {n}");
+            // The ref names it, and what is not refused for good may be published later.
+            let received = mirror.received_bytes();
+            assert_eq!(update(&mut mirror, &[first]), refused);
+            assert_eq!(mirror.received_bytes(), received, "{gc:?}: it is fetched again");
+        }
+        bench.assert_whole(&mirror, first);
+    }
+}
+
+/// Nothing is known of a fetch after which nobody kept house.
+#[test]
+fn what_was_never_kept_is_found_by_the_size_of_the_mirror() {
+    let mut bench = Bench::at_depth("main", Depth::Full);
+    bench.options.gc = Gc::Always;
+    let remote = &bench.world.remote;
+    let first = revision(&remote.commit(&wide()));
+    let mut mirror = bench.open();
+    update(&mut mirror, &[]);
+    mirror.housekeep(&[first]).unwrap();
+    for n in 0..4 {
+        remote.reset(&first.to_string());
+        remote.commit(&wide().file("noise", noise(n, 300_000)));
+        update(&mut mirror, &[first]);
+    }
+    remote.reset(&first.to_string());
+    remote.commit(&wide().file("next", "x"));
+    let next = update(&mut mirror, &[first]);
+    mirror.housekeep(&[next, first]).unwrap();
+    let bytes: u64 = bench.packs().iter().map(|pack| pack.metadata().unwrap().len()).sum();
+    assert!(bytes < 200_000, "{bytes} bytes");
+    bench.assert_whole(&mirror, next);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use treeswap::mirror::{Access, Hosts, InsteadOf, Submodules};
 use treeswap::secret::{Secret, SecretFrom};
 
 use super::common::Remote;
-use super::common::http_backend::{HttpBackend, Kind};
+use super::common::http_backend::{Canned, Hit, HttpBackend, Kind};
 use super::*;
 
 /// A repository with others beside it, in directories of the same parent.
@@ -381,6 +381,28 @@ fn each_server_gets_its_own_password_and_no_other() {
     let error = try_update(&mut mirror, &[]).unwrap_err();
     assert!(matches!(&error, Error::Module { path, .. } if path == "sub"), "{error:?}");
     assert!(two.hits().iter().all(|hit| hit.header("authorization").is_none()));
+}
+
+#[test]
+fn an_askpass_url_is_asked_for_a_submodule_at_each_attempt() {
+    let family = Family::new(&["sub"]);
+    let dir = family.bench.world.dir();
+    let auth = Some(("bob".to_owned(), "s3cret".to_owned()));
+    let server = HttpBackend::start(dir, Kind { auth, ..Kind::default() });
+    let hook = |_: &Hit| Some(Canned::status(200, "username=bob\npassword=s3cret\n"));
+    let pass = HttpBackend::start(dir, Kind { hook: Some(Box::new(hook)), ..Kind::default() });
+    let mut options = family.bench.options.clone();
+    options.wire.remote = server.url("remote");
+    options.wire.issuance = Some(wire::Issuance::Askpass(pass.url("askpass").parse().unwrap()));
+    let mut mirror = Mirror::open(options).unwrap();
+    for text in ["1", "2"] {
+        let sub = family.commit("sub", &Files::new().file("s", text));
+        family.bench.world.remote.commit(&with(Files::new(), &[("sub", "../sub", &sub)]));
+        pass.forget();
+        let at = update(&mut mirror, &[]);
+        assert_eq!(family.shown(&mirror, at), format!("sub/s={text}"));
+        assert_eq!(pass.hits().len(), 2, "for the repository, and for its submodule");
+    }
 }
 
 #[test]

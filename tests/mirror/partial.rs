@@ -309,6 +309,32 @@ fn the_most_bytes_of_a_fetch_are_those_of_all_requests_for_what_was_left_out() {
 }
 
 #[test]
+fn the_most_bytes_of_a_fetch_are_those_of_all_requests_for_what_lists_submodules() {
+    let mut bench = Bench::new("main");
+    bench.options.filter = Some("tree:0".into());
+    bench.options.modules.submodules = Submodules::Recursive;
+    bench.options.modules.local = true;
+    let below = Remote::create(&bench.world.dir().join("below"));
+    let commit = below.commit(&Files::new().file("f", "below"));
+    let list = "[submodule \"m\"]\n\tpath = way/to/m\n\turl = ../below\n";
+    // Two directories are on the way, each of some 50,000 bytes.
+    let mut files = (0..2_000).fold(Files::new().file(".gitmodules", list), |files, n| {
+        files.file(format!("way/{n}"), n.to_string()).file(format!("way/to/{n}"), (n + 5_000).to_string())
+    });
+    files.0.insert("way/to/m".to_owned(), ("160000", commit.as_str().into()));
+    bench.world.remote.commit(&files);
+    for (limit, fits) in [(75_000, false), (300_000, true)] {
+        bench.options.wire.max_fetch_bytes = limit;
+        match try_update(&mut bench.open(), &[]) {
+            Ok(_) => assert!(fits),
+            Err(Error::FetchBytes { limit: named }) => assert!(!fits && named == limit),
+            Err(error) => panic!("{error:?}"),
+        }
+        std::fs::remove_dir_all(bench.dir()).unwrap();
+    }
+}
+
+#[test]
 fn what_lists_submodules_comes_although_it_was_left_out() {
     for filter in ["blob:none", "tree:0"] {
         let mut bench = Bench::new("main");

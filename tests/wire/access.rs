@@ -94,23 +94,68 @@ async fn no_credential_follows_a_redirect_to_another_origin() {
 }
 
 #[tokio::test]
-async fn a_redirect_within_the_origin_is_followed_and_remembered() {
+async fn a_redirect_within_the_origin_is_followed_and_remembered_if_it_is_permanent() {
     let world = World::new();
     let commit = world.remote.commit(&Files::new().file("a", "1"));
-    let hook = |hit: &common::http_backend::Hit| {
-        let rest = hit.path.strip_prefix("/old")?;
-        Some(Canned::redirect(&format!("/remote{rest}")))
+    // A temporary one is asked for again by the second and the third poll, and not by the fetch after the third.
+    for (status, more) in [(301, 0), (308, 0), (302, 2), (303, 2), (307, 2)] {
+        let hook = move |hit: &common::http_backend::Hit| {
+            let rest = hit.path.strip_prefix("/old")?;
+            Some(Canned { status, ..Canned::redirect(&format!("/remote{rest}")) })
+        };
+        let backend = HttpBackend::start(world.dir(), Kind { hook: Some(Box::new(hook)), ..Kind::default() });
+        let mut client = client(&backend.url("old"));
+        for _ in 0..3 {
+            assert_eq!(tip(&mut client, "main").await.unwrap(), commit);
+        }
+        let request = Request { wants: vec![id(&commit)], depth: Deepen::To(1), ..Request::default() };
+        fetch(&mut client, &request).await;
+        let old = backend.hits().iter().filter(|hit| hit.path.starts_with("/old")).count();
+        assert_eq!(old, 2 + more, "{status}: the question, then the advertisement");
+        assert_eq!(backend.hits().len(), 2 + more + 1 + 3 + 1, "{status}");
+    }
+}
+
+#[tokio::test]
+async fn a_temporary_redirect_is_not_followed_any_more_once_it_has_ended() {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let world = World::new();
+    let stale = common::Remote::create(&world.dir().join("replica")).commit(&Files::new().file("a", "1"));
+    let new = world.remote.commit(&Files::new().file("a", "2"));
+    let redirects = Arc::new(AtomicBool::new(true));
+    let does_redirect = redirects.clone();
+    let hook = move |hit: &common::http_backend::Hit| {
+        let rest = hit.path.strip_prefix("/remote")?;
+        does_redirect.load(Ordering::SeqCst).then(|| Canned::redirect(&format!("/replica{rest}")))
     };
     let backend = HttpBackend::start(world.dir(), Kind { hook: Some(Box::new(hook)), ..Kind::default() });
-    let mut client = client(&backend.url("old"));
-    for _ in 0..3 {
-        assert_eq!(tip(&mut client, "main").await.unwrap(), commit);
-    }
+    let mut client = client(&backend.url("remote"));
+    assert_eq!(tip(&mut client, "main").await.unwrap(), stale);
+    redirects.store(false, Ordering::SeqCst);
+    assert_eq!(tip(&mut client, "main").await.unwrap(), new);
+    backend.forget();
+    assert_eq!(tip(&mut client, "main").await.unwrap(), new);
+    assert_eq!(backend.hits().len(), 1, "a poll is one request again");
+}
+
+#[tokio::test]
+async fn an_askpass_url_is_asked_at_each_attempt_also_if_no_ref_is_looked_up() {
+    let world = World::new();
+    let commit = world.remote.commit(&Files::new().file("a", "1"));
+    let auth = Some(("bob".to_owned(), "s3cret".to_owned()));
+    let backend = HttpBackend::start(world.dir(), Kind { auth, ..Kind::default() });
+    let hook = |_: &common::http_backend::Hit| Some(Canned::status(200, "username=bob\npassword=s3cret\n"));
+    let pass = HttpBackend::start(world.dir(), Kind { hook: Some(Box::new(hook)), ..Kind::default() });
+    let mut client = with(&backend.url("remote"), |options| {
+        options.issuance = Some(Issuance::Askpass(pass.url("askpass").parse().unwrap()));
+    });
     let request = Request { wants: vec![id(&commit)], depth: Deepen::To(1), ..Request::default() };
-    fetch(&mut client, &request).await;
-    let old = backend.hits().iter().filter(|hit| hit.path.starts_with("/old")).count();
-    assert_eq!(old, 2, "the question, then the advertisement");
-    assert_eq!(backend.hits().len(), 2 + 1 + 3 + 1);
+    for attempts in 1..=3 {
+        assert_eq!(tip(&mut client, &commit).await.unwrap(), commit);
+        fetch(&mut client, &request).await;
+        assert_eq!(pass.hits().len(), attempts);
+    }
 }
 
 #[tokio::test]
@@ -119,20 +164,23 @@ async fn a_repository_that_moves_back_is_found_where_it_was_given() {
     use std::sync::atomic::{AtomicBool, Ordering};
     let world = World::new();
     let commit = world.remote.commit(&Files::new().file("a", "1"));
-    let moved = Arc::new(AtomicBool::new(true));
-    let is_moved = moved.clone();
-    let hook = move |hit: &common::http_backend::Hit| {
-        let rest = hit.path.strip_prefix("/remote")?;
-        is_moved.load(Ordering::SeqCst).then(|| Canned::redirect(&format!("/new{rest}")))
-    };
-    let backend = HttpBackend::start(world.dir(), Kind { hook: Some(Box::new(hook)), ..Kind::default() });
-    let mut client = client(&backend.url("remote"));
     let (here, there) = (world.remote.path.clone(), world.dir().join("new"));
-    std::fs::rename(&here, &there).unwrap();
-    assert_eq!(tip(&mut client, "main").await.unwrap(), commit);
-    std::fs::rename(&there, &here).unwrap();
-    moved.store(false, Ordering::SeqCst);
-    assert_eq!(tip(&mut client, "main").await.unwrap(), commit);
+    for status in [301, 302] {
+        let moved = Arc::new(AtomicBool::new(true));
+        let is_moved = moved.clone();
+        let hook = move |hit: &common::http_backend::Hit| {
+            let rest = hit.path.strip_prefix("/remote")?;
+            let to = Canned { status, ..Canned::redirect(&format!("/new{rest}")) };
+            is_moved.load(Ordering::SeqCst).then_some(to)
+        };
+        let backend = HttpBackend::start(world.dir(), Kind { hook: Some(Box::new(hook)), ..Kind::default() });
+        let mut client = client(&backend.url("remote"));
+        std::fs::rename(&here, &there).unwrap();
+        assert_eq!(tip(&mut client, "main").await.unwrap(), commit);
+        std::fs::rename(&there, &here).unwrap();
+        moved.store(false, Ordering::SeqCst);
+        assert_eq!(tip(&mut client, "main").await.unwrap(), commit);
+    }
 }
 
 #[tokio::test]

@@ -23,7 +23,9 @@ use common::sshd::{self, Sshd};
 use common::{Files, World, run};
 use treeswap::mirror::Tip;
 use treeswap::mirror::wire::ssh::KnownHosts;
-use treeswap::mirror::wire::{Client, Credential, Deepen, Error, Options, PackResponse, Program, Request};
+use treeswap::mirror::wire::{
+    Client, Credential, Deepen, Error, Issuance, Options, PackResponse, Program, Request,
+};
 use treeswap::revision::{ObjectId, Ref};
 use treeswap::secret::{Secret, SecretFrom};
 

@@ -182,6 +182,31 @@ async fn an_ssh_session_is_kept_for_many_polls_and_opened_again_in_silence() {
 }
 
 #[tokio::test]
+async fn after_a_failure_a_new_ssh_session_reads_the_key_again() {
+    let world = World::new();
+    let commit = world.remote.commit(&Files::new().file("a", "1"));
+    let ssh = Ssh::start(&world);
+    let mut client = ssh.client(&world.remote.path);
+    assert_eq!(tip(&mut client, "main").await.unwrap(), commit);
+    // As a forge that checks the key for each command refuses the old one.
+    let hidden = world.dir().join("hidden");
+    std::fs::rename(&world.remote.path, &hidden).unwrap();
+    let error = tip(&mut client, "main").await.unwrap_err();
+    names(&error, &["does not appear to be a git repository"]);
+    assert_eq!(ssh.sshd.connections(), 1);
+    std::fs::rename(&hidden, &world.remote.path).unwrap();
+    let old = std::fs::read_to_string(sshd::public(&ssh.key)).unwrap();
+    [ssh.key.clone(), sshd::public(&ssh.key)].iter().for_each(|file| std::fs::remove_file(file).unwrap());
+    sshd::keygen(&ssh.key, &["-t", "ed25519"]);
+    let accepted = world.dir().join("sshd/authorized_keys");
+    let all = std::fs::read_to_string(&accepted).unwrap();
+    std::fs::write(&accepted, all.replace(&old, "")).unwrap();
+    ssh.sshd.authorize(&ssh.key);
+    assert_eq!(tip(&mut client, "main").await.unwrap(), commit);
+    assert_eq!(ssh.sshd.connections(), 2);
+}
+
+#[tokio::test]
 async fn an_ssh_server_that_passes_no_wish_for_version_two_is_polled_all_the_same() {
     let world = World::new();
     let commit = world.remote.commit(&Files::new().file("a", "1"));

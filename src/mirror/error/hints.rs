@@ -52,7 +52,7 @@ impl Error {
             }
             Self::SameBaseName { .. } => one("rename one of them, or leave it out (`sparse` in --sources)"),
             Self::Local { .. } if self.is_full() => one(
-                "the volume is full: the mirror needs about the size of the repository's pack, twice while it is renewed",
+                "the volume is full: make it larger, or lower --grace; the mirror needs about the size of the repository's pack, twice while it is renewed",
             ),
             // If the indexing process could not enter its sandbox, the volume is not the cause.
             Self::Local { source, .. } => {

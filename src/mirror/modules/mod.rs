@@ -139,6 +139,8 @@ impl Mirror {
                     return Err(Error::KeptSubmodules { limit: self.options.max_bytes });
                 }
                 Ok(_) => return fetched,
+                // The commit is not the cause, and another one would not help: somebody has to remove that mirror.
+                Err(error @ Error::Irreplaceable { .. }) => return Err(error),
                 Err(error) => {
                     tracing::warn!(%error, "cannot collect garbage of submodules");
                     return fetched;
@@ -226,6 +228,7 @@ impl Mirror {
         kept: KeptRevisions<'_>,
         max_bytes: u64,
     ) -> Result<Fetched, Error> {
+        self.client.attempt_begins(); // for the credential: the ref was looked up at another remote
         let commit = self.fetch_own(tip, kept, max_bytes).await?;
         let layout = Arc::clone(&self.layout);
         let shared = Arc::clone(&self.shared);

@@ -2,11 +2,12 @@
 //!
 //! A poll is one POST: protocol version 2 is assumed. Only if the response cannot be understood is the advertisement
 //! requested (a GET). That request follows redirects within the origin, and from http to https of the same host; the
-//! version and capabilities it returns are cached. No other redirect is followed. A credential, a header and a cookie
-//! are chosen by the URL of each request, so what was given for http is not sent to https.
+//! version and capabilities it returns are cached, and so is the target of permanent redirects. A temporary one is
+//! asked for again at each attempt. No other redirect is followed. A credential, a header and a cookie are chosen by
+//! the URL of each request, so what was given for http is not sent to https.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hyper_util::client::proxy::matcher::Matcher;
 use reqwest::header::{
@@ -27,6 +28,7 @@ use super::credential::Credentials;
 use super::error::{Budget, Unfollowed, Wait};
 use super::framing::{Incoming, PacketReader};
 use super::issuer::Issuer;
+use super::redirects::{self, Place, shown};
 use super::refs::{self, Advertisement, Capabilities, FoundRefs, Version};
 use super::remote::Userinfo;
 use super::stderr::Stderr;
@@ -42,8 +44,6 @@ const CONNECT_SLACK: Duration = Duration::from_millis(250);
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(600);
 /// How many bytes of an error page a message shows.
 const SHOWN: usize = 80;
-/// How many bytes of a redirect's target a message shows.
-const SHOWN_URL: usize = 400;
 /// Some servers and proxies accept only clients whose user agent begins with `git/`.
 const USER_AGENT: &str = concat!("git/2.0 (treeswap ", env!("CARGO_PKG_VERSION"), ")");
 
@@ -61,6 +61,8 @@ pub(super) struct Http {
     given: String,
     /// The repository's URL: `given`, or the target of its redirects.
     base: String,
+    /// How it was found, and for how long it holds.
+    place: Place,
     /// The server's capabilities, once its advertisement was read.
     offered: Option<Capabilities>,
     /// True once the server has answered a version 2 request.
@@ -115,6 +117,7 @@ impl Http {
             client,
             given,
             base,
+            place: Place::Given,
             offered: None,
             speaks_two: false,
             used: false,
@@ -122,15 +125,18 @@ impl Http {
         })
     }
 
-    pub(super) async fn resolve(&mut self, wanted: &[Ref]) -> Result<FoundRefs, Error> {
+    /// Starts a new attempt: a credential and a redirect that are valid for one attempt only are asked for again.
+    pub(super) fn attempt_begins(&mut self) {
         if let Some(issuer) = &mut self.issuer {
             issuer.attempt_begins();
         }
-        self.look_up(&refs::candidates(wanted)).await
+        self.place = self.place.at_attempt(Instant::now());
     }
 
-    async fn look_up(&mut self, candidates: &BTreeSet<String>) -> Result<FoundRefs, Error> {
-        if self.offered.as_ref().is_none_or(|offered| offered.version == Version::Two) {
+    pub(super) async fn resolve(&mut self, wanted: &[Ref]) -> Result<FoundRefs, Error> {
+        let candidates = &refs::candidates(wanted);
+        let may_be_two = self.offered.as_ref().is_none_or(|offered| offered.version == Version::Two);
+        if may_be_two && self.is_in_place().await? {
             match self.ls_refs(candidates).await {
                 Err(error) if self.may_be_explained_by_advertisement(&error) => {}
                 answer => return answer,
@@ -141,6 +147,27 @@ impl Http {
             Version::Zero => Ok(advertisement.found),
             Version::Two => self.ls_refs(candidates).await,
         }
+    }
+
+    /// Returns true if the repository is still where it was found. If that has to be confirmed, it is one request,
+    /// which a redirect to the same place answers.
+    async fn is_in_place(&mut self) -> Result<bool, Error> {
+        if self.place != Place::Unconfirmed {
+            return Ok(true);
+        }
+        let url = self.advertisement_url()?;
+        let response = self.send(Method::GET, url.clone(), Vec::new(), REFERENCES).await?;
+        let status = response.status();
+        if !status.is_redirection() {
+            self.check_success(response).await?;
+            return Ok(false);
+        }
+        let to = self.redirection(&url, &response, REDIRECTS)?;
+        let is_same = redirects::repository(to.as_str()) == Some(self.base.as_str());
+        if is_same {
+            self.place = Place::Given.redirected(status, Instant::now());
+        }
+        Ok(is_same)
     }
 
     async fn ls_refs(&mut self, candidates: &BTreeSet<String>) -> Result<FoundRefs, Error> {
@@ -173,8 +200,8 @@ impl Http {
         sink: &mut (dyn AsyncWrite + Unpin + Send),
     ) -> Result<PackResponse, Error> {
         let offered = match &self.offered {
-            Some(offered) => offered.clone(),
-            None => self.discover(&BTreeSet::new()).await?.capabilities,
+            Some(offered) if self.place != Place::Unconfirmed => offered.clone(),
+            _ => self.discover(&BTreeSet::new()).await?.capabilities,
         };
         let encoded = pack::encode(request, &offered, &self.name)?;
         let response = self.exchange(&encoded, sink).await;
@@ -197,10 +224,11 @@ impl Http {
         Ok(response)
     }
 
-    /// Reads the advertisement, following the redirects that [`may_follow`] allows.
+    /// Reads the advertisement, following the redirects that [`redirects::may_follow`] allows.
     async fn discover(&mut self, candidates: &BTreeSet<String>) -> Result<Advertisement, Error> {
         let mut url = self.advertisement_url()?;
         let mut left = REDIRECTS;
+        let mut place = Place::Given;
         let response = loop {
             let response = self.send(Method::GET, url.clone(), Vec::new(), REFERENCES).await?;
             if !response.status().is_redirection() {
@@ -208,6 +236,7 @@ impl Http {
             }
             let to = self.redirection(&url, &response, left)?;
             left -= 1;
+            place = place.redirected(response.status(), Instant::now());
             url = to;
         };
         let response = self.check_success(response).await?;
@@ -215,7 +244,8 @@ impl Http {
         reader.begin(REFERENCES, Budget::Refs, self.options.max_refs_bytes);
         let advertisement = refs::read_advertisement(&mut reader, &self.name, candidates).await?;
         reader.drain().await;
-        self.base = url.as_str().strip_suffix(advertisement_tail(&url)).unwrap_or(url.as_str()).to_owned();
+        self.base = redirects::repository(url.as_str()).unwrap_or(url.as_str()).to_owned();
+        self.place = place;
         self.offered = Some(advertisement.capabilities.clone());
         Ok(advertisement)
     }
@@ -235,14 +265,14 @@ impl Http {
             response.headers().get(LOCATION).and_then(|value| value.to_str().ok()).unwrap_or_default();
         let refused = |to: &str, why| Err(Error::Redirect { remote: self.name.clone(), to: shown(to), why });
         let Ok(to) = from.join(location) else { return refused(location, Unfollowed::NotAUrl) };
-        if !may_follow(from, &to) {
+        if !redirects::may_follow(from, &to) {
             let why = match (from.scheme(), to.scheme()) {
                 ("https", "http") => Unfollowed::LeavesTls,
                 _ => Unfollowed::OtherOrigin,
             };
             return refused(to.as_str(), why);
         }
-        if advertisement_tail(&to).is_empty() {
+        if redirects::repository(to.as_str()).is_none() {
             return refused(to.as_str(), Unfollowed::NoRepository);
         }
         if left == 0 {
@@ -442,33 +472,10 @@ fn is_excepted_from_proxies(url: &Url) -> bool {
     proxies.intercept(&url).is_none()
 }
 
-/// Returns true if a redirect leads to the same origin, or from http to https of the same host, both at their default
-/// ports. Many servers answer so at port 80. Other ports may belong to somebody else.
-fn may_follow(from: &Url, to: &Url) -> bool {
-    let is_default = |url: &Url, scheme: &str| url.scheme() == scheme && url.port().is_none();
-    let is_upgrade = is_default(from, "http") && is_default(to, "https") && from.host() == to.host();
-    from.origin() == to.origin() || is_upgrade
-}
-
 /// The pause that the server asks for, capped. `None` if it asks for none, or in a way that is not understood.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let value = headers.get(RETRY_AFTER)?.to_str().ok()?;
     Some(retry::retry_after(value, jiff::Timestamp::now())?.min(MAX_RETRY_AFTER))
-}
-
-/// A redirect's target for messages: redacted, shortened, and without the suffix of the advertisement request, so that
-/// it is the URL a user would give as the remote.
-fn shown(to: &str) -> String {
-    let repository = TAILS.iter().find_map(|tail| to.strip_suffix(tail)).unwrap_or(to);
-    redact(&escaped(repository.as_bytes(), SHOWN_URL))
-}
-
-/// The suffixes of an advertisement's URL; the second one follows a query string in the remote's URL.
-const TAILS: [&str; 2] = ["/info/refs?service=git-upload-pack", "/info/refs&service=git-upload-pack"];
-
-/// The suffix of an advertisement's URL; empty for any other URL.
-fn advertisement_tail(url: &Url) -> &'static str {
-    TAILS.into_iter().find(|tail| url.as_str().ends_with(tail)).unwrap_or_default()
 }
 
 fn headers(method: &Method) -> HeaderMap {
@@ -481,29 +488,4 @@ fn headers(method: &Method) -> HeaderMap {
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     }
     headers
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_redirect_stays_within_the_origin_or_turns_tls_on() {
-        for (from, to, expected) in [
-            ("http://h/x", "http://h/y", true),
-            ("http://h/x", "https://h/y", true),
-            ("http://h:80/x", "https://H:443/y", true),
-            ("http://[::1]/x", "https://[::1]/y", true),
-            ("https://h/x", "http://h/y", false),
-            ("http://h/x", "https://www.h/y", false),
-            ("http://h/x", "https://h:8443/y", false),
-            ("http://h:8080/x", "https://h/y", false),
-            ("http://h:443/x", "https://h/y", false),
-            ("http://h/x", "http://h:8080/y", false),
-            ("http://h/x", "ftp://h/y", false),
-        ] {
-            let [source, target] = [from, to].map(|url| Url::parse(url).unwrap());
-            assert_eq!(may_follow(&source, &target), expected, "{from} to {to}");
-        }
-    }
 }

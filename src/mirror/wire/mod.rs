@@ -22,6 +22,7 @@ mod local_pack;
 mod pack;
 mod packing;
 pub(super) mod program;
+mod redirects;
 mod refs;
 mod remote;
 pub mod ssh;
@@ -366,7 +367,7 @@ impl Client {
 
     /// Leaves out of the overall time limit how long this client's mirror waits for its turns to index packs.
     #[must_use]
-    pub(super) fn not_counting(self, turn_wait: TurnWait) -> Self {
+    pub(super) fn excluding(self, turn_wait: TurnWait) -> Self {
         Self { turn_wait, ..self }
     }
 
@@ -375,9 +376,17 @@ impl Client {
         &self.name
     }
 
+    /// Starts a new attempt, which [`Self::resolve`] does, too: what is valid for one attempt only is asked for again.
+    pub(super) fn attempt_begins(&mut self) {
+        if let Transport::Http(http) = &mut self.transport {
+            http.attempt_begins();
+        }
+    }
+
     /// Resolves all refs in one request. If all of them are commit ids, no request is sent. A missing ref is not an
     /// error here but in [`FoundRefs::tip`]; an error here concerns the whole repository.
     pub async fn resolve(&mut self, wanted: &[Ref]) -> Result<FoundRefs, Error> {
+        self.attempt_begins();
         if wanted.iter().all(|one| matches!(one, Ref::Commit(_))) {
             return Ok(FoundRefs::none(&self.name));
         }

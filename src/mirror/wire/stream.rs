@@ -162,7 +162,8 @@ pub(super) fn process(
     Ok(Some(PacketReader::new(remote, Incoming::Stream(Box::new(process)), idle, Stderr::collect(errors))))
 }
 
-/// A remote that gets a new stream for every operation; an ssh session is kept and carries many of them.
+/// A remote that gets a new stream for every operation; an ssh session is kept and carries many of them. It is not kept
+/// after a failure: some servers check the key for each command, and only a new session reads the key files again.
 #[derive(Debug)]
 pub(super) struct Streams {
     name: String,
@@ -224,8 +225,11 @@ impl Streams {
 
     pub(super) async fn resolve(&mut self, wanted: &[Ref]) -> Result<FoundRefs, Error> {
         let candidates = refs::candidates(wanted);
-        let opened = self.open(&candidates).await?;
-        opened.look_up(&self.name, &self.options, &candidates).await
+        let found = match self.open(&candidates).await {
+            Ok(opened) => opened.look_up(&self.name, &self.options, &candidates).await,
+            Err(error) => Err(error),
+        };
+        found.inspect_err(|_| self.session = None)
     }
 
     pub(super) async fn fetch(
@@ -233,8 +237,11 @@ impl Streams {
         request: &Request,
         sink: &mut (dyn AsyncWrite + Unpin + Send),
     ) -> Result<PackResponse, Error> {
-        let opened = self.open(&BTreeSet::new()).await?;
-        opened.fetch(&self.name, &self.options, request, sink).await
+        let fetched = match self.open(&BTreeSet::new()).await {
+            Ok(opened) => opened.fetch(&self.name, &self.options, request, sink).await,
+            Err(error) => Err(error),
+        };
+        fetched.inspect_err(|_| self.session = None)
     }
 }
 

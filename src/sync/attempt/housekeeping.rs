@@ -1,5 +1,5 @@
-//! What follows a publication and may fail without failing the attempt: the mirror's garbage is collected, and the next
-//! spare is begun.
+//! What follows a publication and may fail without failing the attempt: the mirror's garbage is collected, which is also
+//! done after a fetch that led to none, and the next spare is begun.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ impl Worker {
             self.log_nonfatal("repair", &error);
         }
         self.housekeeping_due = false;
-        self.collect_garbage(bounds).await;
+        self.collect_mirror_garbage(bounds).await;
         if self.options.spare {
             self.begin_spare(bounds, false).await;
         }
@@ -40,11 +40,12 @@ impl Worker {
         mirror::time_limit(bounds.limit, measured.await.unwrap_or(0))
     }
 
-    /// Collects the mirror's garbage, and counts its bytes.
-    async fn collect_garbage(&mut self, bounds: &Bounds) {
+    /// Collects the mirror's garbage, and counts its bytes. If that fails, the next fetch leads to it again.
+    pub(super) async fn collect_mirror_garbage(&mut self, bounds: &Bounds) {
         let kept = self.kept_revisions();
         let root = self.root.clone();
         let received = self.received.bytes();
+        self.collected_received = received;
         let collected = async {
             let mut upstream = self.upstream(bounds, Stage::Housekeep).await?;
             let collect = move |cancel: &_| {

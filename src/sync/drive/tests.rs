@@ -1,5 +1,6 @@
 //! The loop under tokio's paused clock, which jumps to the next timer.
 
+mod garbage;
 mod reports;
 mod spares;
 
@@ -52,6 +53,12 @@ struct FakeWorker {
     told_before_spares: Vec<(bool, usize)>,
     /// The status, once the loop runs.
     status: Option<tokio::sync::watch::Receiver<Status>>,
+    /// Returns true for attempts that fetch something, by number from 0.
+    fetches: Box<dyn Fn(usize) -> bool>,
+    /// True if something was fetched since garbage was last collected.
+    has_fetched: bool,
+    /// When garbage was collected after a failure.
+    collected: Vec<Duration>,
     /// When the house was kept, and the time that each had.
     housekept: Vec<Duration>,
     housekeeping_limits: Vec<Duration>,
@@ -84,6 +91,9 @@ impl FakeWorker {
             spare_hangs: false,
             told_before_spares: Vec::new(),
             status: None,
+            fetches: Box::new(|_| false),
+            has_fetched: false,
+            collected: Vec::new(),
             housekept: Vec::new(),
             housekeeping_limits: Vec::new(),
             repairs_until_loss: usize::MAX,
@@ -137,6 +147,7 @@ impl Work for FakeWorker {
             self.end.1.cancel();
         }
         tokio::time::sleep(self.takes).await;
+        self.has_fetched |= (self.fetches)(number);
         if (self.fails)(number) {
             if self.uses_up_spare {
                 self.lacks_spare = true;
@@ -177,6 +188,16 @@ impl Work for FakeWorker {
         self.housekept.push(self.began.elapsed());
         self.housekeeping_limits.push(bounds.deadline - Instant::now());
         self.lacks_spare = false;
+        self.has_fetched = false;
+    }
+
+    async fn collect_garbage(&mut self, _bounds: &Bounds) {
+        self.collected.push(self.began.elapsed());
+        self.has_fetched = false;
+    }
+
+    fn has_fetched(&self) -> bool {
+        self.has_fetched
     }
 
     async fn prepare_spare(&mut self, bounds: &Bounds) {

@@ -5,9 +5,11 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::{Report, seconds};
+use crate::hooks::Kind;
+use crate::phase::HookStatus;
 use crate::sync::error::{Error, Stage};
 use crate::sync::view::{Done, View};
-use crate::telemetry::metrics::{ResultLabel, Room, StateLabel};
+use crate::telemetry::metrics::{HookName, ResultLabel, Room, StateLabel};
 
 impl Report {
     pub(super) fn count(
@@ -60,6 +62,20 @@ impl Report {
         if update {
             self.metrics.git_sync.update();
         }
+    }
+
+    /// The gate is failing no longer: what it refused is not what the ref names now, and it may not be run for that, as
+    /// after the ref was set back. Its last run stays in the status.
+    pub(super) fn forget_refusals(&self) {
+        let gate = Kind::PrePublish.label();
+        let failing = |hook: &&mut HookStatus| hook.hook == gate && hook.consecutive_failures > 0;
+        self.status.send_if_modified(|status| {
+            let Some(hook) = status.hooks.iter_mut().find(failing) else { return false };
+            (hook.consecutive_failures, hook.failing_since) = (0, None);
+            hook.hints.clear();
+            true
+        });
+        self.metrics.hook_failures.get_or_create(&HookName { hook: gate }).set(0);
     }
 
     /// Updates the metrics that describe the root.

@@ -1,5 +1,8 @@
 //! What an operator can do about an error of the wire client.
 
+use std::error::Error as _;
+use std::path::Path;
+
 use super::{ANY_WANT, Error, FILTER, Unfollowed};
 
 /// The environment variables that name a proxy.
@@ -11,15 +14,18 @@ impl Error {
     pub fn hints(&self) -> Vec<String> {
         let hint = |text: &str| vec![text.to_owned()];
         match self {
+            Self::Connect { .. } | Self::Proxy { .. } | Self::Ssh { .. } if self.is_of_descriptors() => {
+                hint("raise the limit of open files (ulimit -n): each submodule takes a few")
+            }
             Self::NoSuchRef { name, has_others: true, .. } if name == "HEAD" => hint(
                 "its HEAD names a branch that does not exist; `git ls-remote` lists those that do: name the one to follow with --ref",
             ),
             Self::NoSuchRef { name, .. } if name == "HEAD" => hint(
                 "the repository is empty, or its HEAD names a branch that does not exist (`git ls-remote` lists those that do): push a commit, or name the ref to follow with --ref",
             ),
-            Self::NoSuchRef { name, .. } if name.len() < 40 && is_hex(name) => {
-                hint("check --ref; a commit id is followed only if it is complete (40 digits)")
-            }
+            Self::NoSuchRef { name, .. } if name.len() < 40 && is_hex(name) => hint(
+                "check --ref; a commit id is followed only if it is complete (40 digits, as in `treeswap status --json`)",
+            ),
             Self::Start { .. } => {
                 hint("--git names a program that this user can run; without --git none is needed")
             }
@@ -59,9 +65,9 @@ impl Error {
             Self::Auth { username: None, .. } => hint(
                 "give a credential with --username and --password-file, or with --credential for this URL",
             ),
-            Self::Auth { .. } => {
-                hint("check the user name, and that the password or token is valid and may read")
-            }
+            Self::Auth { .. } => hint(
+                "check the user name, and that the password or token is valid and may read, and its file not empty",
+            ),
             Self::Credential { .. } => hint(
                 "the file must exist, and the user treeswap runs as must be able to read it; it is read at every attempt",
             ),
@@ -96,12 +102,34 @@ impl Error {
             ),
             Self::NotGit { .. } => hint("check the URL; a log-in page or a proxy may be answering"),
             Self::ObjectFormat { .. } => hint("the server must offer a sha1 repository"),
+            Self::Local { path, source } if source.0.code() == git2::ErrorCode::NotFound => {
+                let url = std::env::current_dir().ok().and_then(|dir| without_scheme(path, &dir));
+                match url {
+                    Some(url) => vec![format!("did you mean https://{url}?")],
+                    None => hint("check the path, and that the user treeswap runs as may read it"),
+                }
+            }
             Self::Local { .. } | Self::LocalDenied { .. } => {
                 hint("check the path, and that the user treeswap runs as may read it")
             }
             Self::Ssh { source, .. } => source.hints(),
             Self::Issuer { source, .. } => source.hints(),
         }
+    }
+}
+
+impl Error {
+    /// Returns true if a file or socket could not be opened because the process, or the machine, has too many open.
+    fn is_of_descriptors(&self) -> bool {
+        let mut cause = self.source();
+        while let Some(error) = cause {
+            // By the numbers of EMFILE and ENFILE: reqwest's errors are kept as text, which differs between C libraries.
+            if ["(os error 24)", "(os error 23)"].iter().any(|number| error.to_string().ends_with(number)) {
+                return true;
+            }
+            cause = error.source();
+        }
+        false
     }
 }
 
@@ -121,6 +149,14 @@ impl Unfollowed {
     }
 }
 
+/// A path that was given relative to the directory `dir` and looks like a URL without its scheme: a host, and more.
+fn without_scheme<'p>(path: &'p Path, dir: &Path) -> Option<&'p str> {
+    let given = path.strip_prefix(dir).ok()?.to_str()?;
+    let (host, rest) = given.split_once('/')?;
+    let is_url = host.contains('.') && !host.starts_with('.') && !host.ends_with('.') && !rest.is_empty();
+    is_url.then_some(given)
+}
+
 /// Returns true if an answer is a list of refs as `git update-server-info` writes it: ids, tabs and names.
 fn is_ref_list(said: &str) -> bool {
     let id = said.bytes().take_while(u8::is_ascii_hexdigit).count();
@@ -130,4 +166,19 @@ fn is_ref_list(said: &str) -> bool {
 /// Returns true if the name may be an abbreviated commit id: four or more hex digits.
 fn is_hex(name: &str) -> bool {
     name.len() >= 4 && name.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_without_its_scheme_is_not_taken_for_any_other_path() {
+        let of = |path: &'static str| without_scheme(Path::new(path), Path::new("/work"));
+        assert_eq!(of("/work/github.com/foo/bar"), Some("github.com/foo/bar"));
+        for other in ["/work/foo/bar", "/work/.cache/bar", "/work/repo.git", "/elsewhere/github.com/foo/bar"]
+        {
+            assert_eq!(of(other), None, "{other}");
+        }
+    }
 }

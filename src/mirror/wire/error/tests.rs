@@ -124,6 +124,28 @@ fn hints_about_redirects_and_credentials_are_true_of_them() {
 }
 
 #[test]
+fn a_lack_of_descriptors_is_not_blamed_on_the_network() {
+    for number in [rustix::io::Errno::MFILE, rustix::io::Errno::NFILE] {
+        let io = || io::Error::from(number);
+        let remote = || "h".to_owned();
+        let as_text = io().to_string(); // as the transport for http keeps it
+        let ssh = ssh::Error::Connect { host: remote(), port: 22, source: io() };
+        for error in [
+            Error::Connect { remote: remote(), source: as_text.into() },
+            Error::Connect { remote: remote(), source: Box::new(io()) },
+            Error::Ssh { remote: remote(), source: Box::new(ssh) },
+        ] {
+            let hints = error.hints();
+            assert_message_style(&error, &hints);
+            assert!(error.is_transient() && hints.concat().contains("ulimit"), "{error}: {hints:?}");
+        }
+    }
+    let refused = Box::new(io::Error::from(rustix::io::Errno::CONNREFUSED));
+    let error = Error::Connect { remote: "h".to_owned(), source: refused };
+    assert!(!error.hints().concat().contains("ulimit"));
+}
+
+#[test]
 fn what_a_server_lacks_is_hinted_at_by_the_setting_that_allows_it() {
     for (feature, words) in [
         ("fetch", "git 2.26"),

@@ -1,0 +1,39 @@
+//! What was fetched and not published: when the mirror's garbage is collected.
+
+use super::*;
+use crate::store;
+use crate::sync::error::Stage;
+
+fn refused() -> Error {
+    Error::StillRefused { stage: Stage::Export, message: String::new(), hints: Vec::new() }
+}
+
+fn over_ceiling() -> Error {
+    Error::Store(store::Error::OverCeiling { ceiling: 3, needed: 2, current: 2 })
+}
+
+/// A mirror that stays large is not looked through again at each of the failures that follow.
+#[tokio::test(start_paused = true)]
+async fn garbage_is_collected_once_for_each_fetch_of_what_is_held_back() {
+    type Case = (fn() -> Error, bool);
+    let cases: [Case; 3] = [(refused, true), (over_ceiling, true), (bad_pack, false)];
+    for (error, is_collected) in cases {
+        let mut worker = FakeWorker::new(&[S(0)], 6);
+        worker.fails = Box::new(|number| number > 0);
+        worker.error = Box::new(move |_| error());
+        worker.fetches = Box::new(|number| [1, 3].contains(&number));
+        drive(&mut worker, options(), &[]).await;
+        let fetched = [worker.attempts[1], worker.attempts[3]];
+        let expected = if is_collected { seconds(&fetched) } else { Vec::new() };
+        assert_eq!(seconds(&worker.collected), expected, "{}", error());
+        assert_eq!(seconds(&worker.housekept), [0], "all of it only after a success");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_house_is_kept_after_a_fetch_that_changed_nothing_of_what_is_published() {
+    let mut worker = FakeWorker::new(&[S(0)], 4);
+    worker.fetches = Box::new(|number| number == 2);
+    drive(&mut worker, options(), &[]).await;
+    assert_eq!(seconds(&worker.housekept), [0, 20]);
+}
