@@ -60,6 +60,10 @@ const THREAD_KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// How long the listener and background tasks may take to end after the sync loop has ended.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(500);
 
+/// How far the limit of open files is raised. Not without bound: hooks inherit it, and some programs close every
+/// descriptor up to the limit when they start.
+const OPEN_FILES_MAX: u64 = 16_384;
+
 /// Runs `treeswap sync` with a root. With rules, each published revision is applied to the clusters, too. `lines` is
 /// the effective configuration and `warnings` are about it; both are logged at the start.
 pub fn sync(
@@ -98,13 +102,14 @@ fn run_process<T>(
     // Credentials are in memory and must not get into a core file.
     let none = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
     let _ = rustix::process::setrlimit(rustix::process::Resource::Core, none);
+    raise_open_files();
     telemetry::start(&settings.telemetry);
     log_start(lines);
     // git-sync has no such ceilings: an installation that replaces it must not be refused what git-sync had room for.
     let bounded =
         if settings.git_sync_metrics { None } else { memory::lower_ceilings(&mut settings, content) };
     let unusable = startup_warnings(&settings);
-    for warning in warnings.iter().chain(&settings.remarks).chain(&unusable).chain(&bounded) {
+    for warning in warnings.iter().chain(&settings.warnings).chain(&unusable).chain(&bounded) {
         warn!("{warning}");
     }
     if settings.add_user {
@@ -131,6 +136,17 @@ fn run_process<T>(
         write_termination_log(&root, &path, &human::one_line(error), &error.hints());
     }
     ended
+}
+
+/// Raises the limit of open files as far as this process may: the open mirror of each submodule takes a few.
+fn raise_open_files() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    let wanted = maximum.map_or(OPEN_FILES_MAX, |maximum| maximum.min(OPEN_FILES_MAX));
+    if current.is_some_and(|current| current < wanted) {
+        // Without it, mirrors of submodules are closed when few descriptors are left.
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum });
+    }
 }
 
 /// Logs the version, the process and the flags that were given.
@@ -169,8 +185,7 @@ fn add_user() {
 }
 
 /// Publishes into a root until the process drains, or once; delivers to clusters beside it if there are rules.
-fn run(runtime: &Runtime, mut settings: Settings, rules: Option<Rules>) -> Result<(), Error> {
-    let one_time = settings.sync.one_time;
+fn run(runtime: &Runtime, settings: Settings, rules: Option<Rules>) -> Result<(), Error> {
     let trigger_sender = Arc::new(OnceLock::<TriggerSender>::new());
     // Webhooks and signals share one sender, so that a webhook and a signal at one moment trigger one attempt. Triggers
     // before the loop runs are dropped: it begins with an attempt anyway.
@@ -180,13 +195,31 @@ fn run(runtime: &Runtime, mut settings: Settings, rules: Option<Rules>) -> Resul
     if settings.telemetry.is_watched() {
         runtime.spawn(show_first_progress(startup.shown.clone()));
     }
-    let Some((store, upstream)) = open(&mut settings, &startup, rules.is_some())? else {
-        return if one_time { Err(Error::Interrupted) } else { Ok(()) };
-    };
+    let Some(store) = open_root(&settings, &startup)? else { return interrupted(settings.sync.one_time) };
+    let ended = CancellationToken::new();
+    let answers = admin::status_socket::serve(store.socket(), startup.shown.clone(), ended.clone());
+    let live = runtime.spawn(answers);
+    let result = publish(runtime, settings, rules, startup, &trigger_sender, store);
+    ended.cancel();
+    runtime.block_on(or_panic(live)); // it removes its socket
+    result
+}
+
+/// Opens the mirrors, and publishes into the root as [`run`] says.
+fn publish(
+    runtime: &Runtime,
+    mut settings: Settings,
+    rules: Option<Rules>,
+    startup: Startup,
+    trigger_sender: &OnceLock<TriggerSender>,
+    store: store::Store,
+) -> Result<(), Error> {
+    let one_time = settings.sync.one_time;
+    let opened = open_upstream(&mut settings, &startup, rules.is_some())?;
+    let Some(upstream) = opened else { return interrupted(one_time) };
     let Startup { draining, signals, metrics, status, shown, ask, .. } = startup;
     let rules = rules
         .map(|rules| Rules { options: rules.options.with_remote(upstream.repository().as_deref()), ..rules });
-    let socket = store.socket();
     let hooks = start_hooks(runtime, settings.hooks, &draining, &metrics, &status);
     let pace = settings.sync.pace;
     let objects = upstream.objects();
@@ -202,9 +235,7 @@ fn run(runtime: &Runtime, mut settings: Settings, rules: Option<Rules>) -> Resul
             DeliveryReporter::with_root(delivery_status, delivery_metrics, ledger, &rules.clusters);
         RootDelivery::new(rules, objects, &sync, pace, reporter)
     });
-    let ended = CancellationToken::new();
-    let live = runtime.spawn(admin::status_socket::serve(socket, shown.clone(), ended.clone()));
-    let result = runtime.block_on(async {
+    runtime.block_on(async {
         trigger_sender.get_or_init(|| sync.trigger_sender());
         signals.on_trigger(move |trigger| ask(trigger, &[]));
         let ending = draining.child_token();
@@ -217,27 +248,41 @@ fn run(runtime: &Runtime, mut settings: Settings, rules: Option<Rules>) -> Resul
         let end = run_both(sync.run(draining.clone()), delivery, ending).await;
         end_hooks(&hooks, &end).await?;
         result_of(end, one_time, &shown, published_before)
-    });
-    ended.cancel();
-    runtime.block_on(or_panic(live)); // it removes its socket
-    result
+    })
 }
 
-/// Opens the root, then the mirrors, and logs what was repaired in the root. `None` means that the process was asked to
-/// end.
-fn open(
-    settings: &mut Settings,
-    startup: &Startup,
-    has_rules: bool,
-) -> Result<Option<(store::Store, Upstream)>, Error> {
-    let Startup { draining, metrics, status, requests, .. } = startup;
+/// The result of a process that was asked to end before its sync ran.
+fn interrupted(one_time: bool) -> Result<(), Error> {
+    if one_time { Err(Error::Interrupted) } else { Ok(()) }
+}
+
+/// Opens the root, logs what was repaired in it, and shows what is published there. `None` means that the process was
+/// asked to end.
+fn open_root(settings: &Settings, startup: &Startup) -> Result<Option<store::Store>, Error> {
+    let Startup { draining, metrics, status, .. } = startup;
     let opening = Opening { sync: &settings.sync, draining, status, metrics };
     let opened = opening.while_full(|| opening.root(settings.store.clone(), settings.lock_wait))?;
     let Some((store, recovered)) = opened.flatten() else { return Ok(None) };
     recovered.done.iter().for_each(|line| info!("recovered: {line}"));
     recovered.foreign.iter().for_each(|line| warn!("left alone: {line}"));
     recovered.warnings.iter().for_each(|line| warn!("{line}"));
-    status.send_replace(starting("the mirror is being opened".to_owned()));
+    // As the upstream will call it.
+    let remote = match &settings.sources {
+        Some(sources) => sources.file.display().to_string(),
+        None => secret::redact(&settings.mirror.wire.remote),
+    };
+    opening.show_root(&store, remote);
+    Ok(Some(store))
+}
+
+/// Opens the mirrors. `None` means that the process was asked to end.
+fn open_upstream(
+    settings: &mut Settings,
+    startup: &Startup,
+    has_rules: bool,
+) -> Result<Option<Upstream>, Error> {
+    let Startup { draining, metrics, status, requests, .. } = startup;
+    let opening = Opening { sync: &settings.sync, draining, status, metrics };
     let counted = metrics.git_sync.clone();
     settings.mirror.wire.issued = match settings.mirror.wire.issuance {
         Some(Issuance::GitHubApp(_)) => Issued::to(move |well| counted.token(well)),
@@ -248,7 +293,7 @@ fn open(
     let open = || Ok(Upstream::open(settings.mirror.clone(), sources.clone())?);
     let Some(mut upstream) = opening.while_full(open)? else { return Ok(None) };
     upstream.set_requests(requests.clone());
-    Ok(Some((store, upstream)))
+    Ok(Some(upstream))
 }
 
 /// Starts the hooks. Their runs are recorded in the metrics and the status, which list them from now on.

@@ -61,7 +61,7 @@ fn wrong_values_end_with_one_line_that_names_the_flag() {
         (&["--sync-on-signal=TERM"], &["--sync-on-signal", "SIGHUP"]),
         (&["--log-level=verbose"], &["--log-level", "debug"]),
         (&["--max-tree-entries=0"], &["--max-tree-entries"]),
-        (&["--link=current"], &["--link needs --layout=git-sync"]),
+        (&["--link=current"], &["--link needs --layout=git-sync", "hint: leave it out"]),
         (&["--layout=git-sync", "--link=a/.."], &["\"a/..\"", "--link", "that is the root itself"]),
         (&["--owner=acme"], &["--owner needs --rules or --rules-in-tree"]),
         (&["--pre-publish-gate-retry"], &["--pre-publish-gate-retry needs --pre-publish-gate"]),
@@ -75,7 +75,7 @@ fn wrong_values_end_with_one_line_that_names_the_flag() {
         (&["--http-pprof"], &["--http-pprof needs --http-bind"]),
         (&["--submodules=some"], &["--submodules", "\"some\""]),
         (&["--username=me"], &["--username needs --password-file"]),
-        (&["--password-file=/x"], &["--password-file needs --username"]),
+        (&["--password-file=/x"], &["--password-file needs --username", "hint: give the user"]),
         (&["--credential={}"], &["--credential", "url"]),
         (&["--credential=[1"], &["--credential", "JSON"]),
         (&["--http-bind=9375"], &["--http-bind", "\"9375\"", ":8080"]),
@@ -153,6 +153,8 @@ fn what_is_missing_is_named_with_its_variable_if_it_has_one() {
     let world = World::new();
     complains(&treeswap(&world, &["sync", "--root=/x"], &[]), 2, &["--repo is required", "$TREESWAP_REPO"]);
     complains(&treeswap(&world, &["sync"], &[]), 2, &["--repo is required"]);
+    let v3 = treeswap(&world, &["sync", "--root=/x"], &[("GIT_SYNC_REPO", "https://git.example.com/x")]);
+    complains(&v3, 2, &["hint: $GIT_SYNC_REPO is git-sync v3's"]);
     complains(&treeswap(&world, &["sync", "--repo=/x"], &[]), 2, &["sync needs --root, or --rules"]);
     let no_owner = treeswap(&world, &["apply", "--rules=x"], &[]);
     complains(&no_owner, 2, &["--owner is required"]);
@@ -312,6 +314,22 @@ fn check_prints_what_sync_would_run_with_and_no_secret() {
         without_origins(&ran.stdout).into_iter().filter(|flag| !flag.starts_with("--credential=")).collect();
     let second = treeswap(&world, &[&["check"], &again[..]].concat(), &[]).expect_ok("its own output");
     assert_eq!(without_origins(&second.stdout), again);
+}
+
+#[test]
+fn a_password_file_without_a_password_is_warned_about() {
+    let world = World::new();
+    let file = world.dir().join("password");
+    let flags = ["--username=me".to_owned(), format!("--password-file={}", file.display())];
+    let check = || {
+        let args = ["check"].into_iter().chain(SYNC[1..].iter().copied());
+        let args: Vec<&str> = args.chain(flags.iter().map(String::as_str)).collect();
+        treeswap(&world, &args, &[]).expect_ok("only a warning").stderr
+    };
+    std::fs::write(&file, "").unwrap();
+    assert!(check().contains("password cannot be read: it is empty"), "{}", check());
+    std::fs::write(&file, "hunter2").unwrap();
+    assert!(!check().contains("cannot be read"), "{}", check());
 }
 
 #[test]

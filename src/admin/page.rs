@@ -280,6 +280,7 @@ fn write_hooks(page: &mut String, status: &Status, now: Timestamp) -> fmt::Resul
                 format!("{}, in {}", when(*at, now), human::milliseconds(*duration_ms)),
                 match error {
                     None => "done".to_owned(),
+                    Some(_) if *consecutive_failures == 0 => "failed, no longer wanted".to_owned(),
                     Some(_) => format!("<span class=\"bad\">failed, {consecutive_failures} in a row</span>"),
                 },
             ),

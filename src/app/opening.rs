@@ -8,8 +8,10 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
 use super::{Error, starting};
+use crate::clock;
+use crate::generation::GenerationRecord;
 use crate::human::one_line;
-use crate::phase::Status;
+use crate::phase::{Attempt, GenerationStatus, LastAnswer, Outcome, Status, Trigger};
 use crate::repeats::{Repeats, suppressed};
 use crate::store::{self, Store};
 use crate::sync;
@@ -36,6 +38,7 @@ impl Opening<'_> {
         let mut logged = Repeats::default();
         let mut failures = 0;
         loop {
+            let (at, began) = (Timestamp::now(), Instant::now());
             let full = match open() {
                 Err(error) if error.is_full() => error,
                 opened => {
@@ -49,25 +52,29 @@ impl Opening<'_> {
             if self.sync.failure_limits.init_failures.is_some_and(|limit| failures >= limit) {
                 return Err(full);
             }
-            let text = one_line(&full);
+            let (text, hints) = (one_line(&full), full.hints());
             if let Some(times) = logged.should_log(&text) {
-                let hints = full.hints().join("; ");
+                let hints = hints.join("; ");
                 error!(error = text, failures, hints, "cannot start{}; trying again", suppressed(times));
             }
-            self.failed(text, failures);
+            let (trigger, outcome) = (Trigger::StartUp, Outcome::Failed);
+            let duration_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+            self.failed(Attempt { at, trigger, outcome, duration_ms, error: Some(text), hints }, failures);
             if !self.pause(self.sync.pace.init_backoff.delay(failures)) {
                 return Ok(None);
             }
         }
     }
 
-    /// Shows and counts a failure, as one of an attempt would be.
-    fn failed(&self, what: String, failures: u32) {
+    /// Shows and counts a failure, as one of an attempt would be. What is known of the root stays.
+    fn failed(&self, failure: Attempt, failures: u32) {
         self.metrics.error("repair", "transient");
         self.metrics.consecutive_failures.set(failures.into());
         self.status.send_modify(|status| {
-            let failing_since = status.failing_since.or_else(|| Some(Timestamp::now()));
-            *status = Status { consecutive_failures: failures.into(), failing_since, ..starting(what) };
+            status.starting.clone_from(&failure.error);
+            status.consecutive_failures = failures.into();
+            status.failing_since.get_or_insert_with(Timestamp::now);
+            status.last_failure = Some(failure);
         });
     }
 
@@ -90,6 +97,14 @@ impl Opening<'_> {
             }
         }
         true
+    }
+
+    /// Shows what is known of the opened root until its sync runs: what is published, and when an attempt for `remote`
+    /// last succeeded. Opening the mirrors may take long, or fail for as long as their volume is full.
+    pub(super) fn show_root(&self, store: &Store, remote: String) {
+        let status = known(self.sync, store, remote);
+        self.metrics.succeeded(status.last_success.map(|at| at.as_duration().as_secs_f64()));
+        self.status.send_replace(status);
     }
 
     /// Opens the root, waiting for its lock for up to `wait`. `None` means that the process was asked to end meanwhile.
@@ -115,5 +130,152 @@ impl Opening<'_> {
                 opened => return Ok(Some(opened?)),
             }
         }
+    }
+}
+
+/// The status of an opened root before its sync runs, from the root's records.
+fn known(options: &sync::Options, store: &Store, remote: String) -> Status {
+    let before = store.status();
+    let is_ours = |of: &str, ref_name: &str| of == remote && ref_name == options.ref_name;
+    // As the sync will find it.
+    let last_success = match &before {
+        Some(before) if is_ours(&before.remote, &before.ref_name) => before.last_success,
+        Some(before) => {
+            let earlier = before.earlier_success.as_ref();
+            earlier.filter(|one| is_ours(&one.remote, &one.ref_name)).map(|one| one.at)
+        }
+        None => store.current().filter(|record| record.is_known()).map(|record| record.published),
+    };
+    let current = store.current().map(|record| shown(record, before.and_then(|before| before.current)));
+    Status {
+        ready: store.is_trusted(&clock::now()),
+        remote,
+        ref_name: options.ref_name.clone(),
+        root: options.root.display().to_string(),
+        last_answer: LastAnswer::not_yet(),
+        current,
+        // If the clock was set back since, the recorded time is in the future.
+        last_success: last_success.map(|at| at.min(Timestamp::now())),
+        ..starting("the mirror is being opened".to_owned())
+    }
+}
+
+/// The current generation in the status. Its commit is the one last recorded, if that was of the same revision.
+fn shown(record: &GenerationRecord, before: Option<GenerationStatus>) -> GenerationStatus {
+    let before =
+        before.filter(|before| before.name == record.name && before.revision == record.known_revision());
+    GenerationStatus {
+        name: record.name.clone(),
+        revision: record.known_revision(),
+        commit: before.and_then(|before| before.commit),
+        entries: record.entries,
+        bytes: record.bytes,
+        published: record.published,
+        retired: None,
+        pinned: false,
+        holders: Vec::new(),
+        reason: "current".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::mirror;
+    use crate::payload::testing::{Blobs, payload, tree};
+    use crate::payload::{Kind, Rules};
+    use crate::phase::machine::{FailureLimits, Timing};
+    use crate::retention;
+    use crate::retry::Backoff;
+    use crate::store::{Durability, Layout, Spare};
+
+    /// A root with a generation, whose writer has recorded a success for the remote `r`.
+    fn published(root: &Path, success: Timestamp) -> Store {
+        let retention = retention::Options {
+            grace: Duration::ZERO,
+            max_pin: Duration::ZERO,
+            max_generations: 8,
+            max_bytes: None,
+        };
+        let options = store::Options {
+            root: root.to_owned(),
+            layout: Layout::Kubelet,
+            operator_names: std::collections::BTreeSet::new(),
+            durability: Durability::None,
+            spare: Spare::Off,
+            group_write: false,
+            writers: 1,
+            retention,
+        };
+        let (mut store, _) = Store::open(options).unwrap();
+        let files = tree(&[("a", Kind::File, "1")]);
+        let all = payload(&files, Rules::default()).unwrap();
+        let staged = store.stage(&all, "all", &Blobs::of(&[&files]), &CancellationToken::new()).unwrap();
+        store.publish(staged, &clock::now()).unwrap();
+        let (remote, ref_name) = ("r".to_owned(), "main".to_owned());
+        let recorded = Status { remote, ref_name, last_success: Some(success), ..Status::default() };
+        store.write_status(&serde_json::to_vec(&recorded).unwrap()).unwrap();
+        store
+    }
+
+    fn options(root: &Path) -> sync::Options {
+        let second = Duration::from_secs(1);
+        let backoff = Backoff { first: Duration::ZERO, ceiling: Duration::ZERO };
+        sync::Options {
+            ref_name: "main".to_owned(),
+            root: root.to_owned(),
+            limits: Default::default(),
+            symlinks: Default::default(),
+            path: None,
+            sparse_file: None,
+            group_write: false,
+            spare: false,
+            pace: Timing {
+                period: second,
+                init_period: second,
+                min_interval: second,
+                backoff,
+                init_backoff: backoff,
+                jitter: 0.0,
+            },
+            failure_limits: FailureLimits { failures: None, init_failures: Some(3) },
+            sync_timeout: second,
+            one_time: false,
+            park: false,
+            every_failure: false,
+            touch_file: None,
+            error_file: None,
+        }
+    }
+
+    #[test]
+    fn what_is_published_and_has_succeeded_is_shown_while_the_mirror_has_no_room() {
+        let root = tempfile::tempdir().unwrap();
+        let success = Timestamp::from_second(1_000_000_000).unwrap();
+        let store = published(root.path(), success);
+        let (draining, metrics) = (CancellationToken::new(), Metrics::default());
+        let (status, shown) = watch::channel(starting("the root is being opened".to_owned()));
+        let options = options(root.path());
+        let opening = Opening { sync: &options, draining: &draining, status: &status, metrics: &metrics };
+        metrics.never_succeeded.set(1);
+        opening.show_root(&store, "another".to_owned());
+        assert_eq!((shown.borrow().last_success, metrics.never_succeeded.get()), (None, 1));
+        opening.show_root(&store, "r".to_owned());
+        let full = || -> Result<(), Error> {
+            let source = std::io::ErrorKind::StorageFull.into();
+            Err(mirror::Error::Local { act: "make the mirror", path: "m".into(), source }.into())
+        };
+        opening.while_full(full).unwrap_err();
+        let shown = shown.borrow();
+        assert!(shown.ready, "a probe of its readiness takes the application out of service");
+        assert_eq!(shown.current.as_ref().map(|one| &one.name), store.current().map(|record| &record.name));
+        assert_eq!((shown.last_success, metrics.never_succeeded.get()), (Some(success), 0));
+        assert_eq!(shown.silent_for(Duration::from_secs(60), &clock::now()), None, "it was not asked yet");
+        assert!(shown.is_alive());
+        let error = shown.last_failure.as_ref().and_then(|failure| failure.error.as_deref()).unwrap();
+        assert!(error.contains("make the mirror"), "{error}");
+        assert_eq!((shown.consecutive_failures, shown.starting.as_deref()), (2, Some(error)));
     }
 }

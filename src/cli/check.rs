@@ -14,9 +14,9 @@ use crate::{app, detached_io, secret};
 
 /// Validates the configuration and prints it as flags of `sync`, each with the origin of its value.
 pub(super) fn run(args: &Args, given: &FlagOrigins) -> anyhow::Result<ExitCode> {
+    given.warnings.iter().for_each(super::warn); // a variable without effect may be why something is missing
     let settings = args.check(given)?;
     let listed = settings.sources.as_ref().map(config::listed).transpose()?;
-    given.warnings.iter().for_each(super::warn);
     for (flag, path, error) in unreadable_files(&args.sync, &settings, given) {
         super::warn(format_args!("--{flag}={} cannot be read: {error}", path.display()));
     }
@@ -24,7 +24,7 @@ pub(super) fn run(args: &Args, given: &FlagOrigins) -> anyhow::Result<ExitCode> 
         config::warnings_about(list).into_iter().for_each(super::warn);
         unreadable_credentials(list).into_iter().for_each(super::warn);
     }
-    settings.remarks.iter().cloned().chain(app::startup_warnings(&settings)).for_each(super::warn);
+    settings.warnings.iter().cloned().chain(app::startup_warnings(&settings)).for_each(super::warn);
     // Only a warning: `sync` may run on another kernel.
     settings.mirror.sandbox.check().err().into_iter().for_each(super::warn);
     let width = given.lines.iter().map(|line| line.to_string().chars().count()).max().unwrap_or_default();
@@ -54,7 +54,7 @@ fn unreadable_credentials(list: &SourcesFile) -> Vec<String> {
     let mut found = Vec::new();
     for source in &list.sources {
         for (key, file) in source.credentials.files() {
-            if let Some(why) = read_error(file) {
+            if let Some(why) = read_error(file, key == "password-file") {
                 found.push(format!(
                     "source {}: {key}: {} cannot be read: {why}",
                     source.name,
@@ -103,13 +103,19 @@ fn unreadable_files(
     given
         .chain(of_ssh.map(|(flag, path)| (flag, path.clone())))
         .filter_map(|(flag, path)| {
-            let error = read_error(&path)?;
+            let needs_text = matches!(flag, "password-file" | "github-app-private-key-file");
+            let error = read_error(&path, needs_text)?;
             Some((flag, path, error))
         })
         .collect()
 }
 
-/// The error of opening a file for reading, if there is one.
-fn read_error(path: &Path) -> Option<std::io::Error> {
-    detached_io::wait_for_io(path, |path| std::fs::File::open(path).map(drop)).err()
+/// The error of opening a file for reading, if there is one. A file that `needs_text` must not be empty.
+fn read_error(path: &Path, needs_text: bool) -> Option<std::io::Error> {
+    let read = move |path: &Path| {
+        let found = std::fs::File::open(path)?.metadata()?;
+        let is_empty = needs_text && found.is_file() && found.len() == 0;
+        if is_empty { Err(std::io::Error::other("it is empty")) } else { Ok(()) }
+    };
+    detached_io::wait_for_io(path, read).err()
 }

@@ -189,7 +189,8 @@ fn page(command: &Command, tree: &Command) -> anyhow::Result<Vec<u8>> {
     let name = command.get_name();
     let more = MORE.iter().find(|more| more.command == name);
     let more = more.with_context(|| format!("no manual entry for {name}"))?;
-    let man = Man::new(command.clone());
+    let version = tree.get_version().unwrap_or_default();
+    let man = Man::new(command.clone()).source(format!("{} {version}", tree.get_name()));
     let mut text = Vec::new();
     man.render_title(&mut text)?;
     man.render_name_section(&mut text)?;

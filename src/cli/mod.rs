@@ -88,7 +88,7 @@ Exit codes: 0 done, 1 failed, 2 usage or configuration, 3 some targets or source
 const SYNC_EXAMPLES: &str = "
 
 Examples:
-  treeswap sync --repo=https://github.com/acme/config --path=gateway --root=/config
+  treeswap sync --repo=https://github.com/acme/config --ref=main --root=/config
   treeswap sync --sources=sources.yaml --root=/config
 
 sources.yaml, with two repositories for one root:

@@ -164,10 +164,11 @@ impl Args {
         given.refuse_refinements()?;
         let given_path = |text: &str| (!text.is_empty()).then(|| PathBuf::from(text));
         if self.sync.source.repo.is_empty() && self.sync.source.sources.is_empty() {
-            return Err(config::Error::Required {
-                name: "--repo".into(),
-                hint: "give it, or $TREESWAP_REPO; --sources, or $TREESWAP_SOURCES, is for several".into(),
-            });
+            let hint = match std::env::var_os("GIT_SYNC_REPO") {
+                Some(_) => "$GIT_SYNC_REPO is git-sync v3's and has no effect: use $TREESWAP_REPO",
+                None => "give it, or $TREESWAP_REPO; --sources, or $TREESWAP_SOURCES, is for several",
+            };
+            return Err(config::Error::Required { name: "--repo".into(), hint: hint.into() });
         }
         let rules = self.rules.are_given();
         let root = given_path(&self.sync.root.root);

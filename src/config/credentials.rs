@@ -3,11 +3,13 @@
 
 use std::path::PathBuf;
 
+use url::Url;
+
 use super::args;
 use super::check::Check;
 use super::env::Origins;
 use super::error::Error;
-use super::json::{Json, NO_JSON, parse};
+use super::json::{Json, NO_JSON, parse, unknown_key};
 use super::origin::{CREDENTIALS, Hidden, Origin, PASSWORDS, PRIVATE_KEYS, Variable};
 use super::personality::Personality;
 use super::values::boolean;
@@ -93,7 +95,12 @@ pub(super) fn of_credential_flags(
 /// content, which may hold a password.
 fn parse_credentials(text: &str, name: &str, refuse_password: bool) -> Result<Vec<Credential>, Error> {
     let wrong = |why: &str| Error::HiddenValue { name: name.to_owned(), why: why.to_owned() };
-    let list = parse(text).ok_or_else(|| wrong(NO_JSON))?;
+    let list = parse(text).ok_or_else(|| match unknown_key(text) {
+        Some(key) => {
+            wrong(&format!("there is no key {key}; the keys are url, username, password and password-file"))
+        }
+        None => wrong(NO_JSON),
+    })?;
     let convert = |json: Json| {
         if json.url.is_empty() || json.username.is_empty() {
             return Err(wrong("each credential needs a url and a username"));
@@ -248,6 +255,31 @@ impl Check<'_> {
             Some(other) => Err(Error::Conflict { one: self.origins.name(id_flag), other }),
             None => Ok(()),
         }
+    }
+
+    /// The warning about credentials of `--credential` of which none is for the repository. They may be for submodules.
+    pub(super) fn unused_credentials(&self, given: &[Credential], remote: &str) -> Option<String> {
+        let remote = Url::parse(remote).ok().filter(|url| matches!(url.scheme(), "http" | "https"))?;
+        if self.args.source.submodules != "off" {
+            return None;
+        }
+        // That of --username has no URL, and is for the repository.
+        let urls: Option<Vec<Url>> = given.iter().map(|one| Url::parse(one.url.as_deref()?).ok()).collect();
+        let urls = urls.filter(|urls| !urls.is_empty())?;
+        let is_for_it = |url: &Url| {
+            let rest = remote.path().strip_prefix(url.path().trim_end_matches('/'));
+            let is_below = rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+            is_below && url.origin() == remote.origin()
+        };
+        if urls.iter().any(is_for_it) {
+            return None;
+        }
+        let urls: Vec<String> = urls.iter().map(|url| secret::redact(url.as_str())).collect();
+        Some(format!(
+            "no --credential is for the repository, but for {}: scheme, host and port have to be the same, and the path \
+             the beginning of the repository's",
+            urls.join(", ")
+        ))
     }
 
     /// The cookie file. git-sync's flag is a boolean that turns a fixed path on; ours takes a path, too.

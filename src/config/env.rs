@@ -12,6 +12,7 @@ use clap::{ArgMatches, Command};
 use super::gitsync::{of_sync, older_names, successor, variable};
 use super::origin::{CREDENTIALS, Origin, PASSWORDS, PRIVATE_KEYS};
 use super::personality::{Personality, as_git_sync};
+use crate::human::nearest;
 
 /// Flags without a variable. `--password` is refused as an argument and has `$TREESWAP_PASSWORD` instead.
 const WITHOUT: [&str; 3] = ["password", "help", "version"];
@@ -165,8 +166,11 @@ pub fn warnings(command: &Command, origins: &Origins, set: impl Iterator<Item = 
     }
     set.filter(|name| !known.contains(name) && !is_service_link(name))
         .filter_map(|name| {
-            if name.starts_with("TREESWAP_") {
-                Some(format!("the variable {name} is unknown and has no effect"))
+            if let Some(rest) = name.strip_prefix("TREESWAP_") {
+                let ours = known.iter().filter_map(|known| known.strip_prefix("TREESWAP_"));
+                let near = nearest(rest, ours);
+                let meant = near.map(|near| format!("; did you mean TREESWAP_{near}?")).unwrap_or_default();
+                Some(format!("the variable {name} is unknown and has no effect{meant}"))
             } else if let Some(rest) = name.strip_prefix("GITSYNC_") {
                 let instead = instead_of(rest).map(|instead| format!(": {instead}")).unwrap_or_default();
                 Some(format!("the variable {name} is git-sync's and has no effect here{instead}"))
@@ -262,6 +266,7 @@ mod tests {
         assert_eq!(v3("GIT_SYNC_HOOK_COMMAND"), ": use --exechook-command");
         assert_eq!(v3("GIT_SYNC_REPO"), ": use GITSYNC_REPO");
         assert_eq!(v3("GIT_SYNC_NOTHING_SUCH"), "");
+        assert_eq!(v3("TREESWAP_REEF"), "; did you mean TREESWAP_REF?");
     }
 
     #[test]

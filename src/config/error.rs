@@ -149,10 +149,32 @@ impl Error {
             Self::Remote { source, .. } => source.hints(),
             Self::Sources { file, .. } => file.hints(),
             // The message itself says which value is valid.
-            Self::Value { .. } | Self::HiddenValue { .. } | Self::Needs { .. } => Vec::new(),
-            Self::Conflict { one, other } => vec![format!("leave out {one} or {other}")],
+            Self::Value { .. } | Self::HiddenValue { .. } => Vec::new(),
+            Self::Needs { one, other } => needed(one, other).map(str::to_owned).into_iter().collect(),
+            Self::Conflict { one, other } => {
+                let [first, second] = [one, other].map(|name| name.to_lowercase());
+                let is_of_source = first.ends_with("sources") && second.ends_with("ref");
+                let of_source = is_of_source.then(|| "the `ref` of each source is in its file".to_owned());
+                [format!("leave out {one} or {other}")].into_iter().chain(of_source).collect()
+            }
         }
     }
+}
+
+/// What to give, or to leave out, where [`Error::Needs`] does not say it.
+fn needed(one: &str, other: &str) -> Option<&'static str> {
+    Some(match (one, other) {
+        (_, "--layout=git-sync") => {
+            "leave it out, and let readers open the root itself; or give that layout, which is the one with a link"
+        }
+        (_, "--owner") => {
+            "--owner=NAME is this installation's name, by which it knows its own ConfigMaps; it must never change"
+        }
+        (_, "--username") => "give the user whose password it is; for a token, most servers accept any name",
+        ("sync", _) => "--root is the directory that readers open; --rules is a file of rules for ConfigMaps",
+        (_, "--tree, --repo or --sources") => "--tree is a directory on this machine; the others are fetched",
+        _ => return None,
+    })
 }
 
 #[cfg(test)]

@@ -42,3 +42,35 @@ pub(super) fn parse(text: &str) -> Option<Vec<Json>> {
         OneOrMany::Many(many) => Some(many),
     }
 }
+
+/// The first key that a credential cannot have, if the text is JSON. Only what looks like a key is returned: anything
+/// else may be a secret in the wrong place.
+pub(super) fn unknown_key(text: &str) -> Option<String> {
+    const KEYS: [&str; 4] = ["url", "username", "password", "password-file"];
+    let value: serde_json::Value = serde_json::from_str(text).ok()?;
+    let list = value.as_array().map_or(std::slice::from_ref(&value), Vec::as_slice);
+    let mut keys = list.iter().filter_map(serde_json::Value::as_object).flat_map(|one| one.keys());
+    let is_key = |key: &str| {
+        key.len() <= 16 && key.bytes().all(|byte| byte.is_ascii_alphabetic() || matches!(byte, b'-' | b'_'))
+    };
+    keys.find(|key| !KEYS.contains(&key.as_str())).filter(|key| is_key(key.as_str())).cloned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_that_there_is_not_is_named_unless_it_may_be_a_secret() {
+        for (text, found) in [
+            (r#"{"url":"https://h","user":"x"}"#, Some("user")),
+            (r#"[{"url":"https://h"},{"passwordFile":"/x"}]"#, Some("passwordFile")),
+            (r#"{"url":"https://h","ghp_16C7e42F292c":"x"}"#, None),
+            (r#"{"url":"https://h","username":"x"}"#, None),
+            (r#"{"url""#, None),
+            ("3", None),
+        ] {
+            assert_eq!(unknown_key(text).as_deref(), found, "{text}");
+        }
+    }
+}

@@ -38,5 +38,5 @@ pub use print::{Line, lines};
 pub use settings::{Settings, link_name};
 pub use sources::{listed, warnings_about};
 pub use values::{
-    at_least_one, boolean, duration, percent, period_or_zero, print_duration, signal_name, timeout,
+    at_least_one, boolean, bytes, duration, percent, period_or_zero, print_duration, signal_name, timeout,
 };

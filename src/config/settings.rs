@@ -16,7 +16,7 @@ use super::env::Origins;
 use super::error::Error;
 use super::origin::Hidden;
 use super::personality::Personality;
-use super::values::{self, SHORTEST};
+use super::values::{self, MIN_PERIOD};
 use crate::mirror::wire;
 use crate::sandbox::Sandbox;
 use crate::sources::SetOptions;
@@ -31,7 +31,7 @@ const LONGEST_INIT_BACKOFF: Duration = Duration::from_secs(30);
 /// The pause after the first failure is at most this long, however long the period is.
 const FIRST_BACKOFF: Duration = Duration::from_secs(10);
 
-/// The values of `--submodules`. clap does not check them: as git-sync, errors have to come in git-sync's order.
+/// The values of `--submodules`. Not checked by clap, so that as git-sync errors are reported in git-sync's order.
 pub(super) const SUBMODULES: [(&str, mirror::Submodules); 3] = [
     ("recursive", mirror::Submodules::Recursive),
     ("shallow", mirror::Submodules::First),
@@ -82,7 +82,7 @@ pub struct Settings {
     /// Whether to add the current user to `/etc/passwd`.
     pub add_user: bool,
     /// Warnings about settings without effect or with unsafe effect, one line each.
-    pub remarks: Vec<String>,
+    pub warnings: Vec<String>,
 }
 
 impl Settings {
@@ -100,23 +100,24 @@ impl Settings {
         let gc = check.gc()?;
         let pace = check.pace()?;
         let signal = check.value("sync-on-signal", &args.pace.sync_on_signal, values::signal)?;
-        let sync_timeout = check.at_least("sync-timeout", args.pace.sync_timeout, SHORTEST)?;
+        let sync_timeout = check.at_least("sync-timeout", args.pace.sync_timeout, MIN_PERIOD)?;
         let hooks = check.hooks()?;
         let mut credentials = credentials::of_username_flag(args, origins, hidden.password.as_ref())?;
         let issuance = check.issuance(hidden)?;
         credentials.extend(credentials::of_credential_flags(args, origins, hidden.credential.as_ref())?);
-        let admin = check.admin(pace, check.parks(&followed))?;
-        let (entries, git) = check.git_config(hidden)?;
+        let admin = check.admin(pace, check.ends_after_success(&followed))?;
+        let (git_entries, git_effect) = check.git_config(hidden)?;
         let has_sources = check.has_sources()?;
         let layout = check.layout(&root)?;
-        let wire = check.wire(credentials, sync_timeout, hidden, &git)?;
+        let wire = check.wire(credentials, sync_timeout, hidden, &git_effect)?;
         if !has_sources {
             check.remote(&wire)?;
         }
-        let wire = wire::Options { issuance, program: check.program(entries), ..wire };
+        let wire = wire::Options { issuance, program: check.program(git_entries), ..wire };
         let mirror_dir = check.mirror_dir(&root, &layout)?;
         let termination_log = check.termination_log(&root, &layout)?;
         let mirror = mirror::Options {
+            // A single repository's mirror and those of sources: either may have the packs already (`mirror::adopt`).
             others: match layout {
                 store::Layout::Kubelet => vec![mirror_dir.clone(), check.dir_of_mirrors(&mirror_dir)],
                 store::Layout::GitSync { .. } => Vec::new(),
@@ -124,7 +125,7 @@ impl Settings {
             worktrees: layout != store::Layout::Kubelet,
             gc,
             depth,
-            modules: check.modules(submodules, &git)?,
+            modules: check.modules(submodules, &git_effect)?,
             filter: check.filter()?,
             index_memory: check.ceiling("index-memory", args.limits.index_memory)?,
             sandbox: check.one_of("sandbox", &args.limits.sandbox, &SANDBOX)?,
@@ -134,6 +135,9 @@ impl Settings {
             ..mirror::Options::new(mirror_dir, followed.clone(), wire)
         };
         let set = has_sources.then(|| check.source_set(&mirror, pace, sync_timeout, hidden)).transpose()?;
+        let mut warnings = check.warnings(&git_effect, hidden);
+        warnings.extend(check.unused_credentials(&mirror.wire.credentials, &git_effect.remote));
+        warnings.extend(check.abandoned_links(&root, &layout));
         Ok(Self {
             mirror,
             sources: set,
@@ -149,7 +153,7 @@ impl Settings {
             telemetry: check.telemetry()?,
             termination_log,
             add_user: args.hooks.add_user,
-            remarks: check.warnings(&git, hidden),
+            warnings,
         })
     }
 }

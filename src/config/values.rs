@@ -1,5 +1,5 @@
-//! Parses single values: durations, booleans and integers in Go's syntax, as git-sync does, and byte counts in
-//! Kubernetes' syntax. Each error says which values are valid.
+//! Parses single values: durations, booleans and integers in Go's syntax, as git-sync does, and byte counts with
+//! Kubernetes' units (whole numbers only). Each error says which values are valid.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,11 +7,11 @@ use std::time::Duration;
 use crate::shutdown::SYNC_SIGNALS;
 
 /// git-sync's lower bound for periods and timeouts; a shorter one is most likely a typo.
-pub(super) const SHORTEST: Duration = Duration::from_millis(10);
+pub(super) const MIN_PERIOD: Duration = Duration::from_millis(10);
 
 /// The longest duration: a century is more than anyone needs, and small enough that adding it to a point in time never
 /// overflows.
-pub(super) const LONGEST: Duration = Duration::from_secs(100 * 366 * 86_400);
+pub(super) const MAX_DURATION: Duration = Duration::from_secs(100 * 366 * 86_400);
 
 /// Units of time and their length in seconds. Go has all of them except `min` and `d`.
 pub(super) const TIMES: [(&str, f64); 10] = [
@@ -44,13 +44,13 @@ pub(super) const BOOLEANS: [[&str; 6]; 2] =
     [["1", "t", "T", "true", "TRUE", "True"], ["0", "f", "F", "false", "FALSE", "False"]];
 
 /// Parses a duration in the syntax of Go's `time.ParseDuration` (`300ms`, `1.5h`, `2m30s`, `0`), plus `min` for `m`
-/// and `d` for 24 hours. Negative durations and those above [`LONGEST`] are refused.
+/// and `d` for 24 hours. Negative durations and those above [`MAX_DURATION`] are refused.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let found = any_duration(text)?;
-    if found > LONGEST { Err("it is too long".into()) } else { Ok(found) }
+    if found > MAX_DURATION { Err("it is too long".into()) } else { Ok(found) }
 }
 
-/// Parses a duration of any length.
+/// Like [`duration`], without the upper bound.
 pub(super) fn any_duration(text: &str) -> Result<Duration, String> {
     const WANTED: &str = "a duration is a number with a unit: 300ms, 10s, 5m, 1.5h, 2m30s, 1d";
     const UNITS: &str = "write 300ms, 10s, 5m, 2m30s, 1.5h or 1d";
@@ -66,27 +66,30 @@ pub(super) fn any_duration(text: &str) -> Result<Duration, String> {
     }
     let mut total = Duration::ZERO;
     while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or(WANTED)?;
-        let (number, tail) = rest.split_at(digits);
-        let unit = tail.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(tail.len());
-        let (unit, tail) = tail.split_at(unit);
-        let seconds = match TIMES.iter().find(|(known, _)| *known == unit) {
+        let number_end = rest.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or(WANTED)?;
+        let (number, tail) = rest.split_at(number_end);
+        let unit_end = tail.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(tail.len());
+        let (unit, next) = tail.split_at(unit_end);
+        let unit_seconds = match TIMES.iter().find(|(known, _)| *known == unit) {
             Some((_, seconds)) => seconds,
             None if unit.is_empty() => return Err(WANTED.into()),
             None => return Err(format!("{} is not a unit of time: {UNITS}", unit.trim().escape_debug())),
         };
         let number: f64 = number.parse().map_err(|_| WANTED)?;
-        let part = Duration::try_from_secs_f64(number * seconds).map_err(|_| "it is too long")?;
+        let part = Duration::try_from_secs_f64(number * unit_seconds).map_err(|_| "it is too long")?;
         total = total.checked_add(part).ok_or("it is too long")?;
-        rest = tail;
+        rest = next;
     }
     Ok(total)
 }
 
-/// Parses a timeout: a duration of at least [`SHORTEST`].
+/// Parses a timeout: a duration of at least [`MIN_PERIOD`].
 pub fn timeout(text: &str) -> Result<Duration, String> {
-    let own = duration(text)?;
-    if own < SHORTEST { Err(format!("must be at least {}", print_duration(SHORTEST))) } else { Ok(own) }
+    let found = duration(text)?;
+    if found < MIN_PERIOD {
+        return Err(format!("must be at least {}", print_duration(MIN_PERIOD)));
+    }
+    Ok(found)
 }
 
 /// Parses a period that 0 turns off.
@@ -115,8 +118,8 @@ pub fn print_duration(duration: Duration) -> String {
 
 /// Parses a boolean in the syntax of Go's `strconv.ParseBool`.
 pub fn boolean(text: &str) -> Result<bool, String> {
-    let [truths, lies] = BOOLEANS.map(|words| words.contains(&text));
-    if truths || lies { Ok(truths) } else { Err("must be true or false".into()) }
+    let [is_true, is_false] = BOOLEANS.map(|words| words.contains(&text));
+    if is_true || is_false { Ok(is_true) } else { Err("must be true or false".into()) }
 }
 
 /// Parses a percentage from 0 to 100, written without a percent sign.
@@ -145,16 +148,18 @@ pub(super) fn integer(text: &str) -> Result<i64, String> {
         _ => (10, digits),
     };
     // An underscore may only stand between two digits, or between the prefix and the first digit.
-    let spaced = digits.ends_with('_') || digits.contains("__") || (radix == 10 && digits.starts_with('_'));
+    let has_misplaced_underscore =
+        digits.ends_with('_') || digits.contains("__") || (radix == 10 && digits.starts_with('_'));
     let digits: String = digits.chars().filter(|&c| c != '_').collect();
-    let number = (!spaced && !digits.starts_with(['+', '-'])).then_some(format!("{sign}{digits}"));
+    let is_valid = !has_misplaced_underscore && !digits.starts_with(['+', '-']);
+    let number = is_valid.then_some(format!("{sign}{digits}"));
     number
         .and_then(|text| i64::from_str_radix(&text, radix).ok())
         .ok_or_else(|| "it is not an integer".into())
 }
 
 /// Parses a number of bytes: `1048576`, `512Mi`, `2Gi`, `500M`.
-pub(super) fn bytes(text: &str) -> Result<u64, String> {
+pub fn bytes(text: &str) -> Result<u64, String> {
     let (number, unit) = SIZES
         .iter()
         .find_map(|(suffix, unit)| text.strip_suffix(suffix).map(|number| (number, *unit)))
@@ -223,9 +228,9 @@ mod tests {
         for text in ["", "10", "1w", "-5s", "s", "5 s", "1.2.3s", ".", "5sx", "99999999999999h", "1h-5m"] {
             assert!(duration(text).is_err(), "{text:?} was accepted");
         }
-        assert_eq!(duration("878400h"), Ok(LONGEST));
+        assert_eq!(duration("878400h"), Ok(MAX_DURATION));
         assert_eq!(duration("999999h").unwrap_err(), "it is too long");
-        assert!(any_duration("999999h").unwrap() > LONGEST);
+        assert!(any_duration("999999h").unwrap() > MAX_DURATION);
         assert!(duration("-5s").unwrap_err().contains("negative"));
         assert_eq!(
             duration("2weeks").unwrap_err(),

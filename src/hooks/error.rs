@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::time::Duration;
 
+use rustix::io::Errno;
+
 use super::Kind;
 use crate::revision::Revision;
 
@@ -127,9 +129,16 @@ impl Error {
                         .to_owned(),
                 ]
             }
+            Failure::Start { source, .. } if Errno::from_io_error(source) == Some(Errno::NOEXEC) => vec![
+                "a script needs its interpreter in its first line, as in #!/bin/sh; a binary must be for this processor"
+                    .to_owned(),
+            ],
             Failure::Start { .. } => vec![format!("--{name}-command names a program that can be run here")],
             Failure::Timeout { .. } | Failure::NoResponse { .. } => {
                 vec![format!("raise --{name}-timeout if it may take that long")]
+            }
+            Failure::Status { status: 404, .. } => {
+                vec![format!("check the path in --{name}-url, and --{name}-method")]
             }
             Failure::Status { .. } => {
                 vec![format!("--{name}-success-status sets the status that counts as success; 0 accepts any")]
@@ -186,6 +195,7 @@ mod tests {
             Failure::NoResponse { url: url(), after },
             Failure::Send { url: url(), why: "connection refused".into() },
             Failure::Status { url: url(), status: 500, wanted: 200 },
+            Failure::Status { url: url(), status: 404, wanted: 200 },
             Failure::ShutDown,
             Failure::System { act: "make a pipe", source: std::io::ErrorKind::Other.into() },
         ];
@@ -221,6 +231,13 @@ mod tests {
         let (line, hint) = failed("no such key");
         assert!(line.ends_with(" exit status: 3: no such key"), "{line}");
         assert!(hint.starts_with("the text after the exit status "), "{hint}");
+    }
+
+    #[test]
+    fn a_script_without_a_first_line_is_told_what_it_needs() {
+        let why = Failure::Start { program: "/hook".into(), dir: "/g".into(), source: Errno::NOEXEC.into() };
+        let error = Error { kind: Kind::Exec, revision: Revision(crate::revision::ObjectId([1; 20])), why };
+        assert!(error.hints().concat().contains("#!/bin/sh"), "{:?}", error.hints());
     }
 
     #[test]

@@ -64,7 +64,10 @@ pub fn missing_program(program: &Path) -> Option<String> {
     } else if program.is_relative() {
         Some(format!("there is no {} in $PATH", program.display()))
     } else {
-        Some(format!("there is no program {}", program.display()))
+        let has_arguments = program.to_str().is_some_and(|text| text.contains(' '));
+        let why =
+            if has_arguments { ": it is one program, without arguments and without a shell" } else { "" };
+        Some(format!("there is no program {}{why}", program.display()))
     }
 }
 

@@ -99,9 +99,9 @@ enum NextRead {
     Now,
     /// After a swap: the directory that the link names was read.
     AfterSwap,
-    /// After a swap, or the poll interval without one: there was nothing to read, or that failed. An error may pass
-    /// (`EMFILE`, `EIO`) without a swap, which would be the only other occasion.
-    AfterPoll,
+    /// After a swap or the poll interval, whichever is first: there was no directory, or it could not be read. An error
+    /// (`EMFILE`, `EIO`) may go away without a swap.
+    AfterSwapOrPoll,
 }
 
 impl SetReader {
@@ -129,11 +129,11 @@ impl SetReader {
                         return Ok(None);
                     }
                 }
-                NextRead::AfterPoll => {
+                NextRead::AfterSwapOrPoll => {
                     let _ = self.watcher.wait(left.min(self.watcher.poll)); // it is read with or without a swap
                 }
             }
-            self.next_read = NextRead::AfterPoll; // unless the read succeeds
+            self.next_read = NextRead::AfterSwapOrPoll; // `current_set` sets `AfterSwap` if it can read the directory
             if let Some(set) = self.current_set()? {
                 return Ok(Some(set));
             }
@@ -210,7 +210,7 @@ pub fn read_gaps(dir: BorrowedFd<'_>, stamps: &Stamps) -> io::Result<Vec<Gap>> {
             failed.get_or_insert(error);
             None
         });
-        // A digest is ASCII, so what is not UTF-8 is unlike it in any case, and is shown as far as it can be.
+        // Lossy is safe: a digest is ASCII, so bytes that are not UTF-8 never equal it. The text is only shown.
         stamp.map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
     });
     failed.map_or(Ok(found), Err)

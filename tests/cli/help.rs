@@ -82,6 +82,8 @@ fn the_manual_has_a_page_for_each_command_with_the_customary_sections() {
                 assert!(sections.contains(&section), "{file} has no {section}: {sections:?}");
             }
         }
+        let title = text.lines().find(|line| line.starts_with(".TH ")).unwrap_or_default();
+        assert!(title.contains("treeswap") && title.contains(env!("CARGO_PKG_VERSION")), "{file}: {title}");
         assert_eq!(sections.first(), Some(&"NAME"));
         assert_eq!(sections.last(), Some(&"SEE ALSO"));
     }

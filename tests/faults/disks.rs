@@ -404,3 +404,34 @@ fn a_root_that_became_read_only_serves_and_says_so() {
         world.assert_published(&after);
     });
 }
+
+/// A mirror that was deleted cannot be made again, but a generation is published.
+#[test]
+fn a_volume_without_room_for_the_mirror_leaves_a_published_root_ready() {
+    mounting("a_volume_without_room_for_the_mirror_leaves_a_published_root_ready", || {
+        let world = World::new();
+        let disk = world.dir().join("disk");
+        std::fs::create_dir(&disk).unwrap();
+        mounts::tmpfs("size=3m,nr_inodes=150", &disk);
+        let mirror = format!("--mirror={}", disk.join("mirror").display());
+        publish_with(&world, &[ONCE[0], &mirror], &small(1));
+        std::fs::remove_dir_all(disk.join("mirror")).unwrap();
+        let fill = |n: usize| std::fs::write(disk.join(n.to_string()), "");
+        assert!((0..).map(fill).any(|written| written.is_err()), "it is full");
+        let commit = world.remote.commit(&small(2));
+        let flags = ["--period=100ms", "--max-backoff=200ms", "--http-bind=127.0.0.1:0", &mirror];
+        let sidecar = Sidecar::of(&world, world.sync(&flags).arg("--min-interval=0s"));
+        let words = "cannot start; trying again";
+        eventually(30, words, || sidecar.process.log().contains(words).then_some(()));
+        let ready = sidecar.ask("/readyz?verbose").unwrap();
+        assert!(ready.starts_with("HTTP/1.1 200") && ready.contains("No space left"), "{ready}");
+        assert_eq!(sidecar.metric("treeswap_never_succeeded"), Some(0.0));
+        let status = eventually(30, "the writer answers", || {
+            let ran = run::to_end(world.treeswap(&["status"]).arg(&world.root));
+            ran.stdout.contains("No space left").then_some(ran)
+        });
+        assert!(status.ok(), "{}", status.stdout);
+        mount(&["-o", "remount,size=10m,nr_inodes=1000"], &disk);
+        sidecar.publishes(&world, &commit);
+    });
+}

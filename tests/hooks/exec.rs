@@ -1,4 +1,5 @@
-//! The program after a publication, and the one before it that nobody waits for.
+//! `--exechook-command`, the program after a publication, and `--pre-publish-exechook-command`, the one before it that
+//! nobody waits for.
 
 use std::time::{Duration, Instant};
 
@@ -38,7 +39,7 @@ fn a_program_runs_once_a_revision_in_its_generation_with_the_environment_but_no_
                 format!("{commit} {commit} {text} envval none none there {generation} {generation}");
             assert_eq!(said, expected, "{name}");
         }
-        std::thread::sleep(Duration::from_millis(200)); // dozens of attempts that find nothing new
+        std::thread::sleep(Duration::from_millis(200)); // many periods: nothing new must not run it again
         let (runs, log) = (hook.runs(), process.log());
         assert!(runs.len() == 2, "{name}: {runs:?}");
         assert!(!log.contains("canary"), "{log}");
@@ -79,18 +80,22 @@ fn a_program_that_fails_runs_again_after_the_backoff() {
 }
 
 #[test]
-fn one_time_waits_for_the_program_and_fails_with_it_after_one_run_with_the_link_published() {
+fn one_time_waits_for_the_program() {
     for name in BOTH {
         let world = World::new();
-        let commit = world.remote.commit(&files("first"));
+        world.remote.commit(&files("first"));
         let slow =
             Hook::new(&world, "slow", "begun", &format!("sleep 1; touch {}/ended", world.dir().display()));
         world.sync_once(&[&slow.flag(name)]).expect_ok(name);
         assert!(world.dir().join("ended").exists(), "{name}: it was not waited for");
+    }
+}
 
+#[test]
+fn one_time_fails_with_the_program_after_one_run_with_the_link_published() {
+    for name in BOTH {
         let world = World::new();
-        let again = world.remote.commit(&files("first"));
-        assert_eq!(commit, again, "commits are reproducible");
+        let commit = world.remote.commit(&files("first"));
         let failing = Hook::new(&world, "failing", "run", "exit 1");
         let backoff = format!("--{name}-backoff=1s");
         let ran = world.sync_once(&[&failing.flag(name), &backoff]);
@@ -106,7 +111,7 @@ fn one_time_waits_for_the_program_and_fails_with_it_after_one_run_with_the_link_
 }
 
 #[test]
-fn after_a_restart_with_nothing_new_the_program_after_runs_once_and_the_one_before_does_not() {
+fn a_restart_with_nothing_new_runs_only_the_exechook() {
     for (name, runs) in BOTH.into_iter().zip([1, 0]) {
         let world = World::new();
         world.remote.commit(&files("first"));
@@ -129,8 +134,8 @@ fn a_relative_path_is_a_program_of_the_generation_and_a_missing_one_is_named() {
     ran.names(&["exechook failed", "bin/other", "No such file"]);
 }
 
-/// Not even a zombie: those are its new parent's affair.
-fn runs(pid: Pid) -> bool {
+/// False for a zombie, too: it is dead, and only its new parent can reap it.
+fn is_running(pid: Pid) -> bool {
     let state = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
     test_kill_process(pid).is_ok() && !state.contains(") Z ")
 }
@@ -139,16 +144,16 @@ fn runs(pid: Pid) -> bool {
 fn at_the_timeout_all_that_the_program_started_is_killed() {
     let world = World::new();
     world.remote.commit(&files("first"));
-    let hook =
-        Hook::new(&world, "hook", "$$", "sleep 1000 &\necho $! > ../../grandchild; echo waiting; wait");
+    let then = "sleep 1000 &\necho $! > ../../grandchild; echo waiting; wait";
+    let hook = Hook::new(&world, "hook", "run", then);
     let ran = world.sync_once(&[&hook.flag("exechook"), "--exechook-timeout=5s"]);
     ran.names(&["exechook failed", "was killed after 5s", "waiting"]);
     let grandchild = std::fs::read_to_string(world.dir().join("grandchild")).unwrap();
     let pid = Pid::from_raw(grandchild.trim().parse().unwrap()).unwrap();
-    eventually(20, "the grandchild is gone", || (!runs(pid)).then_some(()));
+    eventually(20, "the grandchild is gone", || (!is_running(pid)).then_some(()));
 }
 
-/// A session of its own, an orphan in another session, and one that knows nothing of the program's environment.
+/// Three ways out: a new session; an orphan in a new session; a new session with an empty environment.
 #[test]
 fn what_left_its_session_is_killed_at_the_timeout_too() {
     let world = World::new();
@@ -168,8 +173,8 @@ fn what_left_its_session_is_killed_at_the_timeout_too() {
     let left = std::fs::read_to_string(&left).unwrap();
     let pids: Vec<_> = left.lines().map(|pid| Pid::from_raw(pid.parse().unwrap()).unwrap()).collect();
     assert_eq!(pids.len(), 3, "{left}");
-    for (at, pid) in pids.into_iter().enumerate() {
-        eventually(20, "it is gone", || (!runs(pid)).then_some(at));
+    for pid in pids {
+        eventually(20, "it is gone", || (!is_running(pid)).then_some(()));
     }
 }
 
@@ -211,7 +216,7 @@ fn endless_output_is_read_but_not_kept() {
     let sidecar = Sidecar::start(&world, &[&hook.flag("exechook")]);
     let says_when = || sidecar.process.log().contains("\"retry\":\"3s\"").then_some(());
     eventually(30, "it says when it runs again", says_when);
-    ran.complaint().contains("the end").then_some(()).expect("the end of the output is shown");
+    assert!(ran.complaint().contains("the end"), "the end of the output is missing: {}", ran.stderr);
 }
 
 #[test]
@@ -285,7 +290,7 @@ fn sigterm_ends_what_runs_within_five_seconds() {
     for then in ["sleep 1000", "trap '' TERM; while :; do sleep 1; done", "sleep 1000 & wait"] {
         let world = World::new();
         world.remote.commit(&files("first"));
-        let hook = Hook::new(&world, "hook", "$$", then);
+        let hook = Hook::new(&world, "hook", "$$", then); // logs its pid
         let mut sidecar = Sidecar::start(&world, &[&hook.flag("exechook"), "--exechook-timeout=1h"]);
         let pid = eventually(30, "the hook runs", || hook.runs().first().cloned());
         let began = Instant::now();
@@ -293,7 +298,7 @@ fn sigterm_ends_what_runs_within_five_seconds() {
         assert!(began.elapsed() < allowed(Duration::from_secs(5)), "{then}: {:?}", began.elapsed());
         assert_eq!(status.code(), Some(0), "{then}: {}", sidecar.process.log());
         let pid = Pid::from_raw(pid.parse().unwrap()).unwrap();
-        assert!(!runs(pid), "{then}: the hook outlived us");
+        assert!(!is_running(pid), "{then}: the hook outlived us");
     }
 }
 

@@ -84,6 +84,23 @@ fn a_gate_is_not_asked_again_about_what_it_refused() {
 }
 
 #[test]
+fn a_gate_is_not_failing_once_the_ref_is_set_back() {
+    let world = World::new();
+    let good = world.remote.commit(&files("good"));
+    let hook = Hook::new(&world, "gate", "$GITSYNC_HASH", "! grep -q bad file");
+    let sidecar = Sidecar::start(&world, &[GATE, &hook.flag("pre-publish-exechook"), "--max-backoff=100ms"]);
+    sidecar.publishes(&world, &good);
+    world.remote.commit(&files("bad"));
+    let failures = || sidecar.metric("treeswap_hook_consecutive_failures");
+    eventually(30, "it is refused", || (failures()? >= 1.0).then_some(()));
+    world.remote.commit(&files("good"));
+    eventually(30, "no failure is left", || (failures()? < 1.0).then_some(()));
+    assert_eq!(hook.runs().len(), 2, "it is not run for the tree that is published: {:?}", hook.runs());
+    let gate = &sidecar.status()["hooks"][0];
+    assert!(gate["consecutive_failures"] == 0 && gate["error"].is_string(), "{gate}");
+}
+
+#[test]
 fn a_gate_that_takes_too_long_or_is_in_the_way_of_the_end_is_killed() {
     let world = World::new();
     world.remote.commit(&files("first"));

@@ -14,7 +14,7 @@ fn a_program_or_a_secret_that_is_not_there_is_said_at_the_start_and_by_check() {
         format!("--pre-publish-exechook-command={}", plain.display()),
         format!("--webhook-secret-file={}", empty.display()),
         "--webhook-secret-file=/absent/secret".to_owned(),
-        "--git=/absent/git".to_owned(),
+        "--git=/absent/git -c x=y".to_owned(),
         "--cookie-file=/absent/cookies".to_owned(),
     ];
     let expected = [
@@ -22,7 +22,7 @@ fn a_program_or_a_secret_that_is_not_there_is_said_at_the_start_and_by_check() {
         format!("{} is not executable", plain.display()),
         format!("{} is empty", empty.display()),
         "/absent/secret".to_owned(),
-        "--git: there is no program /absent/git".to_owned(),
+        "--git: there is no program /absent/git -c x=y: it is one program, without arguments".to_owned(),
         "--cookie-file: /absent/cookies cannot be read".to_owned(),
     ];
     let mut check = world.treeswap(&["check", "--repo=/x", "--root=/r", "--http-bind=127.0.0.1:0"]);

@@ -1,4 +1,4 @@
-//! `kubectl`, and waiting for what it shows.
+//! Runs `kubectl` and waits for the cluster's state.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -10,10 +10,10 @@ use serde_json::Value;
 use super::common::{self, Ran, run};
 use super::machine::limited;
 
-/// How long we wait at most for what a cluster comes to by itself, with several scenes on one busy machine.
+/// Seconds to wait for the cluster: several scenes share one busy machine.
 const PATIENCE: u64 = 300;
 
-/// Waits for what the cluster comes to. Each look costs a process or two, and others want the machine, too.
+/// Waits until `look` returns something. Polls slowly, because each look starts a process.
 #[track_caller]
 pub fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     common::eventually(PATIENCE, what, || {
@@ -53,7 +53,7 @@ impl Kube {
 
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = limited(&self.program);
-        // Where it is given again, the last one counts.
+        // kubectl takes the last --namespace, so `arguments` may override this one.
         command.env("KUBECONFIG", &self.config).arg("--namespace").arg(&self.namespace).args(arguments);
         command.stdin(Stdio::null());
         command
@@ -63,19 +63,19 @@ impl Kube {
         run::to_end(&mut self.command(arguments))
     }
 
-    /// What kubectl says; it must end well.
+    /// kubectl's output; fails the test if kubectl fails.
     #[track_caller]
     pub fn run(&self, arguments: &[&str]) -> String {
         self.try_run(arguments).expect_ok(&format!("kubectl {}", arguments.join(" "))).stdout
     }
 
-    /// An object, or null.
+    /// The object as JSON; null if kubectl fails, for example because there is no such object.
     pub fn get(&self, what: &str) -> Value {
         let ran = self.try_run(&["get", what, "--output=json"]);
         serde_json::from_str(&ran.stdout).unwrap_or_default()
     }
 
-    /// What a kustomization makes.
+    /// The manifests that `kubectl kustomize` prints for a directory.
     pub fn kustomize(&self, dir: &Path) -> String {
         self.run(&["kustomize", dir.to_str().unwrap()])
     }
@@ -97,10 +97,10 @@ impl Kube {
         self.feed(&["apply", "--filename=-"], manifests);
     }
 
-    /// Asks the server whether it would take these, every field of them, and returns how many they are.
+    /// Has the server validate manifests strictly, without writing them; returns the number of objects.
     #[track_caller]
     pub fn dry_run(&self, manifests: &str) -> usize {
-        // A namespace that is given must be that of every object.
+        // Without a namespace: kubectl refuses objects of another one than --namespace.
         let dry = ["apply", "--namespace=", "--dry-run=server", "--validate=strict", "--filename=-"];
         let said = self.feed(&dry, manifests);
         said.lines().count()
@@ -125,7 +125,7 @@ impl Kube {
         String::from_utf8_lossy(&out.stdout).into_owned()
     }
 
-    /// The Pods with a label, those that are going aside.
+    /// The Pods with a label, without those that are being deleted; empty if kubectl fails.
     pub fn pods(&self, label: &str) -> Vec<Value> {
         let ran = self.try_run(&["get", "pods", "--selector", label, "--output=json"]);
         let list: Value = serde_json::from_str(&ran.stdout).unwrap_or_default();
@@ -142,7 +142,7 @@ impl Kube {
         self.all_ready(label, 1).remove(0)
     }
 
-    /// Waits until exactly so many Pods with the label are there and ready; their names.
+    /// Waits until there are exactly `count` Pods with the label and all are ready; returns their names.
     #[track_caller]
     pub fn all_ready(&self, label: &str, count: usize) -> Vec<String> {
         eventually(&format!("{count} Pods with {label} are ready"), || {
@@ -157,7 +157,7 @@ impl Kube {
         self.try_run(&["describe", "pod", pod]).stdout
     }
 
-    /// Every container of every Pod: namespace, Pod, name.
+    /// Every container of every Pod: namespace, Pod, name. Empty if kubectl fails.
     pub fn containers(&self) -> Vec<(String, String, String)> {
         let ran = self.try_run(&["get", "pods", "--all-namespaces", "--output=json"]);
         let list: Value = serde_json::from_str(&ran.stdout).unwrap_or_default();

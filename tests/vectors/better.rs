@@ -1,16 +1,24 @@
-//! The better behaviour, one test for each way in which the lists say that Prow is wrong.
+//! What treeswap does instead where it differs from Prow on purpose (`Defect` in `maps`), and its limits.
 
 use treeswap::configmap::{
-    Entry, Finding, InvalidKey, Options, Overlaps, Oversize, Plan, Policies, ProblemKind, RulesError, Tree,
-    manifest, plan,
+    Entry, Finding, InvalidKey, Options, Overlaps, Oversize, Plan, Policies, Problem, ProblemKind, RuleSet,
+    RulesError, Tree, manifest, plan,
 };
 
 use super::maps::read;
 use super::plans::{gunzip, tree_of};
 
+fn rules(yaml: &str) -> Result<RuleSet, RulesError> {
+    read(yaml, "default", false)
+}
+
+fn rules_ignoring_unknown(yaml: &str) -> Result<RuleSet, RulesError> {
+    read(yaml, "default", true)
+}
+
 /// A plan of files whose content is their path.
 fn planned(yaml: &str, paths: &[&str], options: &Options) -> Plan {
-    let rules = read(yaml, "default", false).unwrap();
+    let rules = rules(yaml).unwrap();
     let (tree, mut contents) = tree_of(paths.iter().map(|path| (*path, path.as_bytes().to_vec())));
     plan(&rules, &tree, &mut contents, options).unwrap()
 }
@@ -21,7 +29,7 @@ fn keys(plan: &Plan, name: &str) -> Vec<String> {
 }
 
 fn problem(yaml: &str) -> (String, ProblemKind) {
-    let error = read(yaml, "default", false).unwrap_err();
+    let error = rules(yaml).unwrap_err();
     let problem = &error.problems()[0];
     (problem.field.clone(), problem.kind.clone())
 }
@@ -48,7 +56,7 @@ fn two_files_for_one_key_are_seen_through_groups_and_the_default_namespace() {
 
 #[test]
 fn names_that_the_api_server_refuses_are_named_with_their_field_and_line() {
-    let error = read("maps:\n  a/x:\n    name: Not_Valid\n", "default", false).unwrap_err();
+    let error = rules("maps:\n  a/x:\n    name: Not_Valid\n").unwrap_err();
     assert_eq!(error.problems()[0].field, "maps[\"a/x\"].name");
     assert_eq!(error.problems()[0].line, Some(2));
     assert!(matches!(problem("maps:\n  a/x: {key: k}\n").1, ProblemKind::NoName));
@@ -57,18 +65,18 @@ fn names_that_the_api_server_refuses_are_named_with_their_field_and_line() {
 #[test]
 fn unknown_and_removed_fields_are_named_and_can_be_ignored() {
     let yaml = "config_updater:\n  maps:\n    a/x: {name: cm, nmae: y, namespace: boskos}\n";
-    let error = read(yaml, "default", false).unwrap_err();
+    let error = rules(yaml).unwrap_err();
     let problems: Vec<_> = error.problems().iter().map(|problem| problem.kind.clone()).collect();
     assert!(
         matches!(problems[..], [ProblemKind::Unknown(Some("name")), ProblemKind::Removed(_)]),
         "{problems:?}"
     );
     assert!(error.hints().iter().any(|hint| hint.contains("--unknown-fields=ignore")));
-    assert_eq!(read(yaml, "default", true).unwrap().warnings.len(), 2);
+    assert_eq!(rules_ignoring_unknown(yaml).unwrap().warnings.len(), 2);
 }
 
 #[test]
-fn what_is_there_twice_is_named() {
+fn duplicate_fields_and_patterns_are_refused() {
     let (field, found) = problem("maps:\n  a/*: {name: one}\n  a/*: {name: two}\n");
     assert_eq!((field.as_str(), found), ("maps[\"a/*\"]", ProblemKind::Duplicate));
     assert_eq!(problem("maps:\n  a/*: {name: one, Name: two}\n").1, ProblemKind::Duplicate);
@@ -82,55 +90,86 @@ fn references_that_multiply_are_refused() {
         yaml += &format!("  {this}: &{this} [{}]\n", vec![format!("*{last}"); 9].join(", "));
     }
     yaml += "maps:\n  a/*: {name: a, clusters: {default: *j}}\n";
-    let error = read(&yaml, "default", true).unwrap_err().to_string();
+    let error = rules_ignoring_unknown(&yaml).unwrap_err().to_string();
     assert!(error.contains("repetition limit exceeded"), "{error}");
 }
 
+fn problems(yaml: &str) -> Vec<Problem> {
+    rules(yaml).unwrap_err().problems().to_vec()
+}
+
+/// So many names, as the items of a list.
+fn names(count: usize) -> String {
+    (0..count).map(|at| format!("n{at}")).collect::<Vec<_>>().join(", ")
+}
+
+/// The group `g` of so many clusters, each with as many namespaces, and the beginning of the rules.
+fn group(count: usize) -> String {
+    format!("cluster_groups: {{g: {{clusters: [{0}], namespaces: [{0}]}}}}\nmaps:\n", names(count))
+}
+
+fn rule_of_group(at: usize) -> String {
+    format!("  a{at}/*: {{name: a, cluster_groups: [g]}}\n")
+}
+
+/// One alias may stand for many values.
 #[test]
-fn what_a_short_text_names_in_all_is_limited() {
-    let names = |count: usize| (0..count).map(|at| format!("n{at}")).collect::<Vec<_>>().join(", ");
-    // One alias may stand for many values, ...
+fn what_aliases_repeat_is_limited() {
     let list = format!("x: &x [{}]\n", names(10_000));
     let yaml = format!("{list}maps:\n  a/*: {{name: a, allowed_repos: [{}]}}\n", vec!["*x"; 100].join(", "));
-    let error = read(&yaml, "default", false).unwrap_err().to_string();
+    let error = rules(&yaml).unwrap_err().to_string();
     assert!(error.contains("with all that its aliases (*) repeat, it has more than 4.0 MiB"), "{error}");
-    // ... a group has each namespace in each cluster, ...
-    let group = |count| {
-        format!("cluster_groups: {{g: {{clusters: [{0}], namespaces: [{0}]}}}}\nmaps:\n", names(count))
-    };
-    let rule = |at: usize| format!("  a{at}/*: {{name: a, cluster_groups: [g]}}\n");
-    let problems = |yaml: &str| read(yaml, "default", false).unwrap_err().problems().to_vec();
-    let [problem] = &problems(&format!("{}{}{}", group(3_000), rule(1), rule(2)))[..] else { panic!() };
+}
+
+/// A group has each namespace in each cluster.
+#[test]
+fn the_targets_of_a_group_are_limited() {
+    let yaml = format!("{}{}{}", group(3_000), rule_of_group(1), rule_of_group(2));
+    let [problem] = &problems(&yaml)[..] else { panic!() };
     assert_eq!(problem.field, "maps[\"a1/*\"]");
     assert_eq!(
         problem.kind.to_string(),
         "the rules up to this one name 9000000 ConfigMaps in all clusters and namespaces, the limit is 100000"
     );
-    // ... and so have several rules, and each partition of one.
-    let several: String = (0..11).map(rule).collect();
+    let rules = rules(&format!("{}{}", group(100), rule_of_group(1))).unwrap();
+    assert_eq!(rules.rules[0].places.len(), 10_000);
+}
+
+#[test]
+fn the_targets_of_all_rules_together_are_limited() {
+    let several: String = (0..11).map(rule_of_group).collect();
     assert_eq!(problems(&format!("{}{several}", group(100)))[0].field, "maps[\"a10/*\"]");
+}
+
+#[test]
+fn the_targets_of_all_partitions_together_are_limited() {
     let partitions = format!("  a/*: {{partitioned_names: [{}], cluster_groups: [g]}}\n", names(11));
     assert_eq!(problems(&format!("{}{partitions}", group(100))).len(), 1);
-    let rules = read(&format!("{}{}", group(100), rule(1)), "default", false).unwrap();
-    assert_eq!(rules.rules[0].places.len(), 10_000);
-    // Nor are there more problems than anybody reads.
+}
+
+#[test]
+fn no_more_problems_are_listed_than_anybody_reads() {
     let unknown: String = (0..3_000).map(|at| format!("  a{at}: {{name: a, nmae: a}}\n")).collect();
     assert_eq!(problems(&format!("maps:\n{unknown}")).len(), 2_000);
 }
 
 #[test]
-fn a_merge_key_adds_what_is_not_there_and_of_several_the_first() {
+fn merge_keys_do_not_override_and_the_first_one_wins() {
     let yaml = "x: &x {name: x, key: x}\ny: &y {key: y, gzip: true}\nmaps:\n  a/b: {<<: [*x, *y], name: a}\n";
-    let rules = read(yaml, "default", true).unwrap();
+    let rules = rules_ignoring_unknown(yaml).unwrap();
     let rule = &rules.rules[0];
     assert_eq!((rule.names.all(), rule.key.as_deref()), (&["a".to_owned()][..], Some("x")));
     assert!(rule.compress);
-    // However many there are: each is looked up once and not compared with all others.
+}
+
+/// However many there are, each is looked up once and not compared with all others.
+#[test]
+fn a_merge_key_may_add_many_fields() {
     let clusters =
         |from: usize| (from..from + 30_000).map(|at| format!("c{at}: [ns]")).collect::<Vec<_>>().join(", ");
     let rule = format!("{{name: a, clusters: {{<<: *x, {}}}}}", clusters(15_000));
     let yaml = format!("x: &x {{{}}}\nmaps:\n  a/b: {rule}\n", clusters(0));
-    assert_eq!(read(&yaml, "default", true).unwrap().rules[0].places.len(), 45_000);
+    assert_eq!(rules_ignoring_unknown(&yaml).unwrap().rules[0].places.len(), 45_000);
 }
 
 #[test]
@@ -140,8 +179,8 @@ fn words_that_yaml_1_1_reads_otherwise_are_named_unless_they_are_quoted() {
     let (field, found) = problem("maps:\n  a/x: {name: cm, clusters: {c: [010]}}\n");
     assert_eq!(field, "maps[\"a/x\"].clusters.c[0]");
     assert!(matches!(found, ProblemKind::ImplicitType { word, what: "a number" } if word == "010"));
-    read("maps:\n  a/x: {name: cm, clusters: {\"on\": ['off']}}\n", "default", false).unwrap();
-    let rules = read("gzip: yes\nmaps:\n  a/x: {name: cm}\n", "default", false).unwrap();
+    rules("maps:\n  a/x: {name: cm, clusters: {\"on\": ['off']}}\n").unwrap();
+    let rules = rules("gzip: yes\nmaps:\n  a/x: {name: cm}\n").unwrap();
     assert!(rules.rules[0].compress);
     assert!(matches!(rules.warnings[0].kind, ProblemKind::OldBoolean(..)));
 }
@@ -176,7 +215,7 @@ fn files_with_one_key_are_refused_with_all_their_paths() {
 }
 
 #[test]
-fn files_without_a_legal_key_are_named_each() {
+fn each_file_with_an_illegal_key_is_reported() {
     let yaml = "maps:\n  a/*: {name: cm}\n";
     let plan = planned(yaml, &["a/b c", "a/..x", "a/é", "a/ok"], &Options::default());
     assert_eq!(plan.refused.len(), 3);
@@ -209,7 +248,7 @@ fn a_rule_that_asks_for_the_repository_is_not_passed_over() {
 
 #[test]
 fn links_give_a_files_content_or_are_named() {
-    let rules = read("maps:\n  jobs/*: {name: jobs}\n", "default", false).unwrap();
+    let rules = rules("maps:\n  jobs/*: {name: jobs}\n").unwrap();
     let (mut tree, mut contents): (Tree, _) = tree_of([("data/f", b"content".to_vec())]);
     for (path, target) in
         [("jobs/good", "../data/f"), ("jobs/none", "/x"), ("jobs/dir", "../data"), ("jobs/me", "me")]
@@ -223,7 +262,7 @@ fn links_give_a_files_content_or_are_named() {
 }
 
 #[test]
-fn the_stamp_is_in_every_configmap_once_and_a_file_of_its_name_beats_it() {
+fn version_is_in_every_configmap_unless_a_file_has_that_key() {
     let yaml = "gzip: true\nmaps:\n  a/*: {name: a}\n  b/*: {name: b}\n";
     let options = Options { stamp: Some("r1".into()), ..Options::default() };
     let plan = planned(yaml, &["a/x", "b/VERSION"], &options);
@@ -250,7 +289,7 @@ fn large(count: usize) -> Vec<(String, Vec<u8>)> {
 }
 
 fn grown(count: usize, oversize: Oversize) -> Plan {
-    let rules = read("maps:\n  big/*: {name: big}\n", "default", false).unwrap();
+    let rules = rules("maps:\n  big/*: {name: big}\n").unwrap();
     let files = large(count);
     let (tree, mut contents) = tree_of(files.iter().map(|(path, bytes)| (path.as_str(), bytes.clone())));
     let policies = Policies { oversize, ..Policies::default() };
@@ -269,7 +308,7 @@ fn a_configmap_over_the_limit_is_refused_with_its_five_largest_keys_and_files() 
 fn findings_are_bounded_and_those_that_refuse_are_not_left_out() {
     let many: String =
         (0..100).map(|rule| format!("  'b/**/*{}': {{name: n{rule}}}\n", "*".repeat(rule))).collect();
-    let rules = read(&format!("maps:\n{many}"), "default", false).unwrap();
+    let rules = rules(&format!("maps:\n{many}")).unwrap();
     let names: Vec<String> = (0..3_000).map(|file| format!("b/f{file}")).collect();
     let (tree, mut contents) = tree_of(names.iter().map(|name| (name.as_str(), b"x".to_vec())));
     for overlaps in [Overlaps::First, Overlaps::Refuse] {
@@ -286,8 +325,8 @@ fn findings_are_bounded_and_those_that_refuse_are_not_left_out() {
 }
 
 #[test]
-fn what_cannot_grow_is_noted_and_refused() {
-    let rules = read("maps:\n  big/*: {name: big}\n", "default", false).unwrap();
+fn a_key_over_the_limit_cannot_be_split() {
+    let rules = rules("maps:\n  big/*: {name: big}\n").unwrap();
     // The last one fits, but not beside the key VERSION, which every part of a split has.
     for (size, stamp, expected) in [(2_000_000, None, 2_000_000), (1 << 20, Some("r1"), (1 << 20) + 2)] {
         let (tree, mut contents) = tree_of([("big/f", vec![b'x'; size])]);
@@ -319,7 +358,7 @@ fn partitions_grow_by_halves_so_that_most_keys_stay() {
         let (old, new) = (place(before), place(after));
         let moved: Vec<_> = old.iter().filter(|(key, name)| new[*key] != **name).collect();
         assert!(moved.len() * 4 <= old.len() * 3, "{} of {} moved", moved.len(), old.len());
-        // Who moved, moved to a part of the ConfigMap it was in.
+        // A key that moved went to a part of the ConfigMap it was in.
         assert!(moved.iter().all(|(key, name)| new[*key].starts_with(name.as_str())));
     }
 }
@@ -344,7 +383,7 @@ fn manifests_give_every_text_back_as_it_was() {
         "'\"\\\n",
     ];
     for text in texts {
-        let rules = read("maps:\n  f: {name: cm}\n", "default", false).unwrap();
+        let rules = rules("maps:\n  f: {name: cm}\n").unwrap();
         let (tree, mut contents) = tree_of([("f", text.as_bytes().to_vec())]);
         let plan = plan(&rules, &tree, &mut contents, &Options::default()).unwrap();
         let one = &plan.configmaps[0];

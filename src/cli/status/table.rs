@@ -104,6 +104,10 @@ fn hook_line(hook: &HookStatus, now: Timestamp) -> String {
     let revision = hook.revision.map(|revision| revision.short()).unwrap_or_default();
     match &hook.error {
         None => format!("done for {revision} {when}, in {took}"),
+        // A gate, and the ref does not name any more what it refused.
+        Some(error) if hook.consecutive_failures == 0 => {
+            format!("last failed {when}, for {revision}, which is not to be published now: {error}")
+        }
         Some(error) => {
             let since = hook.failing_since.map(human::clock_time).unwrap_or_default();
             let times = hook.consecutive_failures;

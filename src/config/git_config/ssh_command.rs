@@ -16,7 +16,7 @@ pub(in crate::config) struct SshCommand {
     /// `-o UserKnownHostsFile`.
     pub(in crate::config) known_hosts: Option<PathBuf>,
     /// `-o StrictHostKeyChecking=no`: host keys are not checked.
-    pub(in crate::config) trusting: bool,
+    pub(in crate::config) accepts_any_host: bool,
     /// What has no effect: options by their names, other words by where they are.
     pub(in crate::config) ignored: Vec<String>,
 }
@@ -37,11 +37,11 @@ pub(in crate::config) fn ssh_command(text: &str) -> SshCommand {
     let mut checking = None;
     let words: Vec<&str> = text.split_whitespace().collect();
     // Programs such as env(1), nice(1) and sshpass(1) come before the ssh that they run.
-    let program = words.iter().position(|word| *word == "ssh" || word.ends_with("/bin/ssh")).unwrap_or(0);
-    if program > 0 {
+    let program_at = words.iter().position(|word| *word == "ssh" || word.ends_with("/bin/ssh")).unwrap_or(0);
+    if program_at > 0 {
         found.ignore("the words before ssh");
     }
-    for (letter, value) in options(words.get(program + 1..).unwrap_or_default()) {
+    for (letter, value) in options(words.get(program_at + 1..).unwrap_or_default()) {
         let (name, setting) = match letter {
             Some('i') => ("identityfile".to_owned(), value),
             Some('o') => {
@@ -59,19 +59,20 @@ pub(in crate::config) fn ssh_command(text: &str) -> SshCommand {
         };
         match name.as_str() {
             "identityfile" => found.keys.push(setting.into()),
-            "userknownhostsfile" => drop(hosts.get_or_insert(setting)),
+            "userknownhostsfile" => hosts = hosts.or(Some(setting)),
+            // They change nothing: no agent is used, nothing is prompted for, and there are no messages of ssh.
             "identitiesonly" | "batchmode" | "loglevel" => {}
             // Keys of unknown hosts are never added to a file, so only known hosts are accepted.
             "stricthostkeychecking" if setting.eq_ignore_ascii_case("accept-new") => {
-                checking.get_or_insert(setting);
+                checking = checking.or(Some(setting));
                 found.ignore("-o StrictHostKeyChecking=accept-new");
             }
-            "stricthostkeychecking" => drop(checking.get_or_insert(setting)),
+            "stricthostkeychecking" => checking = checking.or(Some(setting)),
             _ => found.ignore(&shown(value)),
         }
     }
     found.known_hosts = hosts.filter(|file| *file != "/dev/null").map(PathBuf::from);
-    found.trusting =
+    found.accepts_any_host =
         checking.is_some_and(|value| ["no", "off"].iter().any(|off| value.eq_ignore_ascii_case(off)));
     found
 }
@@ -124,7 +125,10 @@ mod tests {
         );
         let keys = ["/a", "/b", "/c"].map(PathBuf::from).to_vec();
         let ignored = ["-q", "-v", "-p"].map(str::to_owned).to_vec();
-        assert_eq!(found, SshCommand { keys, known_hosts: Some("/k".into()), trusting: true, ignored });
+        assert_eq!(
+            found,
+            SshCommand { keys, known_hosts: Some("/k".into()), accepts_any_host: true, ignored }
+        );
         for nothing in ["", "ssh", "/usr/bin/ssh -o BatchMode=yes"] {
             assert_eq!(ssh_command(nothing), SshCommand::default(), "{nothing}");
         }
@@ -137,14 +141,14 @@ mod tests {
         let found = ssh_command(
             "ssh -o StrictHostKeyChecking=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile=/a -o UserKnownHostsFile=/b",
         );
-        assert_eq!((found.trusting, found.known_hosts), (false, Some("/a".into())));
+        assert_eq!((found.accepts_any_host, found.known_hosts), (false, Some("/a".into())));
         let found = ssh_command("ssh -oStrictHostKeyChecking=accept-new -o StrictHostKeyChecking=no");
-        assert!(!found.trusting);
+        assert!(!found.accepts_any_host);
         assert_eq!(found.ignored, ["-o StrictHostKeyChecking=accept-new"]);
         let found = ssh_command(
             "ssh -o UserKnownHostsFile=/dev/null -o UserKnownHostsFile=/b -o stricthostkeychecking=NO",
         );
-        assert_eq!((found.trusting, found.known_hosts), (true, None));
+        assert_eq!((found.accepts_any_host, found.known_hosts), (true, None));
     }
 
     #[test]

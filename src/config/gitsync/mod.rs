@@ -25,7 +25,7 @@ use clap::Command;
 
 use super::error::Error;
 use super::origin::{Hidden, Origin, Variable};
-use super::values::{LONGEST, any_duration, print_duration};
+use super::values::{MAX_DURATION, any_duration, print_duration};
 use crate::secret::Secret;
 use pflag::FlagSpec;
 
@@ -348,8 +348,8 @@ impl ParsedFlags {
             let Some(given) = self.values.last(flag.name).cloned() else { continue };
             match any_duration(&given.value) {
                 // git-sync accepts centuries. Nothing here lasts longer than one.
-                Ok(found) if found > LONGEST => {
-                    self.values.set(flag.name, SourcedValue { value: print_duration(LONGEST), ..given });
+                Ok(found) if found > MAX_DURATION => {
+                    self.values.set(flag.name, SourcedValue { value: print_duration(MAX_DURATION), ..given });
                 }
                 Ok(_) => {}
                 // git-sync accepts a negative timeout and removes worktrees at once.

@@ -176,7 +176,7 @@ fn a_duration_of_centuries_is_capped() {
     }
     let variables = [("GITSYNC_STALE_WORKTREE_TIMEOUT", "999999h")];
     assert_eq!(values(&variables, &[], "grace"), ["878400h"]);
-    assert_eq!(super::super::values::duration("878400h"), Ok(LONGEST), "and is taken then");
+    assert_eq!(super::super::values::duration("878400h"), Ok(MAX_DURATION), "and is taken then");
     assert_eq!(values(&[], &["--period=878400h"], "period"), ["878400h"]);
 }
 

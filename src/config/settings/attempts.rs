@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use super::{FIRST_BACKOFF, LONGEST_BACKOFF, LONGEST_INIT_BACKOFF, SHORTEST};
+use super::{FIRST_BACKOFF, LONGEST_BACKOFF, LONGEST_INIT_BACKOFF, MIN_PERIOD};
 use crate::config::args::{self, Args};
 use crate::config::check::Check;
 use crate::config::error::Error;
@@ -45,7 +45,7 @@ impl Check<'_> {
             failure_limits: self.failure_limits()?,
             sync_timeout,
             one_time: *one_time,
-            park: self.parks(followed),
+            park: self.ends_after_success(followed),
             every_failure: self.origins.personality() == Personality::GitSync,
             touch_file: self.operator_file("touch-file", &given.touch_file, root, layout)?,
             error_file: self.operator_file("error-file", &logging.error_file, root, layout)?,
@@ -54,7 +54,7 @@ impl Check<'_> {
 
     /// Whether attempts end after the first success, as git-sync's do for a commit id. As treeswap they go on, to check
     /// that the root is intact.
-    pub(super) fn parks(&self, followed: &Ref) -> bool {
+    pub(super) fn ends_after_success(&self, followed: &Ref) -> bool {
         self.origins.personality() == Personality::GitSync && matches!(followed, Ref::Commit(_))
     }
 
@@ -73,7 +73,7 @@ impl Check<'_> {
         if submodules != "off" {
             return conflict(format!("{}={submodules}", name("submodules")));
         }
-        let found = path.parse().map_err(|why: mirror::NotBelow| Error::Value {
+        let found = path.parse().map_err(|why: mirror::BadSubdirectory| Error::Value {
             name: name("path"),
             value: path.clone(),
             why: why.to_string(),
@@ -84,10 +84,10 @@ impl Check<'_> {
     /// The timing of the sync loop.
     pub(super) fn pace(&self) -> Result<Timing, Error> {
         let given = &self.args.pace;
-        let period = self.at_least("period", given.period, SHORTEST)?;
+        let period = self.at_least("period", given.period, MIN_PERIOD)?;
         let init_period = match given.init_period {
             Duration::ZERO => period,
-            own => self.at_least("init-period", own, SHORTEST)?,
+            own => self.at_least("init-period", own, MIN_PERIOD)?,
         };
         let backoff = |period: Duration, longest: Duration| {
             let ceiling = match (given.max_backoff, self.origins.personality()) {

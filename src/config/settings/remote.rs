@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::{GIT_GC, SHORTEST, SUBMODULES};
+use super::{GIT_GC, MIN_PERIOD, SUBMODULES};
 use crate::config::args::Args;
 use crate::config::check::{Check, UrlPassword};
 use crate::config::credentials;
@@ -83,6 +83,7 @@ impl Check<'_> {
             },
             local: git.local_submodules,
             instead_of: git.instead_of.clone(),
+            // Relative URLs of submodules resolve against the URL as it was given.
             written: (git.remote != self.args.source.repo).then(|| Secret::holder(&self.args.source.repo)),
             limits: self.limits()?,
         })
@@ -104,7 +105,8 @@ impl Check<'_> {
         self.one_of("git-gc", &self.args.git.git_gc, &GIT_GC)
     }
 
-    /// The program of `--git`, with all settings of git that are still to be obeyed.
+    /// The program of `--git` and the settings that it is given: all but `insteadOf`, which is already applied to the
+    /// URLs.
     pub(super) fn program(&self, entries: Vec<git_config::Entry>) -> Option<wire::Program> {
         let left = entries.into_iter().filter(|entry| !git_config::is_rewriting(entry));
         let config = left.map(|entry| (entry.key, entry.value)).collect();
@@ -135,24 +137,33 @@ impl Check<'_> {
         let by_git = !self.args.git.git.is_empty();
         let settings = git.warnings(by_git);
         let ssh = hidden.ssh_command.as_deref().map(git_config::ssh_command).unwrap_or_default();
-        let trusting = match (self.args.credentials.ssh_known_hosts, ssh.trusting) {
-            (true, false) => None,
-            (true, true) => Some("$GIT_SSH_COMMAND's StrictHostKeyChecking".to_owned()),
-            (false, _) => Some(self.origins.name("ssh-known-hosts")),
-        };
-        let trusting = trusting.map(|why| format!("ssh host keys go unchecked ({why})"));
         // The program of --git runs the command as it is.
-        let ssh = (!by_git && !ssh.ignored.is_empty()).then(|| {
+        let ignored_options = (!by_git && !ssh.ignored.is_empty()).then(|| {
             format!(
                 "ignored in $GIT_SSH_COMMAND: {} (only -i and -o IdentityFile, UserKnownHostsFile and \
                  StrictHostKeyChecking have an effect)",
                 ssh.ignored.join(", ")
             )
         });
-        // That of a submodule is warned about when its mirror is opened.
-        let unchecked = git.unverified.then(|| "TLS certificates go unchecked (http.sslVerify)".to_owned());
-        let (visible, ignored) = (self.visible_password(), self.ignored_parts_of_app(hidden));
-        settings.chain(ssh).chain(unchecked).chain(trusting).chain(visible).chain(ignored).collect()
+        // For a submodule's URL the warning comes when its mirror is opened.
+        let unchecked_certificates =
+            git.unverified.then(|| "TLS certificates go unchecked (http.sslVerify)".to_owned());
+        let why_host_keys_are_unchecked = if !self.args.credentials.ssh_known_hosts {
+            Some(self.origins.name("ssh-known-hosts"))
+        } else if ssh.accepts_any_host {
+            Some("$GIT_SSH_COMMAND's StrictHostKeyChecking".to_owned())
+        } else {
+            None
+        };
+        let unchecked_host_keys =
+            why_host_keys_are_unchecked.map(|why| format!("ssh host keys go unchecked ({why})"));
+        settings
+            .chain(ignored_options)
+            .chain(unchecked_certificates)
+            .chain(unchecked_host_keys)
+            .chain(self.visible_password())
+            .chain(self.ignored_parts_of_app(hidden))
+            .collect()
     }
 
     /// The warning about a password in the URL of `--repo`.
@@ -182,9 +193,9 @@ impl Check<'_> {
         git: &git_config::Effect,
     ) -> Result<wire::Options, Error> {
         let Args { credentials: given, limits, .. } = self.args;
-        // For other URLs the program makes no TLS connection, and the file is for webhooks.
-        let by_program = !self.args.git.git.is_empty() && git.remote.starts_with("https:");
-        if by_program && !given.ca_file.is_empty() && git.ca_file.is_none() {
+        // Only for https does the program make TLS connections; for other URLs --ca-file is for webhooks.
+        let is_https_by_program = !self.args.git.git.is_empty() && git.remote.starts_with("https:");
+        if is_https_by_program && !given.ca_file.is_empty() && git.ca_file.is_none() {
             return Err(Error::Needs {
                 one: format!("{} with {}", self.origins.name("ca-file"), self.origins.name("git")),
                 other: "--git-config=http.sslCAInfo:FILE, where FILE has the system's CA certificates, too: the git \
@@ -198,7 +209,7 @@ impl Check<'_> {
         let known_hosts = ssh.known_hosts.unwrap_or_else(|| PathBuf::from(&given.ssh_known_hosts_file));
         wire.ssh = wire::ssh::Options {
             keys: ssh.keys.into_iter().chain(self.keys()).collect(),
-            known_hosts: if given.ssh_known_hosts && !ssh.trusting {
+            known_hosts: if given.ssh_known_hosts && !ssh.accepts_any_host {
                 wire::ssh::KnownHosts::Strict(known_hosts)
             } else {
                 wire::ssh::KnownHosts::Off
@@ -210,13 +221,13 @@ impl Check<'_> {
         wire.headers = git.headers.clone();
         wire.proxy = git.proxy.clone();
         wire.by_url = Some(git.by_url(path(&given.ca_file)));
-        let patience = |flag, value| match (self.origins.get(flag), self.origins.personality()) {
-            (Origin::Default, Personality::GitSync) => Ok(sync_timeout), // it has no other timeout
-            _ => self.at_least(flag, value, SHORTEST),
+        let timeout = |flag, value| match (self.origins.get(flag), self.origins.personality()) {
+            (Origin::Default, Personality::GitSync) => Ok(sync_timeout), // git-sync has no other timeout
+            _ => self.at_least(flag, value, MIN_PERIOD),
         };
         wire.timeouts = wire::Timeouts {
-            connect: patience("connect-timeout", limits.connect_timeout)?,
-            idle: patience("idle-timeout", limits.idle_timeout)?,
+            connect: timeout("connect-timeout", limits.connect_timeout)?,
+            idle: timeout("idle-timeout", limits.idle_timeout)?,
             overall: sync_timeout,
         };
         wire.max_refs_bytes = self.ceiling("max-refs-bytes", limits.max_refs_bytes)?;

@@ -10,6 +10,7 @@ use crate::config::check::Check;
 use crate::config::env::Origins;
 use crate::config::error::Error;
 use crate::config::origin::Origin;
+use crate::config::personality::Personality;
 use crate::config::values::path;
 use crate::detached_io;
 use crate::fsx;
@@ -45,6 +46,24 @@ impl Check<'_> {
                 Err(why) => Err(self.invalid("link", link, why)),
             },
         }
+    }
+
+    /// The warnings about links to worktrees that are not the link of the layout: nothing updates them, and their readers
+    /// would not notice. git-sync itself says nothing of them.
+    pub(super) fn abandoned_links(&self, root: &Path, layout: &store::Layout) -> Vec<String> {
+        let store::Layout::GitSync { link } = layout else { return Vec::new() };
+        if self.origins.personality() == Personality::GitSync {
+            return Vec::new();
+        }
+        let own = root.to_owned();
+        let find = move || store::links_to_worktrees(&own);
+        let names = detached_io::wait(root, detached_io::DEFAULT_TIMEOUT, find).unwrap_or_default();
+        let others = names.iter().filter(|name| store::clean(&root.join(name)) != *link);
+        let warning = |name: &String| {
+            let path = root.join(name);
+            format!("{} is a link to a generation, and is not updated: add --link={name}", path.display())
+        };
+        others.map(warning).collect()
     }
 
     /// A file that we write for the operator, such as `--touch-file`. As in git-sync, a relative path is relative to

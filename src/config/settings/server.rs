@@ -10,9 +10,13 @@ use crate::phase::machine::Timing;
 use crate::{admin, telemetry};
 
 impl Check<'_> {
-    /// The options of the HTTP listener; `None` without `--http-bind`. If attempts end after the first success (`parks`),
-    /// nothing is asked of the remote, so no answer is missing: `--max-stale` has no effect.
-    pub(super) fn admin(&self, pace: Timing, parks: bool) -> Result<Option<admin::Options>, Error> {
+    /// The options of the HTTP listener; `None` without `--http-bind`. If attempts end after the first success, nothing
+    /// is asked of the remote, so no answer is missing: `--max-stale` has no effect.
+    pub(super) fn admin(
+        &self,
+        pace: Timing,
+        ends_after_success: bool,
+    ) -> Result<Option<admin::Options>, Error> {
         let given = &self.args.server;
         let max_stale = Some(given.max_stale).filter(|max| !max.is_zero());
         // The remote may be asked as late as a pause after the end of the least time between publications.
@@ -42,7 +46,7 @@ impl Check<'_> {
                     Personality::GitSync => admin::Fallback::GitSync { metrics: given.http_metrics },
                 },
                 pprof: given.http_pprof,
-                max_stale: max_stale.filter(|_| !parks),
+                max_stale: max_stale.filter(|_| !ends_after_success),
             }));
         }
         let without =

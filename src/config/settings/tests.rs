@@ -114,3 +114,40 @@ fn no_secret_is_in_the_debug_output_of_flags_or_settings() {
         assert!(settings.is_ok() && !shown.contains("s3cret"), "{flag}: {shown}");
     }
 }
+
+#[test]
+fn credentials_for_other_urls_alone_are_warned_about() {
+    let warned = |url: &str, more: &[&str]| {
+        let json = format!(r#"--credential={{"url":"{url}","username":"me","password-file":"/x"}}"#);
+        settings(&[&[json.as_str()][..], more].concat()).warnings
+    };
+    let others =
+        ["https://me:s3cret@other.example.com/", "https://git.example.com:444", "https://git.example.com/y"];
+    for other in others {
+        let warnings = warned(other, &[]).concat();
+        assert!(warnings.contains("no --credential is for the repository, but for https://"), "{warnings}");
+        assert!(!warnings.contains("s3cret"), "{warnings}");
+        assert!(warned(other, &["--submodules=recursive"]).is_empty(), "it may be for them");
+        assert!(warned(other, &["--username=me", "--password-file=/y"]).is_empty());
+    }
+    for own in ["https://git.example.com", "https://git.example.com/x"] {
+        assert!(warned(own, &[]).is_empty(), "{own}");
+    }
+}
+
+#[test]
+fn a_link_of_git_syncs_that_is_not_kept_is_warned_about() {
+    let root = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink(".worktrees/abc", root.path().join("current")).unwrap();
+    std::os::unix::fs::symlink("elsewhere", root.path().join("other")).unwrap();
+    let flag = format!("--root={}", root.path().display());
+    let warnings = |more: &[&str]| {
+        let base = ["treeswap", "--repo=https://git.example.com/x", flag.as_str()];
+        let args = Bare::try_parse_from(base.iter().chain(more)).unwrap().args;
+        Settings::new(&args, &Origins::default(), &Hidden::default()).unwrap().warnings
+    };
+    let [warning]: [String; 1] = warnings(&["--layout=git-sync"]).try_into().unwrap();
+    assert!(warning.ends_with("/current is a link to a generation, and is not updated: add --link=current"));
+    assert!(warnings(&["--layout=git-sync", "--link=current"]).is_empty());
+    assert!(warnings(&[]).is_empty());
+}

@@ -1,8 +1,8 @@
-//! The targets with a stable compiler, in a few seconds each: first all of the corpus, then inputs that are made of it.
+//! Runs the targets with a stable compiler, a few seconds each: first the whole corpus, then inputs made of it.
 //!
-//! Each target has a process of its own, under a limit of memory: an input may end it in any way, and what it makes
-//! known as a secret is none of other tests' business. An input follows from the seed and its number alone, so that one
-//! line repeats what failed, however fast the machine is.
+//! Each target has a process of its own, under a limit of memory: an input may end the process in any way, and what it
+//! registers as a secret must not affect other tests. An input follows from the seed and its number alone, so one line
+//! repeats a failure, however fast the machine is.
 
 use std::fmt::Write as _;
 use std::os::unix::fs::FileExt as _;
@@ -16,15 +16,15 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 use super::{Target, targets};
 
 /// `TARGET`, `TARGET:SEED:NUMBER` to repeat one input, or `TARGET:FILE`.
-const WHICH: &str = "TREESWAP_TEST_FUZZ";
-/// Where a process says which input it tries.
-const AT: &str = "TREESWAP_TEST_FUZZ_AT";
+const INPUT_VAR: &str = "TREESWAP_TEST_FUZZ";
+/// Names the file in which a child notes the number of the input that it tries.
+const PROGRESS_FILE_VAR: &str = "TREESWAP_TEST_FUZZ_AT";
 const SEED: u64 = 1;
 
-/// What a target may take.
+/// Bytes of memory that a target may use.
 const MEMORY: u64 = 1 << 30;
-/// No input takes so long.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// An input that takes longer has failed.
+const INPUT_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Numbers that follow from a seed (SplitMix64).
 struct Random(u64);
@@ -53,8 +53,8 @@ fn corpus(target: &Target) -> Vec<Vec<u8>> {
     files.iter().map(|file| std::fs::read(file).unwrap()).collect()
 }
 
-/// One of the corpus, or two joined, with some of it changed, left out, repeated or put elsewhere; or nothing known.
-fn made(corpus: &[Vec<u8>], seed: u64, number: u64) -> Vec<u8> {
+/// A mutated file of the corpus, or of two spliced together; one time in eight random bytes.
+fn mutated(corpus: &[Vec<u8>], seed: u64, number: u64) -> Vec<u8> {
     let random = &mut Random(seed.wrapping_mul(0x1000_0000_01b3) ^ number);
     let mut data = match random.below(8) {
         0 => (0..random.below(200)).map(|_| random.next() as u8).collect(),
@@ -87,8 +87,8 @@ fn made(corpus: &[Vec<u8>], seed: u64, number: u64) -> Vec<u8> {
     data
 }
 
-/// What one process does: all that there is time for, or the input that it was asked for.
-fn try_inputs(which: &str) {
+/// The child: tries inputs until its time is over, or only the one that is asked for.
+fn child_main(which: &str) {
     let (name, input) = which.split_once(':').unwrap_or((which, ""));
     let target =
         targets().find(|target| target.name == name).unwrap_or_else(|| panic!("{name} is no target"));
@@ -97,57 +97,58 @@ fn try_inputs(which: &str) {
     let corpus = corpus(target);
     if let Some((seed, number)) = input.split_once(':') {
         let number = number.parse().unwrap();
+        // Numbers below the corpus' size are its files.
         return match usize::try_from(number).ok().and_then(|number| corpus.get(number)) {
             Some(data) => target.try_on(data),
-            None => target.try_on(&made(&corpus, seed.parse().unwrap(), number)),
+            None => target.try_on(&mutated(&corpus, seed.parse().unwrap(), number)),
         };
     }
     if !input.is_empty() {
         return target.try_on(&std::fs::read(input).unwrap());
     }
-    let at = std::env::var_os(AT).map(|path| std::fs::File::create(path).unwrap());
+    let progress = std::env::var_os(PROGRESS_FILE_VAR).map(|path| std::fs::File::create(path).unwrap());
     let note = |number: u64| {
-        if let Some(at) = &at {
-            at.write_all_at(&number.to_le_bytes(), 0).unwrap();
+        if let Some(progress) = &progress {
+            progress.write_all_at(&number.to_le_bytes(), 0).unwrap();
         }
     };
     for (number, data) in (0..).zip(&corpus) {
         note(number);
         target.try_on(data);
     }
-    let (began, span) = (Instant::now(), span());
+    let (began, time) = (Instant::now(), time_per_target());
     let mut number = corpus.len() as u64;
-    while began.elapsed() < span {
+    while began.elapsed() < time {
         note(number);
-        target.try_on(&made(&corpus, SEED, number));
+        target.try_on(&mutated(&corpus, SEED, number));
         number += 1;
     }
     println!("tried {number} inputs");
 }
 
-/// For how long one target is tried.
-fn span() -> Duration {
+/// For how long one target is tried after its corpus.
+fn time_per_target() -> Duration {
     let is_full = std::env::var_os("TREESWAP_TESTS").is_some_and(|size| size == "full");
     Duration::from_secs(if is_full { 60 } else { 2 })
 }
 
-/// Tries one target in a process of its own; what went wrong, with the line that repeats it.
-fn tried(target: &Target) -> Result<String, String> {
+/// Tries one target in a child process and returns its output, or what went wrong and the line that repeats it.
+fn run_in_child(target: &Target) -> Result<String, String> {
     let dir = tempfile::tempdir().unwrap();
-    let at = dir.path().join("at");
+    let progress = dir.path().join("progress");
     let log = dir.path().join("log");
     let output = || std::fs::File::options().create(true).append(true).open(&log).unwrap();
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "--nocapture", "fuzz::stable::what_others_wrote_breaks_no_property"])
-        .env(WHICH, target.name)
-        .env(AT, &at)
+        .args(["--exact", "--nocapture", "fuzz::stable::every_target_holds"])
+        .env(INPUT_VAR, target.name)
+        .env(PROGRESS_FILE_VAR, &progress)
         .stdin(Stdio::null())
         .stdout(output())
         .stderr(output())
         .spawn()
         .unwrap();
     let number = || {
-        let bytes = std::fs::read(&at).ok().and_then(|bytes| bytes.try_into().ok());
+        let bytes = std::fs::read(&progress).ok().and_then(|bytes| bytes.try_into().ok());
         bytes.map_or(0, u64::from_le_bytes)
     };
     let (mut last, mut since) = (u64::MAX, Instant::now());
@@ -158,7 +159,7 @@ fn tried(target: &Target) -> Result<String, String> {
         if number() != last {
             (last, since) = (number(), Instant::now());
         }
-        if since.elapsed() > PATIENCE {
+        if since.elapsed() > INPUT_TIMEOUT {
             child.kill().unwrap();
             child.wait().unwrap();
             break None;
@@ -169,46 +170,46 @@ fn tried(target: &Target) -> Result<String, String> {
     let how = match status {
         Some(status) if status.success() => return Ok(said),
         Some(status) => format!("ended with {:?}, signal {:?}", status.code(), status.signal()),
-        None => format!("took more than {PATIENCE:?}"),
+        None => format!("took more than {INPUT_TIMEOUT:?}"),
     };
     let name = target.name;
     Err(format!(
-        "{name}: {how}. Again: {WHICH}={name}:{SEED}:{} cargo test --lib fuzz:: -- --nocapture\n{said}",
+        "{name}: {how}. Again: {INPUT_VAR}={name}:{SEED}:{} cargo test --lib fuzz:: -- --nocapture\n{said}",
         number()
     ))
 }
 
 #[test]
-fn what_others_wrote_breaks_no_property() {
-    if let Ok(which) = std::env::var(WHICH) {
-        return try_inputs(&which);
+fn every_target_holds() {
+    // This test starts itself once per target; in those children the variable is set.
+    if let Ok(which) = std::env::var(INPUT_VAR) {
+        return child_main(&which);
     }
     let all: Vec<&Target> = targets().collect();
     let mut names: Vec<_> = all.iter().map(|target| target.name).collect();
     names.sort_unstable();
     names.dedup();
     assert!(names.len() == all.len() && all.len() > 20, "each has a name of its own: {names:?}");
-    let mut wrong = String::new();
     let next = std::sync::Mutex::new(all.into_iter());
-    let work = || {
-        let mut wrong = String::new();
+    let run_targets = || {
+        let mut failures = String::new();
         loop {
-            let Some(target) = next.lock().unwrap().next() else { return wrong };
-            match tried(target) {
+            let Some(target) = next.lock().unwrap().next() else { return failures };
+            match run_in_child(target) {
                 Ok(said) => {
                     let line =
                         said.lines().find(|line| line.starts_with("tried ")).unwrap_or("tried nothing");
                     println!("{:16} {line}", target.name);
                     assert!(line != "tried nothing", "{said}");
                 }
-                Err(why) => drop(writeln!(wrong, "{why}")),
+                Err(why) => drop(writeln!(failures, "{why}")),
             }
         }
     };
-    std::thread::scope(|scope| {
-        let other = scope.spawn(work);
-        wrong += &work();
-        wrong += &other.join().unwrap();
+    // Two at a time.
+    let failures = std::thread::scope(|scope| {
+        let other = scope.spawn(run_targets);
+        run_targets() + &other.join().unwrap()
     });
-    assert!(wrong.is_empty(), "{wrong}");
+    assert!(failures.is_empty(), "{failures}");
 }
