@@ -83,13 +83,13 @@ pub(super) fn lower_ceilings(settings: &mut Settings, content: Content) -> Optio
 }
 
 /// The ceilings of generations and of a mirror in memory: half and an eighth of their room. For while it is renewed, a
-/// mirror takes up to twice its ceiling and what one fetch may bring (docs/sizing.md, "Disk"). With rules they have what
-/// [`plan_share`] leaves.
+/// mirror takes up to two and a half times its ceiling, and what one fetch may bring (docs/sizing.md, "Disk"). With
+/// rules they have what [`plan_share`] leaves.
 fn shares(limit: u64, content: Content) -> (u64, u64) {
     let room = match content {
         Content::Root => room(limit),
         Content::Both => room(limit) / 3,
-        Content::Rules => return (0, room(limit) / 12),
+        Content::Rules => return (0, room(limit) / 14),
     };
     (room / 2, room / 8)
 }
@@ -106,7 +106,7 @@ mod tests {
             assert_eq!((mib(root), mib(mirror)), expected);
             for (content, has_root) in [(Content::Both, true), (Content::Rules, false)] {
                 let (root, mirror) = shares(limit << 20, content);
-                let taken = root + 3 * mirror + 2 * plan_share(limit << 20, has_root);
+                let taken = root + 7 * mirror / 2 + 2 * plan_share(limit << 20, has_root);
                 assert!(taken <= room(limit << 20), "{limit} MiB, {content:?}: {taken}");
             }
         }

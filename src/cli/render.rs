@@ -17,7 +17,7 @@ use super::temporary::{self, TempDir};
 use crate::config;
 use crate::configmap::apply::ExtraKeys;
 use crate::configmap::{self, ClusterNamespace, Plan, Planned};
-use crate::desired::{Commit, Directory};
+use crate::desired::{self, Commit, Directory};
 
 /// How the names of temporary directories for manifests begin.
 const DRAFT: &str = ".treeswap-render-";
@@ -58,7 +58,10 @@ pub(super) fn run(args: &Args, given: &FlagOrigins) -> anyhow::Result<ExitCode> 
     }
     let planner = args.input.rules.planner(ExtraKeys::default(), false)?;
     let plan = match args.input.tree_location("render", given)? {
-        input::TreeLocation::Directory(directory) => planner.plan(&Directory(directory), args.stamp()?)?,
+        input::TreeLocation::Directory(directory) => {
+            let directory = fs_err::canonicalize(directory).map_err(desired::Error::from)?;
+            planner.plan(&Directory(&directory), args.stamp()?)?
+        }
         input::TreeLocation::Remote(flag) => {
             if args.revision.is_some() {
                 let one = "--revision".into();

@@ -15,11 +15,11 @@ use super::{Cluster, Mode};
 const PAGE: usize = 500;
 /// How often a list is started over because its `continue` token expired (410 Gone).
 const RESTARTS: u32 = 2;
-/// The most pages of a list: a million objects, which is more than one cluster can store.
-const PAGES_MAX: usize = 2_000;
-/// The most metadata that a list keeps, in bytes: as much as one response may have. All 2,000 or so ConfigMaps that an
-/// inventory can list may have 80 KiB of annotations each.
-const KEPT_MAX: usize = super::connection::MOST;
+/// The most pages of a list: 100,000 objects.
+const PAGES_MAX: usize = 200;
+/// The most metadata that a list keeps, in bytes: 8 KiB for each of the 2,000 or so ConfigMaps that an inventory can
+/// list. The namespaces of a cluster are listed at once, each within this limit.
+const KEPT_MAX: usize = 16 << 20;
 
 /// The objects of a list, by namespace and name.
 type Listed = BTreeMap<(String, String), Meta>;
@@ -81,12 +81,12 @@ impl Cluster {
                 found.insert((meta.namespace.clone(), meta.name.clone()), meta);
             }
             pages += 1;
-            let Some(token) = page.next else { return Ok(found) };
             // A page may be empty and not the last one, but each token says where the next page begins.
-            if token == next || pages >= PAGES_MAX || kept > KEPT_MAX {
-                return Err(self.inner.malformed_response(&request));
+            match page.next {
+                None if kept <= KEPT_MAX => return Ok(found),
+                Some(token) if token != next && pages < PAGES_MAX && kept <= KEPT_MAX => next = token,
+                _ => return Err(self.inner.failed(&request, Failure::EndlessList)),
             }
-            next = token;
         }
     }
 

@@ -144,6 +144,9 @@ pub enum Failure {
         /// What was expected.
         expected: &'static str,
     },
+    /// A list with more pages or metadata than are read, or with a page that leads to itself.
+    #[error("the list has no end, or more than is read of one")]
+    EndlessList,
     /// Another 3xx or 4xx.
     #[error("the server answered with status {status}: {said}")]
     Status {
@@ -254,7 +257,7 @@ impl Error {
             Failure::Immutable => {
                 format!("only deleting and recreating {name} can change its content")
             }
-            Failure::UnexpectedResponse { .. } => {
+            Failure::UnexpectedResponse { .. } | Failure::EndlessList => {
                 "is something else than an API server answering at that address?".to_owned()
             }
             Failure::Timeout { .. } if kind == &Kind::ConfigMap => {

@@ -122,6 +122,9 @@ pub struct Options {
     pub force: bool,
     /// What to do when the ref goes back.
     pub on_rewind: OnRewind,
+    /// With [`OnRewind::Apply`]: asks for the recorded revisions even if there is nothing to write, and records this one
+    /// wherever it is no advance, so that nobody holds because of those any more.
+    pub settles_rewinds: bool,
     /// How long the remote is asked again when its ref goes back, as the answer may come from a replica that lags.
     pub lag: Duration,
     /// Sends each write to the API server as a dry run, which checks it and stores nothing.
@@ -151,6 +154,7 @@ impl Options {
             recreate: false,
             force: false,
             on_rewind: OnRewind::Apply,
+            settles_rewinds: false,
             lag: Duration::from_secs(30),
             dry_run: false,
             tries: 5,

@@ -61,7 +61,7 @@ async fn record_namespace<S: DeliveryInput>(
     let is_abandoned = set::is_abandoned(survey, &marker);
     let recorded = if is_abandoned {
         delete_records(writer, survey).await
-    } else if marker == survey.marker && !survey.renamed {
+    } else if marker == survey.marker && !survey.outdated {
         Ok(())
     } else {
         write_marker(writer, survey, &marker).await.map(drop)
@@ -98,7 +98,6 @@ pub(super) async fn announce<S: DeliveryInput>(
             Some(Ok((marker, meta))) => {
                 survey.marker = marker;
                 survey.marker_meta = Some(meta);
-                survey.renamed = false;
             }
             Some(Err(error)) if error.is_unknown() || is_conflict(&error.why) => {
                 return Err(human::one_line(&error));

@@ -30,9 +30,18 @@ struct Origin {
     is_asked: bool,
 }
 
+/// What the recorded revisions mean for the writes.
+#[derive(Default)]
+pub(super) struct Rewinds {
+    /// The namespaces in which nothing may be written, each with the reason.
+    pub(super) held: BTreeMap<String, String>,
+    /// The revisions of inventories that the ref is followed away from: the new one is to be recorded instead, as it
+    /// would hold the next one otherwise, also where nothing else is to be written.
+    pub(super) followed: BTreeSet<Revision>,
+}
+
 /// Checks the new revision against those that are recorded in the namespaces, in the inventory and on the objects that
-/// it does not know. Returns the namespaces in which nothing may be written, each with the reason. `Err` has an outcome
-/// and its reason if nothing may be written now in the whole cluster.
+/// it does not know. `Err` has an outcome and its reason if nothing may be written now in the whole cluster.
 ///
 /// `lag_deadline` holds until when a ref that went back may be the answer of a lagging replica; it is set here once.
 pub(super) async fn check_rewind<S: DeliveryInput>(
@@ -40,12 +49,12 @@ pub(super) async fn check_rewind<S: DeliveryInput>(
     surveys: &[NamespaceSurvey],
     lag_deadline: &mut Option<Instant>,
     notes: &mut Notes,
-) -> Result<BTreeMap<String, String>, (Outcome, String)> {
+) -> Result<Rewinds, (Outcome, String)> {
     let SurveyContext { options, .. } = writer.reader;
     let named = writer.desired.revision;
-    let mut held = BTreeMap::new();
+    let mut rewinds = Rewinds::default();
     if !writer.input.follows_ref() {
-        return Ok(held);
+        return Ok(rewinds);
     }
     let holds = options.on_rewind == OnRewind::Hold;
     // The revision of a set is no commit: without the commits of its sources its relation cannot be known.
@@ -87,12 +96,18 @@ pub(super) async fn check_rewind<S: DeliveryInput>(
         if holds {
             let why = format!("{what}, and only fast-forwards are applied");
             let Some(namespaces) = namespaces else { return Err((Outcome::Refused, why)) };
-            held.extend(namespaces.into_iter().map(|namespace| (namespace, why.clone())));
-        } else if relation != Relation::Unknown {
+            rewinds.held.extend(namespaces.into_iter().map(|namespace| (namespace, why.clone())));
+            continue;
+        }
+        let is_known = relation != Relation::Unknown;
+        if namespaces.is_none() && (is_known || options.settles_rewinds) {
+            rewinds.followed.insert(recorded.revision);
+        }
+        if is_known {
             notes.add(what);
         }
     }
-    Ok(held)
+    Ok(rewinds)
 }
 
 /// Returns the relation of the new revision to a recorded one. `Err` if nothing may be written before it is known; then
@@ -270,8 +285,8 @@ mod tests {
         let policy = options.policy(desired);
         let reader = SurveyContext { cluster: &cluster, options: &options, policy: &policy, cancel: &cancel };
         let writer = Writer::new(reader, desired, remote);
-        let held = check_rewind(&writer, surveys, &mut None, &mut Notes::new("test")).await?;
-        Ok(held.into_keys().collect())
+        let rewinds = check_rewind(&writer, surveys, &mut None, &mut Notes::new("test")).await?;
+        Ok(rewinds.held.into_keys().collect())
     }
 
     /// Without a wait for a replica that lags.

@@ -44,7 +44,7 @@ pub(super) fn marker(
     }
     marker.damaged.retain(|name, _| !marker.entries.contains_key(name));
     // The annotations of the inventory are of the same revision as its data.
-    if marker != survey.marker || survey.renamed {
+    if marker != survey.marker || survey.outdated {
         marker.revision = desired.revision.to_string();
     }
     marker
@@ -113,7 +113,7 @@ fn is_digest(text: &str) -> bool {
 /// Returns true if the records have to be written even if no ConfigMap is.
 pub(super) fn needs_recording(survey: &NamespaceSurvey, desired: &Desired) -> bool {
     let marker = marker(survey, desired, &BTreeMap::new());
-    marker != survey.marker || survey.renamed || is_abandoned(survey, &marker)
+    marker != survey.marker || survey.outdated || is_abandoned(survey, &marker)
 }
 
 /// Returns true if anything is to be written in the namespace: a ConfigMap, or the records alone.

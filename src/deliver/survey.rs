@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 
 use super::pauses::{Ending, retried};
-use super::report::Outcome;
+use super::report::{Outcome, Target, Unread};
 use super::{Options, parse_revision};
 use crate::cluster::{Cluster, ConfigMap, Error, Meta};
 use crate::configmap::apply::{
@@ -24,8 +24,9 @@ pub(super) struct NamespaceSurvey {
     pub(super) orphaned: bool,
     /// The inventory's ConfigMap, if there is one.
     pub(super) marker_meta: Option<Meta>,
-    /// True if the inventory names another context, as after a renaming. Pruning finds it by that name.
-    pub(super) renamed: bool,
+    /// True if the inventory has to be written even if its entries stay: it names another context, as after a renaming,
+    /// and pruning finds it by that name; or it records a revision that the ref was followed away from.
+    pub(super) outdated: bool,
     pub(super) marker: Marker,
     /// What earlier passes wrote or sent and the inventory does not list: it landed after a peer had dropped it from
     /// there.
@@ -56,6 +57,26 @@ impl NamespaceSurvey {
     /// Returns the entry of an object that we wrote: the inventory's or, without one, that of [`Self::late`].
     pub(super) fn entry(&self, name: &str) -> Option<&Entry> {
         self.marker.entries.get(name).or_else(|| self.late.get(name))
+    }
+}
+
+/// The live state of a cluster.
+#[derive(Default)]
+pub(super) struct ClusterSurvey {
+    pub(super) surveys: Vec<NamespaceSurvey>,
+    /// Namespaces that could not be read, with the results of their targets.
+    pub(super) refused: BTreeMap<String, Vec<Target>>,
+    /// Other read failures, a line each.
+    pub(super) failures: Vec<String>,
+    /// Namespaces whose ConfigMaps are not known, besides `refused`.
+    pub(super) unread: Unread,
+}
+
+impl ClusterSurvey {
+    /// Adds a namespace that no rule names and that could not be read.
+    pub(super) fn add_unpruned(&mut self, cluster: &str, namespace: &str, why: &str) {
+        self.unread.add(namespace);
+        self.failures.push(format!("cluster {cluster}: nothing is pruned in {namespace}: {why}"));
     }
 }
 
@@ -124,7 +145,7 @@ impl SurveyContext<'_> {
         };
         let is_other =
             |meta: &Meta| meta.annotations.get(names::CLUSTER).is_none_or(|name| name != self.cluster.name());
-        let renamed = marker_meta.as_ref().is_some_and(is_other);
+        let outdated = marker_meta.as_ref().is_some_and(is_other);
         let recorded = marker_meta.as_ref().and_then(|meta| recorded(&marker, meta));
         let (ledger_meta, ledger) = match ledger? {
             Some(object) => (Some(object.meta), Ledger::read(&object.content.data)),
@@ -168,7 +189,7 @@ impl SurveyContext<'_> {
             namespace: namespace.to_owned(),
             orphaned: desired.of(name, namespace).is_none(),
             marker_meta,
-            renamed,
+            outdated,
             marker,
             late,
             recorded,

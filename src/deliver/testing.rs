@@ -84,7 +84,7 @@ pub(super) fn survey(namespace: &str, decision: Decision) -> NamespaceSurvey {
         namespace: namespace.to_owned(),
         orphaned: false,
         marker_meta: None,
-        renamed: false,
+        outdated: false,
         marker: Marker { entries: [("a".to_owned(), entry())].into(), ..Marker::default() },
         late: Default::default(),
         recorded: None,

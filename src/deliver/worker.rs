@@ -18,9 +18,9 @@ use super::record::{self, Recording};
 use super::report::{
     ClusterOutcome, Notes, Outcome, Target, Unread, all_failed, fail_skipped, namespace_failed,
 };
-use super::rewind::check_rewind;
+use super::rewind::{Rewinds, check_rewind};
 use super::set;
-use super::survey::{NamespaceFailure, NamespaceSurvey, SurveyContext};
+use super::survey::{ClusterSurvey, NamespaceFailure, NamespaceSurvey, SurveyContext};
 use super::turns::LeaseTurns;
 use super::write::{StopReason, Writer, Written};
 use super::{OnRewind, Options, planned};
@@ -50,26 +50,6 @@ pub(super) struct Worker<S> {
     unread: Unread,
     /// Until when a ref that went back may be the answer of a lagging replica; `None` before the first such answer.
     lag_deadline: Option<Instant>,
-}
-
-/// The live state of a cluster.
-#[derive(Default)]
-struct ClusterSurvey {
-    surveys: Vec<NamespaceSurvey>,
-    /// Namespaces that could not be read, with the results of their targets.
-    refused: BTreeMap<String, Vec<Target>>,
-    /// Other read failures, a line each.
-    failures: Vec<String>,
-    /// Namespaces whose ConfigMaps are not known, besides `refused`.
-    unread: Unread,
-}
-
-impl ClusterSurvey {
-    /// Adds a namespace that no rule names and that could not be read.
-    fn add_unpruned(&mut self, cluster: &str, namespace: &str, why: &str) {
-        self.unread.add(namespace);
-        self.failures.push(format!("cluster {cluster}: nothing is pruned in {namespace}: {why}"));
-    }
 }
 
 /// Why a pass over the cluster ended before every target had its definite result.
@@ -276,17 +256,23 @@ impl<S: DeliveryInput> Worker<S> {
         }
         // What is held must not be recorded either: the next revision would count as an advance over it.
         let holds = self.options.on_rewind == OnRewind::Hold;
+        let settles = self.options.settles_rewinds && !holds;
+        let records = holds && !self.options.dry_run;
         let is_limited = |survey: &NamespaceSurvey| {
-            survey.has_writes() || (holds && set::needs_recording(survey, writer.desired))
+            settles || survey.has_writes() || (records && set::needs_recording(survey, writer.desired))
         };
         if !surveys.iter().any(is_limited) {
             return Ok(true);
         }
         match check_rewind(writer, surveys, &mut self.lag_deadline, &mut self.notes).await {
-            Ok(held) => {
+            Ok(Rewinds { held, followed }) => {
                 for survey in surveys.extract_if(.., |survey| held.contains_key(&survey.namespace)) {
                     let why = &held[&survey.namespace];
                     targets.extend(self.end_all(writer, &[survey], Outcome::Refused, why, &[]));
+                }
+                for survey in surveys.iter_mut() {
+                    let recorded = survey.recorded.as_ref();
+                    survey.outdated |= recorded.is_some_and(|one| followed.contains(&one.revision));
                 }
                 Ok(true)
             }

@@ -39,6 +39,15 @@ impl Freed {
     pub(super) fn and(self, other: Self) -> Self {
         Self { any: self.any || other.any, in_use: self.in_use || other.in_use }
     }
+
+    /// The error of an attempt beside this one, unless this one came to something.
+    pub(super) fn or_failure(self, error: Error) -> Result<Self, Error> {
+        if !self.any && !self.in_use {
+            return Err(error);
+        }
+        tracing::warn!(%error, "space was freed elsewhere only");
+        Ok(self)
+    }
 }
 
 /// Replaces a file's content atomically, by rename; does nothing if the content is the same. The temporary name is

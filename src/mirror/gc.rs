@@ -91,7 +91,10 @@ impl Mirror {
         if self.options.gc == Gc::Off {
             return Ok(Freed::default());
         }
-        let in_modules = self.free_modules(keep)?;
+        let in_modules = self.free_modules(keep);
+        if !matches!(in_modules, Ok(_) | Err(Error::Irreplaceable { .. })) {
+            return in_modules;
+        }
         let unfinished = self.layout.remove_unfinished_packs()?;
         let before = self.layout.bytes()?;
         if self.layout.kind() == RepoKind::Worktrees {
@@ -112,7 +115,8 @@ impl Mirror {
                 self.layout.remove_unfinished_packs()?; // which the next call would take for freed space
             }
         }
-        Ok(in_modules.and(Freed { any: unfinished || self.layout.bytes()? < before, in_use }))
+        let freed = Freed { any: unfinished || self.layout.bytes()? < before, in_use };
+        in_modules.map(|in_modules| in_modules.and(freed)).or_else(|error| freed.or_failure(error))
     }
 
     /// Returns true if there may be garbage since the mirror was last known to have none: a revision is not kept any

@@ -392,7 +392,7 @@ impl Store {
             let name = entry.os().display();
             match self.trash.discard(&handles.staging, entry.os()) {
                 Ok(()) => found.done.push(format!("removed {STAGING}/{name}, which was not published")),
-                // Another user's directory stays: it takes the place of nothing.
+                // Another user's directory stays. `StagingDir` takes no name that is in use.
                 Err(error) => {
                     found.warnings.push(format!("cannot remove {STAGING}/{name}: {error}"));
                 }

@@ -7,7 +7,8 @@ use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::fs::FileType;
+use rustix::fs::{Access, AtFlags, FileType};
+use rustix::io::Errno;
 
 use crate::fsx::{self, Flush};
 use crate::store::names::QUARANTINE;
@@ -45,10 +46,10 @@ pub(super) fn quarantine_unless(
 }
 
 /// Opens a directory in our private directory, creating it with `mode` if it is missing. The second value is the new
-/// name of something foreign that was moved out of the way: also of a directory that does not let us in.
+/// name of something foreign that was moved out of the way: also of a directory that we may not open or write to.
 pub(super) fn open_dir(private: &OwnedFd, name: &str, mode: u32) -> io::Result<(OwnedFd, Option<String>)> {
     let moved = quarantine_unless(private, name, FileType::Directory, QUARANTINE)?;
-    match fsx::ensure_dir(private, name, mode) {
+    match fsx::ensure_dir(private, name, mode).and_then(writable) {
         Err(denied) if denied.kind() == io::ErrorKind::PermissionDenied => {
             let Ok(closed) = move_closed(private, name) else { return Err(denied) };
             Ok((fsx::ensure_dir(private, name, mode)?, closed))
@@ -57,11 +58,20 @@ pub(super) fn open_dir(private: &OwnedFd, name: &str, mode: u32) -> io::Result<(
     }
 }
 
-/// Moves a directory that cannot be opened aside. Returns its new name. `None` if another writer that is starting at
+/// Fails if this user has no permission to write to a directory. A read-only file system is not such a case.
+fn writable(dir: OwnedFd) -> io::Result<OwnedFd> {
+    let access = Access::WRITE_OK | Access::EXEC_OK;
+    match rustix::fs::accessat(&dir, ".", access, AtFlags::EACCESS) {
+        Err(Errno::ACCESS) => Err(Errno::ACCESS.into()),
+        _ => Ok(dir),
+    }
+}
+
+/// Moves a directory aside that cannot be opened or written to. Returns its new name. `None` if another writer that is starting at
 /// the same time did so first.
 fn move_closed(private: &OwnedFd, name: &str) -> io::Result<Option<String>> {
     let to = move_to(private, name.as_ref(), private, QUARANTINE)?;
-    if fsx::open_dir(private, to.as_str()).is_ok() {
+    if fsx::open_dir(private, to.as_str()).and_then(writable).is_ok() {
         fsx::rename_new(private, to.as_str(), private, name)?; // that writer's own: undo
         return Ok(None);
     }

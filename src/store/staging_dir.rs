@@ -24,7 +24,14 @@ impl StagingDir {
     pub(super) fn new(handles: &Arc<RootHandles>, trash: &Arc<Trash>) -> Self {
         let handles = Arc::clone(handles);
         let trash = Arc::clone(trash);
-        Self { handles, trash, name: fsx::unique("generation-"), moved: AtomicBool::new(false) }
+        let name = loop {
+            let name = fsx::unique("generation-");
+            // Another user's directory, which could not be removed, may have it: in containers process ids repeat.
+            if !matches!(fsx::stat(&handles.staging, name.as_str()), Ok(Some(_))) {
+                break name;
+            }
+        };
+        Self { handles, trash, name, moved: AtomicBool::new(false) }
     }
 
     /// Its path, for messages.

@@ -47,7 +47,7 @@ impl Store {
             let name = entry.os();
             if let Some(commit) = handles.link.name_of(name).filter(|_| self.is_old_tree(name)) {
                 let to = self.free_name(&commit)?;
-                match fsx::rename_new(&handles.root, name, &handles.generations_dir, to.as_str()) {
+                match fsx::walk::move_dir(&handles.root, name, &handles.generations_dir, to.as_str()) {
                     // Moving a directory to a new parent needs write permission on it (rename(2), EACCES).
                     Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
                         let whose = "published by git-sync version 3, belongs to another user";

@@ -243,7 +243,9 @@ impl Worker {
         let tip = self.resolve(bounds).await?; // A2
         let known = SettledTip { object: tip.object, selection_digest: choice.digest.clone() };
         if self.is_current(&tip, &known) {
-            return self.confirm(bounds, &tip, choice, known).await; // A3
+            let done = self.confirm(bounds, &tip, choice, known).await?; // A3
+            self.refused = None; // if it is named again, it is judged again
+            return Ok(done);
         }
         let refused = self.refused.as_ref().filter(|(refused, ..)| *refused == known);
         if let Some((_, stage, message, hints)) = refused.cloned() {

@@ -16,7 +16,7 @@ use super::view::{Done, View};
 use crate::phase::machine::{Machine, Phase};
 use crate::phase::spare::{self, Plan, Situation};
 use crate::phase::{Status, Trigger};
-use crate::retry::{self, ErrorClass};
+use crate::retry;
 use crate::revision::Revision;
 use crate::sources::{AttemptReporter, Named};
 use crate::store::Published;
@@ -266,8 +266,8 @@ impl<W: Work> Drive<'_, W> {
 
     /// Collects the garbage that revisions left which were fetched and then not published. Once for each fetch, not at
     /// each failure: a mirror that is still large then does not become smaller by itself.
-    async fn collect_unpublished(&mut self, is_held_back: bool) {
-        if is_held_back && self.work.has_fetched() {
+    async fn collect_unpublished(&mut self) {
+        if self.work.has_fetched() {
             let bounds = self.housekeeping_bounds().await;
             self.work.collect_garbage(&bounds).await;
         }
@@ -321,9 +321,11 @@ impl<W: Work> Drive<'_, W> {
             // An attempt that stages the same revision would drop the spare again. None does if that is refused.
             Err(error) => {
                 self.lacked_room |= error.lacks_room() || self.work.dropped_spare() && !error.is_refusal();
-                // A gate that runs again, and room that may come, may let the same revision pass: it stays.
-                let is_refused = error.class() == ErrorClass::Refused || matches!(error, Error::Gate { .. });
-                self.collect_unpublished(is_refused || error.lacks_room()).await;
+                // What was fetched last stays, as it may still be published. A mirror that deliveries used until the
+                // end of the attempt is not waited for again.
+                if !matches!(error, Error::UpstreamInUse { .. }) {
+                    self.collect_unpublished().await;
+                }
             }
         }
         self.report_waiting();

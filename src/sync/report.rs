@@ -89,8 +89,10 @@ impl Report {
                 last_success,
                 earlier_success,
                 hooks,
+                ready: status.ready,
                 ..Status::default()
             };
+            fill_status(status, view);
         });
         let report = Self {
             options,
@@ -108,7 +110,6 @@ impl Report {
             touch_due: false,
         };
         report.promise_update(Duration::ZERO);
-        report.status.send_modify(|status| fill_status(status, view));
         report.update_metrics(view);
         report
     }
@@ -290,7 +291,9 @@ impl Report {
         self.succeeded |= result.is_ok();
         self.count(result, stage, view, now, failures);
         self.count_as_git_sync(result, stage, first_success, took);
-        if view.has_gate && matches!(result, Ok(Done::Published(_) | Done::Unchanged)) {
+        // While a source is unanswered, what the gate refused of it may come back.
+        let is_accepted = matches!(result, Ok(Done::Published(_) | Done::Unchanged)) && !view.unanswered;
+        if view.has_gate && is_accepted {
             self.forget_refusals();
         }
         self.log_outcome(result, view, (failures_before, first_success), took);

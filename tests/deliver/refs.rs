@@ -64,6 +64,32 @@ fn a_ref_that_was_forced_elsewhere_is_followed_or_held_and_told_in_either_case()
     assert_eq!(there.content(), "three");
 }
 
+/// What stayed recorded anywhere would hold the next revision.
+#[test]
+fn a_forced_ref_that_was_followed_is_recorded_also_where_no_configmap_differs() {
+    let namespaces = ["jobs", "docs"].map(|_| Kubernetes::shared().namespace("refs"));
+    let [_, clusters] = namespaces.each_ref().map(|namespace| clusters(namespace));
+    let [of_jobs, of_docs] = &namespaces;
+    let rules = format!(
+        "config_updater:\n  maps:\n    jobs/*.yaml: {{name: jobs, clusters: {{default: [{of_jobs}]}}}}\n    \
+         docs/*.yaml: {{name: docs, clusters: {{default: [{of_docs}]}}}}\n"
+    );
+    let two: &[(&str, &str)] = &[("jobs/a.yaml", "two"), ("docs/a.yaml", "docs")];
+    let other: &[(&str, &str)] = &[("jobs/a.yaml", "other"), ("docs/a.yaml", "docs")];
+    let plans = plans(&rules, of_jobs, &[(2, two), (3, other), (4, other)]);
+    run(Script::at(&plans, revision(2)), &clusters, &options()).unwrap();
+    // The last one changes nothing at all.
+    for (number, settles_rewinds) in [(3, false), (4, true)] {
+        let forced = Script::at(&plans, revision(number)).related(Relation::Diverged);
+        let report = run(forced, &clusters, &Options { settles_rewinds, ..options() }).unwrap();
+        assert!(report.notes.iter().any(|note| note.contains("forced")), "{report:?}");
+        for namespace in &namespaces {
+            let marker = data(&Kubernetes::shared().configmap(namespace, "treeswap-set-team"));
+            assert_eq!(marker["_revision"], revision(number).to_string(), "{namespace}");
+        }
+    }
+}
+
 /// The revision that is on the object, as it was written, is newer than the one in the inventory, which was not.
 #[test]
 fn what_a_delivery_wrote_and_did_not_record_is_not_overwritten_by_a_ref_that_went_back() {

@@ -252,9 +252,9 @@ fn several_repositories_share_the_volume() {
     let set = applier("Deployment");
     let set: Vec<&str> = set.into_iter().filter(|one| !one.contains("options.repo=")).collect();
     for (repositories, of_sidecar, of_applier) in [
-        (&["a", "a"][..], "256Mi", "512Mi"),
-        (&["a", "b"], "128Mi", "256Mi"),
-        (&["a", "b", "a", "c"], "85Mi", "170Mi"),
+        (&["a", "a"][..], "256Mi", "400Mi"),
+        (&["a", "b"], "128Mi", "200Mi"),
+        (&["a", "b", "a", "c"], "85Mi", "133Mi"),
     ] {
         std::fs::write(file.path(), listed(repositories)).unwrap();
         let theirs = format!("treeswap.sources={}", file.path().display());

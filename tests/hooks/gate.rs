@@ -90,12 +90,18 @@ fn a_gate_is_not_failing_once_the_ref_is_set_back() {
     let hook = Hook::new(&world, "gate", "$GITSYNC_HASH", "! grep -q bad file");
     let sidecar = Sidecar::start(&world, &[GATE, &hook.flag("pre-publish-exechook"), "--max-backoff=100ms"]);
     sidecar.publishes(&world, &good);
-    world.remote.commit(&files("bad"));
+    let bad = world.remote.commit(&files("bad"));
     let failures = || sidecar.metric("treeswap_hook_consecutive_failures");
-    eventually(30, "it is refused", || (failures()? >= 1.0).then_some(()));
+    let is_refused = || eventually(30, "it is refused", || (failures()? >= 1.0).then_some(()));
+    let is_forgotten = || eventually(30, "no failure is left", || (failures()? < 1.0).then_some(()));
+    is_refused();
+    world.remote.reset(&good);
+    is_forgotten();
+    world.remote.reset(&bad);
+    is_refused();
     world.remote.commit(&files("good"));
-    eventually(30, "no failure is left", || (failures()? < 1.0).then_some(()));
-    assert_eq!(hook.runs().len(), 2, "it is not run for the tree that is published: {:?}", hook.runs());
+    is_forgotten();
+    assert_eq!(hook.runs().len(), 3, "it is not run for the tree that is published: {:?}", hook.runs());
     let gate = &sidecar.status()["hooks"][0];
     assert!(gate["consecutive_failures"] == 0 && gate["error"].is_string(), "{gate}");
 }

@@ -117,6 +117,23 @@ async fn a_redirect_within_the_origin_is_followed_and_remembered_if_it_is_perman
 }
 
 #[tokio::test]
+async fn each_of_several_temporary_redirects_costs_a_poll_one_request() {
+    let world = World::new();
+    let commit = world.remote.commit(&Files::new().file("a", "1"));
+    let hook = |hit: &common::http_backend::Hit| {
+        let [first, second] = ["/first", "/second"].map(|prefix| hit.path.strip_prefix(prefix));
+        let to = first.map(|rest| format!("/second{rest}")).or(second.map(|rest| format!("/remote{rest}")))?;
+        Some(Canned::redirect(&to))
+    };
+    let backend = HttpBackend::start(world.dir(), Kind { hook: Some(Box::new(hook)), ..Kind::default() });
+    let mut client = client(&backend.url("first"));
+    assert_eq!(tip(&mut client, "main").await.unwrap(), commit);
+    backend.forget();
+    assert_eq!(tip(&mut client, "main").await.unwrap(), commit);
+    assert_eq!(backend.hits().len(), 2 + 1);
+}
+
+#[tokio::test]
 async fn a_temporary_redirect_is_not_followed_any_more_once_it_has_ended() {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};

@@ -55,6 +55,10 @@ pub(super) fn headline(status: &Status) -> Headline {
         };
     }
     match (&status.current, status.consecutive_failures) {
+        (Some(_), 0) if status.starting.is_some() => {
+            let what = status.starting.as_deref().unwrap_or_default();
+            of("wait", "starting", format!("What was published before is served; {what}."))
+        }
         (Some(_), 0) => of("good", "up to date", "The newest known revision is published.".into()),
         (Some(_), _) => {
             of("warn", "sync fails", format!("The last published revision is still served, but {failures}."))

@@ -174,7 +174,7 @@ pub(super) fn run(args: &Args, given: &FlagOrigins) -> anyhow::Result<ExitCode> 
     }
     given.warnings.iter().for_each(warn);
     let extra_keys = args.rights.extra_keys()?;
-    let options = args.options()?;
+    let options = args.options(given)?;
     let planner = args.planner(extra_keys)?;
     let clusters = args.clusters.load()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -230,6 +230,7 @@ async fn deliver_tree(
     cancel: &CancellationToken,
 ) -> anyhow::Result<Report> {
     let plan = move || {
+        let directory = fs_err::canonicalize(directory)?;
         let planned = planner.desired(&Directory(&directory), revision, &Placement::default(), None);
         planned.map(|(desired, _)| desired)
     };
@@ -295,7 +296,7 @@ impl Args {
     #[cfg(test)]
     pub(super) fn valid(&self, given: &FlagOrigins) -> Result<(), config::Error> {
         self.rights.extra_keys()?;
-        self.options()?;
+        self.options(given)?;
         self.input.settings(given, std::path::Path::new("/mirror")).map(drop)
     }
 
@@ -304,12 +305,13 @@ impl Args {
         Ok(self.input.rules.planner(extra_keys, false)?.within(self.once.matching_limit()))
     }
 
-    fn options(&self) -> Result<deliver::Options, config::Error> {
+    fn options(&self, given: &FlagOrigins) -> Result<deliver::Options, config::Error> {
         let Once { force, dry_run, timeout, .. } = self.once;
         let options = self.rights.options(&self.clusters)?;
         // Waiting for Leases may take a quarter of the time, so that most of it is left for the work.
         let leases = options.leases.clone().map(|leases| leases.with_max_wait(timeout / 4));
-        Ok(deliver::Options { force, dry_run, leases, ..options })
+        let settles_rewinds = given.is_given("on-rewind");
+        Ok(deliver::Options { force, dry_run, settles_rewinds, leases, ..options })
     }
 }
 

@@ -33,6 +33,7 @@ fn every_failure_is_one_line_and_says_what_to_do() {
             Failure::ConnectionLost { why: text() },
             Failure::Server { status: 500, said: text() },
             Failure::UnexpectedResponse { expected: "ConfigMap" },
+            Failure::EndlessList,
             Failure::Status { status: 418, said: text() },
             unreachable(true),
             unreachable(false),
@@ -60,6 +61,7 @@ fn every_failure_is_one_line_and_says_what_to_do() {
                 | Failure::ConnectionLost { .. }
                 | Failure::Server { .. }
                 | Failure::UnexpectedResponse { .. }
+                | Failure::EndlessList
                 | Failure::Status { .. }
                 | Failure::Unreachable { .. }
                 | Failure::Config(_) => {}

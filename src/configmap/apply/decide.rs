@@ -217,9 +217,10 @@ impl Policy {
             over.filter(|_| matches!(why, DecisionReason::OtherRules | DecisionReason::TurnedBack)).cloned();
         let is_repair = why == DecisionReason::Drift;
         let mut moves = Moves::new(&difference, Some(&wanted.data), Some(&seen.content), is_repair);
-        // It lacks its keys in every run. Their names alone would for ever hold back whatever loses a key of that name.
+        // It lacks its keys in every run. Their names, or a content like `true`, would for ever hold back whatever loses
+        // the same.
         if matches!(action, Action::Refuse(Refusal::Other(_) | Refusal::Prow | Refusal::Nobody)) {
-            moves.gain_contents_only();
+            moves.gain_telling_contents_only(&wanted.data);
         }
         self.limit_repairs(Decision { action, why, claim, revision, difference, moves, over }, record)
     }

@@ -26,8 +26,8 @@ pub enum MovedItem {
     Content([u8; 32]),
 }
 
-/// The fewest bytes of a content by which a move to a key that had another one is recognized: `true` and `{}` are too
-/// common.
+/// The fewest bytes of a content by which a move is recognized without its key, as to a key that had another content:
+/// `true` and `{}` are too common.
 const TELLING_MIN: usize = 16;
 
 /// What gzip adds to a content at least: its header and trailer.
@@ -78,9 +78,11 @@ impl Moves {
         moves
     }
 
-    /// Forgets the keys that are gained: a move is then recognized by its content alone.
-    pub(super) fn gain_contents_only(&mut self) {
-        self.gains.retain(|moved| matches!(moved, MovedItem::Content(_)));
+    /// Forgets the keys and the short contents that are gained: a move is then recognized by a telling content alone.
+    pub(super) fn gain_telling_contents_only(&mut self, desired: &DesiredData) {
+        let telling = desired.values().values().filter(|value| tells_a_move(value));
+        let telling: BTreeSet<_> = telling.map(|value| MovedItem::Content(*value.digest())).collect();
+        self.gains.retain(|moved| telling.contains(moved));
     }
 }
 

@@ -292,20 +292,25 @@ fn others_are_refused_or_adopted_by_flag_and_never_taken_from_another_owner() {
     );
 }
 
-/// What is refused for good must not hold back for ever whatever loses a key of the same name.
+/// What is refused for good must not hold back for ever whatever loses a key of the same name or a common content.
 #[test]
-fn what_belongs_to_others_gains_contents_and_no_keys() {
-    let wanted = wanted(&[("a", "1")]);
+fn what_belongs_to_others_gains_telling_contents_and_no_keys() {
+    const TELLING: &str = "found nowhere else";
     let theirs = LiveConfigMap { labels: BTreeMap::new(), ..prows(&[("other", "0")]) };
-    let gains = |adopt, seen: Option<&LiveConfigMap>| {
+    let gains = |content: &str, adopt, seen: Option<&LiveConfigMap>| {
+        let wanted = wanted(&[("a", content)]);
         let decision = Policy { adopt, ..policy() }.decide(Some(&wanted), seen, None, None);
         let is_key = |moved: &&MovedItem| matches!(moved, MovedItem::Key(_));
         let keys = decision.moves.gains.iter().filter(is_key).count();
         (keys, decision.moves.gains.len() - keys)
     };
-    assert_eq!(gains(Adopt::Nothing, Some(&theirs)), (0, 1), "a content that moves there stays where it is");
+    let refused = |content| gains(content, Adopt::Nothing, Some(&theirs));
+    assert_eq!(refused(TELLING), (0, 1), "a content that moves there stays where it is");
+    assert_eq!(refused("true"), (0, 0), "anything may have this content");
     for (adopt, seen) in [(Adopt::All, Some(&theirs)), (Adopt::Nothing, None)] {
-        assert_eq!(gains(adopt, seen), (2, 1), "with the key VERSION");
+        for content in [TELLING, "true"] {
+            assert_eq!(gains(content, adopt, seen), (2, 1), "with the key VERSION");
+        }
     }
 }
 

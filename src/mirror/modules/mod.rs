@@ -441,19 +441,23 @@ fn readable_links(store: &super::odb::Store, revisions: &[Revision]) -> Vec<(Rev
     revisions.iter().copied().flat_map(links_of).collect()
 }
 
-/// Frees space in open mirrors of submodules.
+/// Frees space in open mirrors of submodules. One that cannot be read fails only if the others have nothing to free.
 fn free_space(
     children: &mut Children,
     needed: &BTreeMap<String, Vec<Revision>>,
     cancel: &CancellationToken,
 ) -> Result<Freed, Error> {
     let mut all = Freed::default();
+    let mut irreplaceable = None;
     for (key, commits) in needed {
-        if let Some(child) = children.get_mut(key) {
-            all = all.and(child.mirror.until(cancel).free_space(commits)?);
+        let Some(child) = children.get_mut(key) else { continue };
+        match child.mirror.until(cancel).free_space(commits) {
+            Ok(freed) => all = all.and(freed),
+            Err(error @ Error::Irreplaceable { .. }) => irreplaceable = irreplaceable.or(Some(error)),
+            Err(error) => return Err(error),
         }
     }
-    Ok(all)
+    irreplaceable.map_or(Ok(all), |error| all.or_failure(error))
 }
 
 /// The commits of submodules, by the directory name of their mirror.

@@ -149,25 +149,30 @@ impl Http {
         }
     }
 
-    /// Returns true if the repository is still where it was found. If that has to be confirmed, it is one request,
-    /// which a redirect to the same place answers.
+    /// Returns true if the repository is still where it was found. If that has to be confirmed, it is one request for
+    /// each redirect, the last of which leads to the same place.
     async fn is_in_place(&mut self) -> Result<bool, Error> {
         if self.place != Place::Unconfirmed {
             return Ok(true);
         }
-        let url = self.advertisement_url()?;
-        let response = self.send(Method::GET, url.clone(), Vec::new(), REFERENCES).await?;
-        let status = response.status();
-        if !status.is_redirection() {
-            self.check_success(response).await?;
-            return Ok(false);
+        let mut url = self.advertisement_url()?;
+        let mut left = REDIRECTS;
+        let mut place = Place::Given;
+        loop {
+            let response = self.send(Method::GET, url.clone(), Vec::new(), REFERENCES).await?;
+            if !response.status().is_redirection() {
+                self.check_success(response).await?;
+                return Ok(false);
+            }
+            let to = self.redirection(&url, &response, left)?;
+            left -= 1;
+            place = place.redirected(response.status(), Instant::now());
+            if redirects::repository(to.as_str()) == Some(self.base.as_str()) {
+                self.place = place;
+                return Ok(true);
+            }
+            url = to;
         }
-        let to = self.redirection(&url, &response, REDIRECTS)?;
-        let is_same = redirects::repository(to.as_str()) == Some(self.base.as_str());
-        if is_same {
-            self.place = Place::Given.redirected(status, Instant::now());
-        }
-        Ok(is_same)
     }
 
     async fn ls_refs(&mut self, candidates: &BTreeSet<String>) -> Result<FoundRefs, Error> {

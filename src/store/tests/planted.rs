@@ -156,11 +156,13 @@ fn what_a_start_that_was_killed_left_in_a_root_without_our_own_directory_is_ours
 /// Another user's file or directory, or one whose mode was changed.
 #[test]
 fn what_does_not_let_us_in_is_moved_aside() {
-    for name in ["state", "staging", "trash", "spare"] {
+    let closed = ["state", "staging", "trash", "spare"].map(|name| (name, 0o000));
+    let read_only = ["staging", "trash"].map(|name| (name, 0o555));
+    for (name, mode) in closed.into_iter().chain(read_only) {
         let world = World::new();
         unprivileged(&world, || {
             drop(world.with(&files("a", "1")));
-            set_mode(&world.at("..treeswap").join(name), 0o000);
+            set_mode(&world.at("..treeswap").join(name), mode);
             let (mut store, found) = world.recover();
             let is_moved = |line: &String| line.contains(name) && line.contains("quarantine-");
             assert!(found.done.iter().any(is_moved), "{name}: {found:?}");

@@ -45,7 +45,7 @@ impl Worker {
         let kept = self.kept_revisions();
         let root = self.root.clone();
         let received = self.received.bytes();
-        self.collected_received = received;
+        let before = std::mem::replace(&mut self.collected_received, received);
         let collected = async {
             let mut upstream = self.upstream(bounds, Stage::Housekeep).await?;
             let collect = move |cancel: &_| {
@@ -66,7 +66,10 @@ impl Worker {
                 }
             }
             Err(error) => {
-                self.housekeeping_due |= matches!(error, Error::UpstreamInUse { .. });
+                if matches!(error, Error::UpstreamInUse { .. }) {
+                    self.housekeeping_due = true;
+                    self.collected_received = before; // nothing was collected
+                }
                 self.log_nonfatal("housekeep", &error);
             }
         }

@@ -17,7 +17,7 @@
 {{- if $webhook }}
 {{- $_ := set $given "webhook-secret-file" "/etc/webhook/secret" }}
 {{- end }}
-{{- $ofOne := include "treeswap.part" (list .sizeLimit 256 (include "treeswap.repositories" $)) }}
+{{- $ofOne := include "treeswap.part" (list .sizeLimit 200 (include "treeswap.repositories" $)) }}
 {{- $_ := set $given "max-fetch-bytes" $ofOne }}
 {{- if eq .mode "CronJob" }}
 {{- $_ := set $given "timeout" "8m" }}

@@ -14,7 +14,7 @@ impl Error {
     pub fn hints(&self) -> Vec<String> {
         let hint = |text: &str| vec![text.to_owned()];
         match self {
-            Self::Connect { .. } | Self::Proxy { .. } | Self::Ssh { .. } if self.is_of_descriptors() => {
+            _ if self.is_of_descriptors() => {
                 hint("raise the limit of open files (ulimit -n): each submodule takes a few")
             }
             Self::NoSuchRef { name, has_others: true, .. } if name == "HEAD" => hint(

@@ -140,6 +140,10 @@ fn a_lack_of_descriptors_is_not_blamed_on_the_network() {
             assert!(error.is_transient() && hints.concat().contains("ulimit"), "{error}: {hints:?}");
         }
     }
+    // Over http, a password file is opened before any socket.
+    let source = secret::Error::Read { path: "/password".into(), source: rustix::io::Errno::MFILE.into() };
+    let error = Error::Credential { remote: "h".to_owned(), source };
+    assert!(error.hints().concat().contains("ulimit"), "{error}: {:?}", error.hints());
     let refused = Box::new(io::Error::from(rustix::io::Errno::CONNREFUSED));
     let error = Error::Connect { remote: "h".to_owned(), source: refused };
     assert!(!error.hints().concat().contains("ulimit"));

@@ -12,11 +12,20 @@ fn over_ceiling() -> Error {
     Error::Store(store::Error::OverCeiling { ceiling: 3, needed: 2, current: 2 })
 }
 
+fn late() -> Error {
+    Error::Timeout { stage: Stage::Gate, limit: S(120) }
+}
+
+fn in_use() -> Error {
+    Error::UpstreamInUse { limit: S(120) }
+}
+
 /// A mirror that stays large is not looked through again at each of the failures that follow.
 #[tokio::test(start_paused = true)]
-async fn garbage_is_collected_once_for_each_fetch_of_what_is_held_back() {
+async fn garbage_is_collected_once_for_each_fetch_of_what_is_not_published() {
     type Case = (fn() -> Error, bool);
-    let cases: [Case; 3] = [(refused, true), (over_ceiling, true), (bad_pack, false)];
+    let cases: [Case; 5] =
+        [(refused, true), (over_ceiling, true), (late, true), (bad_pack, true), (in_use, false)];
     for (error, is_collected) in cases {
         let mut worker = FakeWorker::new(&[S(0)], 6);
         worker.fails = Box::new(|number| number > 0);
