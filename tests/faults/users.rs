@@ -51,7 +51,7 @@ fn a_root_of_another_user_is_named_with_both_users() {
     let ran = run::to_end(&mut unprivileged(&command)).expect_failure("what is in it is another user's");
     let root = world.root.display();
     let owner = rustix::process::geteuid().as_raw();
-    ran.names(&["cannot open the lock"]);
+    ran.names(&["cannot open the directory", "..treeswap/staging"]);
     for words in
         [format!("belongs to user {owner}, and this is user 65534\n"), format!("`chown -R 65534 {root}`\n")]
     {
