@@ -11,7 +11,7 @@ use rustix::fs::{Access, AtFlags, FileType};
 use rustix::io::Errno;
 
 use crate::fsx::{self, Flush};
-use crate::store::names::QUARANTINE;
+use crate::store::names::{LOCK, QUARANTINE};
 
 /// Moves `name` in `from` to a new name in `to`, and returns the new name.
 pub(super) fn move_to(from: impl AsFd, name: &OsStr, to: &OwnedFd, prefix: &str) -> io::Result<String> {
@@ -51,6 +51,17 @@ pub(super) fn open_dir(private: &OwnedFd, name: &str, mode: u32) -> io::Result<(
     let moved = quarantine_unless(private, name, FileType::Directory, QUARANTINE)?;
     match fsx::ensure_dir(private, name, mode).and_then(writable) {
         Err(denied) if denied.kind() == io::ErrorKind::PermissionDenied => {
+            // If this start cannot take the lock either, its holder may be using the directory.
+            let lock =
+                rustix::fs::accessat(private, LOCK, Access::READ_OK | Access::WRITE_OK, AtFlags::EACCESS);
+            if lock == Err(Errno::ACCESS) {
+                return Err(denied);
+            }
+            // Our own needs nothing but its mode.
+            let with_mode = |dir: OwnedFd| fsx::set_mode(&dir, mode).and_then(|()| writable(dir));
+            if let Ok(dir) = fsx::open_dir(private, name).and_then(with_mode) {
+                return Ok((dir, moved));
+            }
             let Ok(closed) = move_closed(private, name) else { return Err(denied) };
             Ok((fsx::ensure_dir(private, name, mode)?, closed))
         }

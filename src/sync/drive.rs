@@ -322,8 +322,9 @@ impl<W: Work> Drive<'_, W> {
             Err(error) => {
                 self.lacked_room |= error.lacks_room() || self.work.dropped_spare() && !error.is_refusal();
                 // What was fetched last stays, as it may still be published. A mirror that deliveries used until the
-                // end of the attempt is not waited for again.
-                if !matches!(error, Error::UpstreamInUse { .. }) {
+                // end of the attempt is not waited for again, and a fetch that broke off is first tried again.
+                let is_in_use = matches!(error, Error::UpstreamInUse { .. });
+                if !is_in_use && !error.is_connection_failure() && !error.is_root_missing() {
                     self.collect_unpublished().await;
                 }
             }
