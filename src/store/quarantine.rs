@@ -78,8 +78,8 @@ fn writable(dir: OwnedFd) -> io::Result<OwnedFd> {
     }
 }
 
-/// Moves a directory aside that cannot be opened or written to. Returns its new name. `None` if another writer that is starting at
-/// the same time did so first.
+/// Moves a directory aside that cannot be opened or written to. Returns its new name. `None` if another writer that is
+/// starting at the same time did so first.
 fn move_closed(private: &OwnedFd, name: &str) -> io::Result<Option<String>> {
     let to = move_to(private, name.as_ref(), private, QUARANTINE)?;
     if fsx::open_dir(private, to.as_str()).and_then(writable).is_ok() {
