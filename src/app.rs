@@ -30,7 +30,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use crate::config::{Line, Origin, Settings};
+use crate::config::{Line, Origin, Personality, Settings};
 use crate::generation::Name;
 use crate::hooks::{self, Hooks};
 use crate::mirror::wire::{Issuance, Issued};
@@ -106,8 +106,10 @@ fn run_process<T>(
     telemetry::start(&settings.telemetry);
     log_start(lines);
     // git-sync has no such ceilings: an installation that replaces it must not be refused what git-sync had room for.
-    let bounded =
-        if settings.git_sync_metrics { None } else { memory::lower_ceilings(&mut settings, content) };
+    let bounded = match settings.personality {
+        Personality::GitSync => None,
+        Personality::Treeswap => memory::lower_ceilings(&mut settings, content),
+    };
     let unusable = startup_warnings(&settings);
     for warning in warnings.iter().chain(&settings.warnings).chain(&unusable).chain(&bounded) {
         warn!("{warning}");

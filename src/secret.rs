@@ -74,6 +74,12 @@ pub fn register(value: &str) {
     registry::add_for_process(value);
 }
 
+/// Registers a value that surely is a password, until the process ends.
+fn register_password(value: &str) {
+    register(value);
+    registry::add_short_password(value);
+}
+
 /// Registers a user name, unless it is [public](is_public) or too short for a token.
 pub fn register_user(name: &str) {
     if name.len() >= readings::MIN_LENGTH {
@@ -161,8 +167,10 @@ pub fn is_name(name: &str) -> bool {
         || (name.len() <= 32 && name.bytes().all(|byte| byte.is_ascii_alphabetic() || byte == b'-'))
 }
 
-/// The credentials of HTTP Basic authentication: `username:password` in base64.
+/// The credentials of HTTP Basic authentication: `username:password` in base64. What is sent as a password surely is
+/// one, wherever it came from.
 pub fn basic(username: &str, password: &Secret) -> Secret {
+    registry::add_short_password(password.expose());
     Secret::new(STANDARD.encode(format!("{username}:{}", password.expose())))
 }
 
@@ -211,10 +219,12 @@ fn read_file(path: &Path) -> Result<Secret, Error> {
             text.pop();
         }
     }
+    registry::add_short_password(&text);
     Ok(Secret::new(text))
 }
 
-fn read_text(path: &Path) -> Result<String, Error> {
+/// Reads a file as every secret is read, without registering its content. Blocking.
+pub(crate) fn read_text(path: &Path) -> Result<String, Error> {
     let failed = |source| Error::Read { path: path.to_owned(), source };
     let file = std::fs::File::open(path).map_err(failed)?;
     let mut bytes = Vec::with_capacity(256);
@@ -295,7 +305,8 @@ pub fn withhold_from(command: &mut std::process::Command) {
 
 /// Returns true if a child program must not get a variable of our environment: it holds a secret
 /// [by its name](in_variable), it is one of those that pass settings to git or a password to ssh, it is the URL of a
-/// proxy with a user name, or its value contains a registered secret.
+/// proxy with a user name, or its value contains a registered secret or is a password that is too short to be looked
+/// for in other text.
 fn is_withheld(name: &OsStr, value: &OsStr) -> bool {
     let git = ["GIT_CONFIG_KEY_", "GIT_CONFIG_VALUE_", "GIT_CONFIG_COUNT", "GIT_CONFIG_PARAMETERS"];
     let text = name.to_string_lossy();
@@ -373,6 +384,12 @@ mod tests {
     #[test]
     fn a_child_program_gets_no_variable_with_a_secret_in_it() {
         register("canary-of-the-environment");
+        register_password("jX9q");
+        basic("bob", &Secret::new("mP4x"));
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("password"), "hT6v\n").unwrap();
+        read_file(&dir.path().join("password")).unwrap();
+        register_header("kV7t"); // as a precaution, like `true`, which other tests may have in their texts
         let withheld = |name: &str, value: &str| is_withheld(name.as_ref(), value.as_ref());
         for (name, value) in [
             ("TREESWAP_PASSWORD", "x"),
@@ -388,6 +405,9 @@ mod tests {
             ("https_proxy", "bob:pw@proxy:3128"),
             ("SSHPASS", "pw"),
             ("SOMETHING_ELSE", "canary-of-the-environment"),
+            ("SHORT", "jX9q"),
+            ("SENT", "mP4x"),
+            ("FROM_A_FILE", "hT6v"),
             ("HEX", "63616e6172792d6f662d7468652d656e7669726f6e6d656e74"),
             ("HEX", "63616E6172792D6F662D7468652D656E7669726F6E6D656E74"),
             ("PERCENT", "%63%61%6e%61%72%79%2D%6f%66%2D%74%68%65%2D%65%6e%76%69%72%6f%6e%6d%65%6e%74"),
@@ -402,6 +422,8 @@ mod tests {
             ("GIT_SSH_COMMAND", "ssh -i /key"),
             ("HTTPS_PROXY", "http://proxy:3128"),
             ("USER", "canary-of-the-environment"),
+            ("WORDS", "a jX9q in other text"),
+            ("FLAG", "kV7t"),
         ] {
             assert!(!withheld(name, value), "{name}={value}");
         }

@@ -4,6 +4,7 @@
 //! are kept alive, so handshakes are rare. Reading cannot block a handshake for longer than five seconds.
 
 use std::error::Error as StdError;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use std::time::Duration;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{WebPkiServerVerifier, verify_server_name};
 use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
-use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::{
@@ -134,7 +135,7 @@ struct Roots {
 #[derive(Debug, thiserror::Error)]
 enum RootsProblem {
     #[error("the CA file {} cannot be read: {source}", path.display())]
-    Unreadable { path: PathBuf, source: rustls::pki_types::pem::Error },
+    Unreadable { path: PathBuf, source: pem::Error },
     #[error(
         "the CA file {} and this system's CA certificates could not be read within {READ_TIMEOUT:?}", path.display()
     )]
@@ -164,6 +165,9 @@ impl RootsProblem {
     }
 }
 
+/// More of a CA file is not read, in bytes: a line of a wrong file may have no end.
+const CA_FILE_MAX: u64 = 16 << 20;
+
 /// The key under which reads without a CA file are serialized ([`detached_io`] runs one at a time for each path).
 const SYSTEM: &str = "the system's CA certificates";
 
@@ -185,9 +189,9 @@ fn roots(ca_file: Option<&Path>) -> Result<Roots, RootsProblem> {
     let mut configured = Vec::new();
     if let Some(path) = ca_file {
         let unreadable = |source| RootsProblem::Unreadable { path: path.to_owned(), source };
-        configured = CertificateDer::pem_file_iter(path)
-            .and_then(|certificates| certificates.collect::<Result<Vec<_>, _>>())
-            .map_err(unreadable)?;
+        let file = std::fs::File::open(path).map_err(|error| unreadable(pem::Error::Io(error)))?;
+        let certificates = CertificateDer::pem_reader_iter(file.take(CA_FILE_MAX));
+        configured = certificates.collect::<Result<Vec<_>, _>>().map_err(unreadable)?;
         if store.add_parsable_certificates(configured.iter().cloned()).0 == 0 {
             return Err(RootsProblem::Empty { path: path.to_owned() });
         }
@@ -316,6 +320,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("ca.pem");
         assert!(roots(Some(&path)).unwrap_err().to_string().contains("ca.pem"));
+        assert!(roots(Some(Path::new("/dev/zero"))).is_err());
         std::fs::write(&path, "nothing here").unwrap();
         assert!(matches!(roots(Some(&path)), Err(RootsProblem::Empty { .. })));
     }
@@ -323,7 +328,7 @@ mod tests {
     #[test]
     fn certificates_of_ours_that_cannot_be_read_are_told_from_an_unknown_issuer() {
         let path = || PathBuf::from("/ca.pem");
-        let source = rustls::pki_types::pem::Error::MissingSectionEnd { end_marker: Vec::new() };
+        let source = pem::Error::MissingSectionEnd { end_marker: Vec::new() };
         for (problem_of_ours, transient, hint) in [
             (RootsProblem::Unreadable { path: path(), source }, false, CA_FILE),
             (RootsProblem::Empty { path: path() }, false, CA_FILE),

@@ -100,6 +100,8 @@ fn wrong_values_end_with_one_line_that_names_the_flag() {
         (&["--filter=blob:limit=1x"], &["--filter"]),
         (&["--layout=git-sync", "--link=.git/x"], &["--link", "it is inside .git"]),
         (&["--concurrency=0"], &["--concurrency", "from 1 to"]),
+        (&["--lease-pool=ci"], &["\"ci\" for --lease-pool", "hint: --lease-pool=ci/pool:3 is "]),
+        (&["--pre-publish-gate"], &["needs --pre-publish-exechook-command", "PROGRAM runs before each"]),
         (&["--webhook-url=localhost:9090/x"], &["--webhook-url", "must begin with http:// or https://"]),
     ];
     for (args, words) in cases {
@@ -163,6 +165,11 @@ fn what_is_missing_is_named_with_its_variable_if_it_has_one() {
     for ran in [no_owner, no_rules] {
         assert!(!ran.stderr.contains("$TREESWAP_"), "apply has no variables: {}", ran.stderr);
     }
+    let variables = [("TREESWAP_OWNER", "acme"), ("TREESWAP_GRACE", "1m")];
+    let in_variables = treeswap(&world, &["apply", "--rules=x", "--repo=/x"], &variables);
+    let none = "has no effect: the flags of `treeswap apply` have no variables";
+    let [owner, grace] = ["OWNER", "GRACE"].map(|name| format!("hint: the variable TREESWAP_{name} {none}"));
+    complains(&in_variables, 2, &["--owner is required\n", &format!("{owner}; write --owner\n"), &grace]);
     complains(&treeswap(&world, &["status"], &[]), 2, &["treeswap: ROOT is required\n"]);
     let without_value = treeswap(&world, &["sync", "--period"], &[]);
     assert_eq!(without_value.stderr, "treeswap: --period needs a value\n", "and no empty list of values");
@@ -233,6 +240,38 @@ fn flags_of_git_sync_that_are_not_served_are_named_with_what_to_do_instead() {
         let ran = treeswap(&world, &[&SYNC[..], &[flag]].concat(), &[]);
         let name = flag.split('=').next().unwrap();
         complains(&ran, 2, &[name, "is a flag of git-sync that `treeswap sync` does not have", instead]);
+    }
+    let apply = |flag: &str| treeswap(&world, &["apply", "--owner=x", "--rules=x", flag], &[]);
+    let branch = apply("--branch=main");
+    complains(&branch, 2, &["of git-sync that `treeswap apply` does not have", "hint: use --ref\n"]);
+    assert!(!apply("--wait=5").stderr.contains("--period"), "apply has no such flag");
+}
+
+#[test]
+fn flags_of_prow_are_named_with_what_to_give_instead() {
+    let world = World::new();
+    let base = ["--owner=x", "--rules-in-tree=x"];
+    for (command, flag, instead) in [
+        ("apply", "--plugin-config=p.yaml", "use --rules"),
+        ("apply", "--source-path=.", "use --tree with --revision, or --repo"),
+        ("render", "--source-path=.", "use --tree, or --repo"),
+        ("sync", "--source-path=.", "use --repo"),
+    ] {
+        let base = if command == "render" { &base[1..] } else { &base[..] };
+        let ran = treeswap(&world, &[&[command][..], base, &[flag][..]].concat(), &[]);
+        let name = flag.split('=').next().unwrap();
+        let line = format!("treeswap: {name} is a flag of Prow that `treeswap {command}` does not have\n");
+        assert_eq!(ran.stderr, format!("{line}hint: {instead}\n"));
+    }
+}
+
+#[test]
+fn a_switch_without_a_value_is_written_alone_or_left_out() {
+    let world = World::new();
+    for (value, hint) in [("true", "write --dry-run alone"), ("false", "leave out --dry-run")] {
+        let flag = format!("--dry-run={value}");
+        let ran = treeswap(&world, &["apply", "--owner=x", "--rules=x", &flag], &[]);
+        complains(&ran, 2, &["treeswap: --dry-run takes no value\n", &format!("hint: {hint}\n")]);
     }
 }
 
@@ -364,6 +403,13 @@ fn files_of_ssh_that_are_given_and_cannot_be_read_are_warned_about() {
     assert_eq!(lines.len(), 2, "{lines:?}");
     assert!(lines[0].contains("--ssh-key-file=/no/key") && lines[0].contains("No such file"), "{lines:?}");
     assert!(lines[1].contains("--ssh-known-hosts-file=/no/hosts"), "{lines:?}");
+    let key = world.dir().join("key");
+    let [begin, end] = ["BEGIN", "END"].map(|word| format!("-----{word} ENCRYPTED PRIVATE KEY-----"));
+    std::fs::write(&key, format!("{begin}\nAA==\n{end}\n")).unwrap();
+    let flag = format!("--ssh-key-file={}", key.display());
+    let locked = treeswap(&world, &["check", "--repo=git@git.example.com:x", "--root=/r", &flag], &[]);
+    let line = format!("warning: --ssh-key-file: the ssh key {} is encrypted; passphrases", key.display());
+    assert!(locked.stderr.contains(&line), "{}", locked.stderr);
     let off = warned(&["--ssh-known-hosts=false", "--ssh-known-hosts-file=/no/hosts"], &[]);
     assert_eq!(off, [""; 0], "it is not read");
     let two = warned(&[], &[("TREESWAP_SSH_KEY_FILE", "/no/one:/dev/null:/no/two")]);

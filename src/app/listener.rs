@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
-use crate::config::Settings;
+use crate::config::{Personality, Settings};
 use crate::phase::Status;
 use crate::telemetry::metrics::Metrics;
 use crate::{admin, human};
@@ -29,7 +29,7 @@ pub(super) fn start(
     let serves = serves.iter().filter(|(_, served)| *served).map(|(what, _)| format!(" {what}"));
     let serves = format!("liveness{}", serves.collect::<String>());
     info!(name: "listening", endpoint = %listener.address(), serves, "listening at {}", listener.address());
-    let git_sync_registry = settings.git_sync_metrics.then(|| {
+    let git_sync_registry = (settings.personality == Personality::GitSync).then(|| {
         let mut registry = Registry::default();
         metrics.git_sync.register(&mut registry);
         Arc::new(Mutex::new(registry))

@@ -136,17 +136,10 @@ impl Opening<'_> {
 /// The status of an opened root before its sync runs, from the root's records.
 fn known(options: &sync::Options, store: &Store, remote: String) -> Status {
     let before = store.status();
-    let is_ours = |of: &str, ref_name: &str| of == remote && ref_name == options.ref_name;
+    let recorded = before.as_ref().and_then(|before| before.current.clone());
+    let current = store.current().map(|record| shown(record, recorded));
     // As the sync will find it.
-    let last_success = match &before {
-        Some(before) if is_ours(&before.remote, &before.ref_name) => before.last_success,
-        Some(before) => {
-            let earlier = before.earlier_success.as_ref();
-            earlier.filter(|one| is_ours(&one.remote, &one.ref_name)).map(|one| one.at)
-        }
-        None => store.current().filter(|record| record.is_known()).map(|record| record.published),
-    };
-    let current = store.current().map(|record| shown(record, before.and_then(|before| before.current)));
+    let (last_success, _) = options.known_success(before, store.current(), &remote);
     Status {
         ready: store.is_trusted(&clock::now()),
         remote,
@@ -154,8 +147,7 @@ fn known(options: &sync::Options, store: &Store, remote: String) -> Status {
         root: options.root.display().to_string(),
         last_answer: LastAnswer::not_yet(),
         current,
-        // If the clock was set back since, the recorded time is in the future.
-        last_success: last_success.map(|at| at.min(Timestamp::now())),
+        last_success,
         ..starting("the mirror is being opened".to_owned())
     }
 }

@@ -18,7 +18,7 @@ use super::startup::Startup;
 use super::{Error, system};
 use crate::cluster::Clusters;
 use crate::config::Settings;
-use crate::deliver::{self, LoopEvent, LoopTiming, Report, Step};
+use crate::deliver::{self, LoopEvent, LoopTiming, Note, Report, Step, Target};
 use crate::desired::Planner;
 use crate::human;
 use crate::mirror::Received;
@@ -156,7 +156,7 @@ pub(super) struct DeliveryReporter {
     /// Limits how often a lasting failure is logged.
     failing: Repeats,
     /// The notes of the previous delivery, which are not logged again.
-    noted: Vec<String>,
+    noted: Vec<Note>,
     /// The names of the configured clusters. The rules, which an author of commits may write, may name others.
     clusters: BTreeSet<String>,
     ledger: LedgerKeeper,
@@ -285,14 +285,8 @@ impl DeliveryReporter {
         let counts = report.counts();
         let words: Vec<String> = counts.iter().map(|(outcome, count)| format!("{count} {outcome}")).collect();
         let wrong = report.targets.iter().filter(|target| !target.outcome.is_success());
-        let wrong: Vec<String> = wrong
-            .map(|target| {
-                let outcome = target.outcome.label();
-                let why = &target.why;
-                format!("{}/{}/{}: {outcome}: {why}", target.cluster, target.namespace, target.name)
-            })
-            .chain(report.failures.iter().cloned())
-            .collect();
+        let wrong = wrong.map(|target| failure_line(target, 0));
+        let wrong: Vec<String> = wrong.chain(report.failures.iter().cloned()).collect();
         for target in report.targets.iter().filter(|target| target.outcome.is_write()) {
             let changed_keys = target.added.len() + target.changed.len() + target.removed.len();
             let outcome = target.outcome.label();
@@ -316,13 +310,18 @@ impl DeliveryReporter {
             (None, false) => tracing::debug!(%revision, "{summary}"),
             (Some(_), _) => {
                 if let Some(times) = self.failing.should_log(&wrong.join("\n")) {
-                    wrong.iter().take(MAX_LISTED).for_each(|line| error!("{line}"));
-                    hints.iter().for_each(|hint| info!("hint: {hint}"));
+                    for (lines, hints) in failures_with_hints(report) {
+                        lines.iter().for_each(|line| error!("{line}"));
+                        hints.iter().for_each(|hint| info!("hint: {hint}"));
+                    }
                     warn!(%revision, "{summary}{}", suppressed(times));
                 }
             }
         }
-        report.notes.iter().filter(|note| !self.noted.contains(note)).for_each(|note| warn!("{note}"));
+        for note in report.notes.iter().filter(|note| !self.noted.contains(note)) {
+            warn!("{note}");
+            note.hint.iter().for_each(|hint| info!("hint: {hint}"));
+        }
         self.noted.clone_from(&report.notes);
         // The ledger's file is written: other tasks of this worker thread must not wait for it.
         tokio::task::block_in_place(|| self.ledger.record(report));
@@ -424,6 +423,39 @@ impl DeliveryReporter {
             status.last_attempt = Some(attempt);
         });
     }
+}
+
+/// A target that is not as it should be, in a line; `more` others are so by the same cause.
+fn failure_line(target: &Target, more: usize) -> String {
+    let Target { cluster, namespace, name, outcome, why, .. } = target;
+    let others = if more == 0 { String::new() } else { format!(" (and {more} more)") };
+    format!("{cluster}/{namespace}/{name}{others}: {}: {why}", outcome.label())
+}
+
+/// What is logged of a delivery that failed: lines, and the hints that follow them. All targets that fail by a cause of
+/// their whole cluster or namespace are one line, and each hint is given once. These lines come first, as failures are
+/// left out that only repeat them.
+fn failures_with_hints(report: &Report) -> Vec<(Vec<String>, Vec<&String>)> {
+    let failures: Vec<String> = report.told_failures().take(MAX_LISTED).cloned().collect();
+    let mut log = vec![(failures, Vec::new())];
+    let mut left = MAX_LISTED;
+    let mut given = BTreeSet::new();
+    let mut causes = report.causes();
+    causes.sort_by_key(|targets| !targets[0].has_shared_cause());
+    for targets in causes {
+        let first: &Target = targets[0];
+        let mut lines: Vec<String> = match first.has_shared_cause() {
+            true => vec![failure_line(first, targets.len() - 1)],
+            false => targets.iter().map(|target| failure_line(target, 0)).collect(),
+        };
+        lines.truncate(left);
+        if lines.is_empty() {
+            break;
+        }
+        left -= lines.len();
+        log.push((lines, first.hints.iter().filter(|hint| given.insert(*hint)).collect()));
+    }
+    log
 }
 
 #[cfg(test)]

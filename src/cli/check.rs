@@ -8,9 +8,9 @@ use super::Exit;
 use super::flags::{self, FlagOrigins};
 use super::sync::Args;
 use crate::config::{self, Origin, Settings};
-use crate::mirror::wire::ssh::KnownHosts;
+use crate::mirror::wire::ssh::{KnownHosts, unusable_key};
 use crate::sources::SourcesFile;
-use crate::{app, detached_io, secret};
+use crate::{app, detached_io, fsx, secret};
 
 /// Validates the configuration and prints it as flags of `sync`, each with the origin of its value.
 pub(super) fn run(args: &Args, given: &FlagOrigins) -> anyhow::Result<ExitCode> {
@@ -20,6 +20,7 @@ pub(super) fn run(args: &Args, given: &FlagOrigins) -> anyhow::Result<ExitCode> 
     for (flag, path, error) in unreadable_files(&args.sync, &settings, given) {
         super::warn(format_args!("--{flag}={} cannot be read: {error}", path.display()));
     }
+    unusable_keys(&settings, given).into_iter().for_each(super::warn);
     if let Some(list) = &listed {
         config::warnings_about(list).into_iter().for_each(super::warn);
         unreadable_credentials(list).into_iter().for_each(super::warn);
@@ -49,17 +50,22 @@ pub(super) fn run(args: &Args, given: &FlagOrigins) -> anyhow::Result<ExitCode> 
     Ok(Exit::Done.into())
 }
 
-/// A warning for each credential file of a source that cannot be read by this process.
+/// A warning for each credential file of a source that cannot be read by this process, or that holds no ssh key that
+/// can be used.
 fn unreadable_credentials(list: &SourcesFile) -> Vec<String> {
     let mut found = Vec::new();
     for source in &list.sources {
         for (key, file) in source.credentials.files() {
-            if let Some(why) = read_error(file, key == "password-file") {
+            if let Some(why) = read_error(file, key) {
                 found.push(format!(
                     "source {}: {key}: {} cannot be read: {why}",
                     source.name,
                     file.display()
                 ));
+            } else if key == "ssh-key-file"
+                && let Some(why) = key_problem(file)
+            {
+                found.push(format!("source {}: {key}: {why}", source.name));
             }
         }
     }
@@ -103,19 +109,95 @@ fn unreadable_files(
     given
         .chain(of_ssh.map(|(flag, path)| (flag, path.clone())))
         .filter_map(|(flag, path)| {
-            let needs_text = matches!(flag, "password-file" | "github-app-private-key-file");
-            let error = read_error(&path, needs_text)?;
+            let error = read_error(&path, flag)?;
             Some((flag, path, error))
         })
         .collect()
 }
 
-/// The error of opening a file for reading, if there is one. A file that `needs_text` must not be empty.
-fn read_error(path: &Path, needs_text: bool) -> Option<std::io::Error> {
-    let read = move |path: &Path| {
-        let found = std::fs::File::open(path)?.metadata()?;
-        let is_empty = needs_text && found.is_file() && found.len() == 0;
-        if is_empty { Err(std::io::Error::other("it is empty")) } else { Ok(()) }
+/// A warning for each file of `--ssh-key-file` that can be read and holds no key that can be used.
+fn unusable_keys(settings: &Settings, origins: &FlagOrigins) -> Vec<String> {
+    let keys = settings.mirror.wire.ssh.keys.iter().filter(|_| origins.is_given("ssh-key-file"));
+    keys.filter_map(|file| key_problem(file)).map(|why| format!("--ssh-key-file: {why}")).collect()
+}
+
+/// Why a file that can be read holds no ssh key that can be used; `None` if it does.
+fn key_problem(file: &Path) -> Option<String> {
+    detached_io::wait_for_io(file, |file| Ok(unusable_key(file))).ok()?
+}
+
+/// Why a flag's file cannot be read, or used as what an attempt reads it as; `None` if it can.
+fn read_error(path: &Path, flag: &str) -> Option<std::io::Error> {
+    let read: fn(&Path) -> std::io::Result<()> = match flag {
+        "password-file" | "github-app-private-key-file" => read_secret,
+        "sparse-checkout-file" => read_patterns,
+        _ => open,
     };
     detached_io::wait_for_io(path, read).err()
+}
+
+fn open(path: &Path) -> std::io::Result<()> {
+    std::fs::File::open(path).map(drop)
+}
+
+fn read_secret(path: &Path) -> std::io::Result<()> {
+    match secret::read_text(path) {
+        Ok(text) if text.is_empty() => Err(std::io::Error::other("it is empty")),
+        Ok(_) => Ok(()),
+        Err(secret::Error::Read { source, .. }) => Err(source),
+        Err(error) => Err(std::io::Error::other(error)),
+    }
+}
+
+/// As an attempt reads them: text of at most 1 MiB.
+fn read_patterns(path: &Path) -> std::io::Result<()> {
+    fsx::read_text(std::fs::File::open(path)?, 1 << 20).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_attempt_cannot_use_is_no_better_for_check() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        let why = |flag: &str, content: &[u8]| {
+            std::fs::write(&path, content).unwrap();
+            read_error(&path, flag).map(|error| error.to_string()).unwrap_or_default()
+        };
+        for flag in ["password-file", "github-app-private-key-file"] {
+            assert_eq!(why(flag, b"hunter2\n"), "");
+            assert_eq!(why(flag, b""), "it is empty");
+            assert!(why(flag, b"\xff\xfe").contains("is not UTF-8 text"));
+            assert!(why(flag, "x".repeat(100_000).as_bytes()).contains("is longer than 64 KiB"));
+            assert!(read_error(Path::new("/dev/zero"), flag).is_some());
+        }
+        let flag = "sparse-checkout-file";
+        assert_eq!(why(flag, b"/jobs/\n") + &why(flag, b""), "");
+        assert_eq!(why(flag, b"\xff\xfe"), "it is not valid UTF-8");
+        assert_eq!(why(flag, "x".repeat((1 << 20) + 1).as_bytes()), "it has more than 1 MiB");
+        assert!(read_error(Path::new("/dev/zero"), flag).is_some());
+        assert!(unusable_key(Path::new("/dev/zero")).unwrap().contains("it has more than 16 MiB"));
+        assert_eq!(why("ca-file", b"\xff\xfe"), "", "text of any encoding may be between certificates");
+    }
+
+    #[test]
+    fn an_ssh_key_of_a_source_that_cannot_be_used_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("key");
+        let list = format!(
+            "version: 1\nsources:\n  - {{name: a, repo: git@git.example.com:a.git, credentials: {{ssh-key-file: {0}, \
+             ssh-known-hosts-file: {0}}}}}\nend: true\n",
+            path.display()
+        );
+        let list = SourcesFile::parse(&list).unwrap();
+        let missing = unreadable_credentials(&list);
+        assert!(missing.len() == 2 && missing[0].contains(" cannot be read: "), "{missing:?}");
+        std::fs::write(&path, "ssh-ed25519 AAAA me\n").unwrap();
+        let public = unreadable_credentials(&list);
+        let begin = "source a: ssh-key-file: ";
+        assert!(public.len() == 1 && public[0].starts_with(begin), "{public:?}");
+        assert!(public[0].contains("it is a public key"), "{public:?}");
+    }
 }

@@ -1,6 +1,7 @@
 //! The origin of a command's flags (flag, variable or default), and the step from flags to valid settings. Shared by
 //! the commands that read a repository.
 
+use std::ffi::OsString;
 use std::time::Duration;
 
 use clap::ArgMatches;
@@ -56,8 +57,7 @@ impl FlagOrigins {
     }
 
     fn with(origins: Origins, hidden: config::Hidden, command: &clap::Command, matches: &ArgMatches) -> Self {
-        let set = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
-        let warnings = config::warnings(command, &origins, set);
+        let warnings = config::warnings(command, &origins, variables());
         let flag = |arg: &clap::Arg| {
             let name = arg.get_long()?;
             let heading = arg.get_help_heading().unwrap_or_default();
@@ -136,6 +136,19 @@ impl FlagOrigins {
             error => error,
         }
     }
+}
+
+/// Warnings about variables that have no effect, for a command line that cannot be parsed and calls a command whose
+/// flags have no variables.
+pub(super) fn unread_variables(tree: &clap::Command, arguments: &[OsString]) -> Vec<String> {
+    let called = arguments.get(1).and_then(|name| tree.find_subcommand(name));
+    let called = called.filter(|command| super::usage::has_rules_only(command.get_name()));
+    called.map(|command| config::warnings(command, &Origins::default(), variables())).unwrap_or_default()
+}
+
+/// The names of all variables that are set.
+fn variables() -> impl Iterator<Item = String> {
+    std::env::vars_os().filter_map(|(name, _)| name.into_string().ok())
 }
 
 /// Reads the secrets that only variables can hold.

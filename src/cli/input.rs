@@ -14,11 +14,12 @@ use super::temporary::TempDir;
 use crate::app;
 use crate::config;
 use crate::configmap::apply::ExtraKeys;
-use crate::configmap::{Collisions, Dialect, IllegalKeys, Links, Overlaps, Oversize, Policies};
+use crate::configmap::{Collisions, Dialect, IllegalKeys, Links, Overlaps, Oversize, Policies, RuleSet};
 use crate::desired::{self, Planner, Rules};
 use crate::detached_io;
 use crate::fsx;
 use crate::mirror::{self, Objects, Selection};
+use crate::payload::escaped;
 use crate::retry::ErrorClass;
 use crate::revision::{ObjectId, Revision};
 use crate::secret;
@@ -102,7 +103,7 @@ pub(super) struct RuleArgs {
     default_namespace: String,
 
     /// ORGANISATION/NAME of the repository, for rules that list repositories
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = repository_name)]
     repository: Option<String>,
 
     /// Glob dialect of patterns, unless the rules name one
@@ -152,6 +153,18 @@ fn path_in_tree(text: &str) -> Result<String, String> {
         );
     }
     Ok(text.to_owned())
+}
+
+/// Parses the value of `--repository`. Any other text is in no rule's list: it would be kept out of all rules with
+/// `allowed_repos`, and out of none with `denied_repos`.
+fn repository_name(text: &str) -> Result<String, String> {
+    let is_name = |part: &str| {
+        !part.is_empty() && !part.contains(|c: char| c.is_whitespace() || matches!(c, ':' | '@' | '/'))
+    };
+    match text.split_once('/') {
+        Some((organisation, name)) if is_name(organisation) && is_name(name) => Ok(text.to_owned()),
+        _ => Err("write ORGANISATION/NAME, as in acme/config".to_owned()),
+    }
 }
 
 /// The parser of a policy's value.
@@ -266,11 +279,29 @@ impl RuleArgs {
         let options = self.options(shape, has_root);
         let rules = match (&self.rules, &self.rules_in_tree) {
             (Some(path), _) => {
-                Rules::Given(options.read(&path.display().to_string(), &read_rules(path)?)?.into())
+                let rules = options.read(&path.display().to_string(), &read_rules(path)?)?;
+                self.check_repository(&rules)?;
+                Rules::Given(rules.into())
             }
             (None, path) => Rules::InTree(path.clone().unwrap_or_default()),
         };
         Ok(Planner::new(options, rules))
+    }
+
+    /// Refuses the rules of `--rules` if they need `--repository` and it is not given. With rules in the tree, which
+    /// are the author's, the plan is refused.
+    fn check_repository(&self, rules: &RuleSet) -> Result<(), config::Error> {
+        let restricted = rules.rules.iter().find(|rule| rule.is_restricted());
+        match restricted.filter(|_| self.repository.is_none()) {
+            Some(rule) => Err(config::Error::Needs {
+                one: format!(
+                    "the rule {}, which has allowed_repos or denied_repos,",
+                    escaped(rule.pattern.as_bytes())
+                ),
+                other: "--repository=ORGANISATION/NAME".to_owned(),
+            }),
+            None => Ok(()),
+        }
     }
 
     fn options(&self, shape: ExtraKeys, has_root: bool) -> desired::Options {

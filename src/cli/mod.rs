@@ -286,7 +286,10 @@ fn run(mut arguments: Vec<OsString>) -> ExitCode {
     let parsed = parsed.and_then(|matches| Ok((Cli::from_arg_matches(&matches)?, matches)));
     let (cli, matches) = match parsed {
         Ok(parsed) => parsed,
-        Err(error) => return usage::show(&error, own(&arguments), requested_format(&arguments)),
+        Err(error) => {
+            let unread = flags::unread_variables(&tree, &arguments);
+            return usage::show(&error, own(&arguments), unread, requested_format(&arguments));
+        }
     };
     let result = match cli.command {
         Command::Sync(args) => run_under_init(|| sync::run(&args, &flags::FlagOrigins::of(&tree, &matches))),

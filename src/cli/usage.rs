@@ -10,8 +10,14 @@ use super::Exit;
 use crate::config::instead_of_flag;
 use crate::telemetry::{ExitReason, Format};
 
-/// Prints help and version as clap does, and errors in our form. Returns the exit code.
-pub(super) fn show(error: &Error, arguments: &[OsString], format: Option<Format>) -> ExitCode {
+/// Prints help and version as clap does, and errors in our form. `unread` are warnings about variables that the command
+/// does not read: one of them may be why something is missing. Returns the exit code.
+pub(super) fn show(
+    error: &Error,
+    arguments: &[OsString],
+    unread: Vec<String>,
+    format: Option<Format>,
+) -> ExitCode {
     if !error.use_stderr() {
         let _ = error.print(); // EPIPE: the reader needs no more
         return Exit::Done.into();
@@ -20,7 +26,10 @@ pub(super) fn show(error: &Error, arguments: &[OsString], format: Option<Format>
         let _ = error.print();
         return Exit::Usage.into();
     }
-    let (line, hints) = explain(error, arguments);
+    let (line, mut hints) = explain(error, arguments);
+    if error.kind() == ErrorKind::MissingRequiredArgument {
+        hints = unread.into_iter().chain(hints).collect();
+    }
     super::print_error(format, ExitReason::Other, &line, &hints);
     Exit::Usage.into()
 }
@@ -62,10 +71,14 @@ pub(super) fn explain(error: &Error, arguments: &[OsString]) -> (String, Vec<Str
                 None => format!("{one} is given twice"),
             }
         }
-        ErrorKind::TooManyValues
-        | ErrorKind::NoEquals
-        | ErrorKind::WrongNumberOfValues
-        | ErrorKind::TooFewValues => {
+        ErrorKind::TooManyValues => {
+            let flag = flag_of(&name);
+            let value = text_of(error, ContextKind::InvalidValue).unwrap_or_default();
+            let is_off = crate::config::boolean(&value).is_ok_and(|on| !on);
+            hints.push(if is_off { format!("leave out {flag}") } else { format!("write {flag} alone") });
+            format!("{flag} takes no value")
+        }
+        ErrorKind::NoEquals | ErrorKind::WrongNumberOfValues | ErrorKind::TooFewValues => {
             format!("{} does not take its value like this", flag_of(&name))
         }
         _ => first_line(&error.to_string()),
@@ -81,8 +94,10 @@ fn text_of(error: &Error, kind: ContextKind) -> Option<String> {
 /// The message and the hints for an argument that no command takes here.
 fn unknown_argument(name: &str, mut hints: Vec<String>, arguments: &[OsString]) -> (String, Vec<String>) {
     let flag = name.trim_start_matches('-').split('=').next().unwrap_or_default();
-    if let Some(instead) = instead_of_flag(flag).filter(|_| name.starts_with('-')) {
-        let line = format!("--{flag} is a flag of git-sync that `treeswap sync` does not have");
+    let command = arguments.get(1).and_then(|argument| argument.to_str()).unwrap_or_default();
+    if let Some((whose, instead)) = of_another_program(flag, command).filter(|_| name.starts_with('-')) {
+        let command = if has_rules_only(command) { command } else { "sync" };
+        let line = format!("--{flag} is a flag of {whose} that `treeswap {command}` does not have");
         return (line, vec![instead]);
     }
     hints.extend(separator_hint(arguments).filter(|_| !name.starts_with('-')));
@@ -91,6 +106,28 @@ fn unknown_argument(name: &str, mut hints: Vec<String>, arguments: &[OsString]) 
         hints.extend(help_hint(arguments));
     }
     (format!("unknown argument {}", if name.is_empty() { "\"\"" } else { name }), hints)
+}
+
+/// The program that has a flag which the command does not have, and what to do instead.
+fn of_another_program(flag: &str, command: &str) -> Option<(&'static str, String)> {
+    let instead = match (flag, command) {
+        ("plugin-config", "apply" | "render" | "sync" | "check") => "use --rules",
+        ("source-path", "apply") => "use --tree with --revision, or --repo",
+        ("source-path", "render") => "use --tree, or --repo",
+        ("source-path", "sync" | "check") => "use --repo",
+        _ => {
+            let instead = instead_of_flag(flag)?;
+            // Of what replaces git-sync's flags, --ref is all that the commands for ConfigMaps have.
+            let is_other_flag = instead.starts_with("use --") && instead != "use --ref";
+            return (!has_rules_only(command) || !is_other_flag).then_some(("git-sync", instead));
+        }
+    };
+    Some(("Prow", instead.to_owned()))
+}
+
+/// Whether a command is one for ConfigMaps, whose flags have no variables.
+pub(super) fn has_rules_only(command: &str) -> bool {
+    matches!(command, "apply" | "render")
 }
 
 /// The message and the hints for arguments that are required and not given.
@@ -105,7 +142,7 @@ fn missing_argument(
         _ => vec![flag_of(name)],
     };
     let command = arguments.get(1).and_then(|argument| argument.to_str());
-    if !matches!(command, Some("apply" | "render")) {
+    if !command.is_some_and(has_rules_only) {
         hints.extend(names.iter().filter_map(|name| variable_hint(name)));
     }
     hints.extend(separator_hint(arguments));
@@ -132,14 +169,12 @@ fn invalid_value(
     {
         hints.insert(0, format!("must be one of {}", valid.join(", ")));
     }
+    if hints.is_empty() {
+        hints.extend(meaning(&flag_of(name)).map(str::to_owned));
+    }
     let line = match value.as_str() {
         "" if source.starts_with('-') => format!("{source} needs a value{why}"),
-        "" if !source.starts_with('$') => {
-            if hints.is_empty() {
-                hints.extend(meaning(&source).map(str::to_owned));
-            }
-            format!("{source} is empty{why}")
-        }
+        "" if !source.starts_with('$') => format!("{source} is empty{why}"),
         value => format!("invalid value {value:?} for {source}{why}"),
     };
     (line, hints)
@@ -180,7 +215,7 @@ fn given_as(flag: &str, arguments: &[OsString]) -> String {
     set.map_or_else(|| flag.to_owned(), |name| format!("${name}"))
 }
 
-/// Explains a required argument whose name does not explain itself.
+/// Explains an argument whose name does not explain itself.
 fn meaning(name: &str) -> Option<&'static str> {
     Some(match name {
         "ROOT" => "ROOT is the directory that `treeswap sync` has as --root",
@@ -189,6 +224,7 @@ fn meaning(name: &str) -> Option<&'static str> {
         "--owner" => {
             "--owner=NAME is this installation's name, by which it knows its own ConfigMaps; it must never change"
         }
+        "--lease-pool" => "--lease-pool=ci/pool:3 is pool-0, pool-1 and pool-2 in the namespace ci",
         "--rules or --rules-in-tree" => {
             "--rules=FILE is a file of rules on this machine, --rules-in-tree=PATH one in the tree"
         }

@@ -5,6 +5,7 @@
 //! the old generation can finish while the command makes them move on.
 
 use std::ffi::OsString;
+use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, ExitStatus};
@@ -12,29 +13,35 @@ use std::time::Duration;
 
 use anyhow::Context;
 use rustix::process::{Pid, Signal};
+use tokio::process::Child;
 use tokio::sync::watch::Receiver;
 
 use super::pin;
 use crate::generation::DATA_LINK;
+use crate::human;
 use crate::marker::set::{Gap, Stamps};
 use crate::pin::{Error, Options, Pin, absent_dir};
 use crate::repeats::{Repeats, suppressed};
 use crate::shutdown::EndSignals;
 use crate::watch::{self, Change, Watcher, set};
 
-/// Pause before a failed pin is tried again.
+/// Pause before a failed pin, or a failed start of the command, is tried again.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
+
+/// Most characters of a line about an incomplete set: it quotes what others wrote into the volume.
+const LINE_MAX: usize = 600;
 
 /// Arguments of `treeswap watch`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  \
-    treeswap watch /config -- kill -HUP 1\n  \
+    treeswap watch /config -- pkill -HUP -x gateway\n  \
     treeswap watch --skip-first /config -- curl -fsS -X POST http://localhost:9090/-/reload\n  \
     treeswap watch --set /maps -- ./load {}\n\n\
     The command gets the new generation's own directory in TREESWAP_DIR and wherever {} stands in its arguments, \
     TREESWAP_REVISION and TREESWAP_REVISIONS as `treeswap pin` sets them, and runs for the generation that is current \
     at the start, too. If it fails, that is reported, and the next swap runs it again. SIGTERM \
-    is passed on to it, and ends the watch once it has ended; a second one kills it.")]
+    is passed on to it, and ends the watch once it has ended; a second one kills it. A command that signals another \
+    process needs its user or CAP_KILL.")]
 pub struct Args {
     /// The root; or a link that names a generation, as in git-sync's layout
     #[arg(value_name = "PATH")]
@@ -92,6 +99,8 @@ async fn watch(args: &Args) -> anyhow::Result<ExitCode> {
         skip: args.skip_first,
         reported_gaps: Vec::new(),
         pin_failures: Repeats::default(),
+        has_run: false,
+        start_failures: Repeats::default(),
     };
     loop {
         let retry = match watch.look(&mut stop).await? {
@@ -130,6 +139,9 @@ struct Watch<'a> {
     skip: bool,
     reported_gaps: Vec<String>,
     pin_failures: Repeats,
+    /// The command was started once, so it is right, and an error may pass.
+    has_run: bool,
+    start_failures: Repeats,
 }
 
 impl Watch<'_> {
@@ -185,7 +197,7 @@ impl Watch<'_> {
     fn report_gaps(&mut self, gaps: Vec<String>, newest: &Pin) {
         if !gaps.is_empty() && gaps != self.reported_gaps {
             say!("treeswap: no complete set is in {}; waiting for one", newest.location().display());
-            gaps.iter().for_each(|line| say!("treeswap: {line}"));
+            gaps.iter().for_each(|line| say!("treeswap: {}", human::sanitize(line, LINE_MAX)));
             self.reported_gaps = gaps;
         }
     }
@@ -193,10 +205,16 @@ impl Watch<'_> {
     /// Runs the command for a generation.
     async fn serve(&mut self, newest: Pin, stop: &mut EndSignals) -> anyhow::Result<Step> {
         self.reported_gaps.clear();
+        let child = match start(self.args, &newest) {
+            Ok(child) => child,
+            Err(error) => return Ok(self.without_child(&error, newest)),
+        };
+        self.has_run = true;
+        self.start_failures.forget();
         if let Some(warning) = pin::warning(&newest) {
-            say!("treeswap: {warning}");
+            say!("treeswap: {warning}"); // not before: a start that fails is tried again every second
         }
-        if let Some(code) = run_for(self.args, &newest, stop).await? {
+        if let Some(code) = wait_for(child, self.args, &newest, stop).await? {
             return Ok(Step::Exit(code));
         }
         if self.args.set.is_some() && !set::link_points_to(&self.link, newest.dir()) {
@@ -205,6 +223,27 @@ impl Watch<'_> {
         }
         self.served = Some(newest); // drops the previous pin
         Ok(Step::Look) // there may have been a swap during the run
+    }
+
+    /// What to do if the command could not be started. The first time it is probably misspelt: the process ends as a
+    /// shell does. Later a missing command, or one that may not be executed, counts as one that failed; all else may
+    /// pass and is tried again, such as a file that is being written, or a process or descriptor too many; the first
+    /// time, too, if `--skip-first` has left out a generation, which may be long ago.
+    fn without_child(&mut self, error: &io::Error, newest: Pin) -> Step {
+        let program = &self.args.command[0];
+        let may_pass = !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied);
+        let goes_on = self.has_run || (may_pass && self.served.is_some());
+        if !goes_on || self.args.exit_on_failure {
+            return Step::Exit(pin::cannot_run(program, error));
+        }
+        let then = if may_pass { "; trying again" } else { "" };
+        let generation = newest.generation().display();
+        let why = format!("cannot run {} for {generation}: {error}{then}", program.display());
+        report(&mut self.start_failures, &why);
+        if !may_pass {
+            self.served = Some(newest);
+        }
+        Step::Wait { retry: may_pass }
     }
 }
 
@@ -222,7 +261,8 @@ fn what_is_absent(link: &Path) -> String {
     format!(": {what}; PATH is the --root of `treeswap sync`, or the link it keeps")
 }
 
-/// Prints why there is no pin. A pin is tried again every second, so the same reason is printed at growing intervals.
+/// Prints why there is no pin, or no command. Both are tried again every second, so the same reason is printed at
+/// growing intervals.
 fn report(failures: &mut Repeats, why: &str) {
     if let Some(times) = failures.should_log(why) {
         say!("treeswap: {why}{}", suppressed(times));
@@ -253,17 +293,20 @@ fn set_gaps(args: &Args, link: &Path, newest: &Pin) -> Option<Vec<String>> {
     }
 }
 
-/// Runs the command for one generation. A first signal is forwarded to it as SIGTERM, a second one kills it. Returns
-/// the exit code if the process is to end.
-async fn run_for(args: &Args, generation: &Pin, stop: &mut EndSignals) -> anyhow::Result<Option<ExitCode>> {
-    let inherited = generation.inheritable().context("cannot hand the pin to the command")?;
-    let mut command = tokio::process::Command::from(pin::command(&args.command, generation));
-    let spawned = command.spawn();
-    drop(inherited);
-    let mut child = match spawned {
-        Ok(child) => child,
-        Err(error) => return Ok(Some(pin::cannot_run(&args.command[0], &error))),
-    };
+/// Starts the command for one generation, whose pin it inherits.
+fn start(args: &Args, generation: &Pin) -> io::Result<Child> {
+    let _inherited = generation.inheritable()?; // until the command has been started
+    tokio::process::Command::from(pin::command(&args.command, generation)).spawn()
+}
+
+/// Waits for the end of the command. A first signal is forwarded to it as SIGTERM, a second one kills it. Returns the
+/// exit code if the process is to end.
+async fn wait_for(
+    mut child: Child,
+    args: &Args,
+    generation: &Pin,
+    stop: &mut EndSignals,
+) -> anyhow::Result<Option<ExitCode>> {
     let mut signals = 0;
     let status = loop {
         tokio::select! {
@@ -281,11 +324,8 @@ async fn run_for(args: &Args, generation: &Pin, stop: &mut EndSignals) -> anyhow
         return Ok(Some(ExitCode::SUCCESS));
     }
     if !status.success() {
-        say!(
-            "treeswap: {} failed for {}: {status}",
-            args.command[0].display(),
-            generation.generation().display()
-        );
+        let (program, generation) = (args.command[0].display(), generation.generation().display());
+        say!("treeswap: {program} failed for {generation}: {status}");
         if args.exit_on_failure {
             return Ok(Some(code_of(status)));
         }

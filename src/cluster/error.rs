@@ -447,6 +447,11 @@ impl ConfigError {
     pub fn hints(&self) -> Vec<String> {
         let hint = match self {
             Self::Unknown { known, .. } if known.is_empty() => "no kubeconfig names any".to_owned(),
+            Self::Unknown { name, known } if name == "default" => format!(
+                "no kubeconfig has a current-context that exists, so no cluster is default: run \
+                 `kubectl config use-context`, or name a context in the rules: {}",
+                known.join(", ")
+            ),
             Self::Unknown { known, .. } => {
                 format!("a cluster has the name of its context: {}", known.join(", "))
             }

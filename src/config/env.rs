@@ -164,28 +164,57 @@ pub fn warnings(command: &Command, origins: &Origins, set: impl Iterator<Item = 
         known.push(ours);
         known.extend(theirs);
     }
+    let reads_none = command.get_arguments().all(|arg| arg.get_env().is_none());
     set.filter(|name| !known.contains(name) && !is_service_link(name))
         .filter_map(|name| {
-            if let Some(rest) = name.strip_prefix("TREESWAP_") {
-                let ours = known.iter().filter_map(|known| known.strip_prefix("TREESWAP_"));
-                let near = nearest(rest, ours);
-                let meant = near.map(|near| format!("; did you mean TREESWAP_{near}?")).unwrap_or_default();
-                Some(format!("the variable {name} is unknown and has no effect{meant}"))
-            } else if let Some(rest) = name.strip_prefix("GITSYNC_") {
-                let instead = instead_of(rest).map(|instead| format!(": {instead}")).unwrap_or_default();
-                Some(format!("the variable {name} is git-sync's and has no effect here{instead}"))
-            } else if let Some(rest) = name.strip_prefix("GIT_SYNC_") {
-                let instead = match (instead_of(rest), known.contains(&format!("GITSYNC_{rest}"))) {
-                    (Some(instead), _) => format!(": {instead}"),
-                    (None, true) => format!(": use GITSYNC_{rest}"),
-                    (None, false) => String::new(),
-                };
-                Some(format!("the variable {name} is git-sync v3's and has no effect{instead}"))
-            } else {
-                without_effect(&name, command, origins)
-            }
+            let elsewhere = if reads_none { of_other_commands(&name, command) } else { None };
+            elsewhere
+                .or_else(|| without_reader(&name, &known))
+                .or_else(|| without_effect(&name, command, origins))
         })
         .collect()
+}
+
+/// The warning about a variable with a prefix of v4 or ours, to a command whose flags have no variables.
+fn of_other_commands(name: &str, command: &Command) -> Option<String> {
+    let rest = name.strip_prefix("TREESWAP_").or_else(|| name.strip_prefix("GITSYNC_"))?;
+    let flag = rest.to_lowercase().replace('_', "-");
+    let has = |flag: &str| command.get_arguments().any(|arg| arg.get_long() == Some(flag));
+    // The flag itself first: `timeout` is an old flag of git-sync's, and one of `apply`.
+    let here = [Some(flag.as_str()), successor(&flag)].into_iter().flatten().find(|flag| has(flag));
+    let instead = here.map(|flag| format!("; write --{flag}")).unwrap_or_default();
+    let command = command.get_name();
+    Some(format!(
+        "the variable {name} has no effect: the flags of `treeswap {command}` have no variables{instead}"
+    ))
+}
+
+/// The warning about a variable with one of the prefixes that is not among the `known`: a name of git-sync's that we do
+/// not have, or one that nobody has.
+fn without_reader(name: &str, known: &[String]) -> Option<String> {
+    let unknown = |prefix: &str, rest: &str| {
+        let near = nearest(rest, known.iter().filter_map(|known| known.strip_prefix(prefix)));
+        let meant = near.map(|near| format!("; did you mean {prefix}{near}?")).unwrap_or_default();
+        format!("the variable {name} is unknown and has no effect{meant}")
+    };
+    if let Some(rest) = name.strip_prefix("TREESWAP_") {
+        return Some(unknown("TREESWAP_", rest));
+    }
+    if let Some(rest) = name.strip_prefix("GITSYNC_") {
+        return Some(match instead_of(rest) {
+            Some(instead) => format!("the variable {name} is git-sync's and has no effect here: {instead}"),
+            None => unknown("GITSYNC_", rest),
+        });
+    }
+    let rest = name.strip_prefix("GIT_SYNC_")?;
+    let renamed = format!("GITSYNC_{rest}");
+    let instead = match instead_of(rest) {
+        Some(instead) => format!(": {instead}"),
+        None if known.contains(&renamed) => format!(": use {renamed}"),
+        None if older_names().any(|older| older == name) => String::new(),
+        None => return Some(unknown("GITSYNC_", rest)),
+    };
+    Some(format!("the variable {name} is git-sync v3's and has no effect{instead}"))
 }
 
 /// Whether the kubelet sets this variable for a Service called `treeswap` or `treeswap-…` (kubelet/envvars).
@@ -267,6 +296,44 @@ mod tests {
         assert_eq!(v3("GIT_SYNC_REPO"), ": use GITSYNC_REPO");
         assert_eq!(v3("GIT_SYNC_NOTHING_SUCH"), "");
         assert_eq!(v3("TREESWAP_REEF"), "; did you mean TREESWAP_REF?");
+    }
+
+    #[test]
+    fn a_misspelt_variable_of_git_sync_is_not_called_git_syncs_own() {
+        let said = |command: &Command, name: &str| {
+            warnings(command, &Origins::default(), std::iter::once(name.to_owned())).concat()
+        };
+        for (name, meant) in [("GITSYNC_REFF", "GITSYNC_REF"), ("GIT_SYNC_REPOO", "GITSYNC_REPO")] {
+            let line = format!("the variable {name} is unknown and has no effect; did you mean {meant}?");
+            assert_eq!(said(&command(), name), line);
+        }
+        assert!(said(&command(), "GIT_SYNC_KNOWN_HOSTS").contains("is git-sync v3's and has no effect"));
+    }
+
+    #[test]
+    fn a_command_whose_flags_have_no_variables_names_the_flag_to_write() {
+        let flags = ["repo", "ref", "timeout"].map(|flag| clap::Arg::new(flag).long(flag));
+        let apply = Command::new("apply").args(flags);
+        let set = [
+            "TREESWAP_REPO",
+            "GITSYNC_REPO",
+            "GITSYNC_BRANCH",
+            "TREESWAP_TIMEOUT",
+            "TREESWAP_GRACE",
+            "TREESWAP_PASSWORD",
+        ];
+        let said = warnings(&apply, &Origins::default(), set.into_iter().map(str::to_owned));
+        let none = "has no effect: the flags of `treeswap apply` have no variables";
+        assert_eq!(
+            said,
+            [
+                format!("the variable TREESWAP_REPO {none}; write --repo"),
+                format!("the variable GITSYNC_REPO {none}; write --repo"),
+                format!("the variable GITSYNC_BRANCH {none}; write --ref"),
+                format!("the variable TREESWAP_TIMEOUT {none}; write --timeout"),
+                format!("the variable TREESWAP_GRACE {none}"),
+            ]
+        );
     }
 
     #[test]

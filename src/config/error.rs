@@ -151,6 +151,10 @@ impl Error {
             // The message itself says which value is valid.
             Self::Value { .. } | Self::HiddenValue { .. } => Vec::new(),
             Self::Needs { one, other } => needed(one, other).map(str::to_owned).into_iter().collect(),
+            // Three of which any two can be given.
+            Self::Conflict { one, .. } if one.contains(" with ") => {
+                vec!["leave out one of the three".to_owned()]
+            }
             Self::Conflict { one, other } => {
                 let [first, second] = [one, other].map(|name| name.to_lowercase());
                 let is_of_source = first.ends_with("sources") && second.ends_with("ref");
@@ -169,6 +173,12 @@ fn needed(one: &str, other: &str) -> Option<&'static str> {
         }
         (_, "--owner") => {
             "--owner=NAME is this installation's name, by which it knows its own ConfigMaps; it must never change"
+        }
+        (_, "--pre-publish-exechook-command") => {
+            "--pre-publish-exechook-command=PROGRAM runs before each publication; with the gate its exit status decides"
+        }
+        (_, other) if other.starts_with("--revision") => {
+            "for a checkout it is --revision=$(git -C DIR rev-parse HEAD)"
         }
         (_, "--username") => "give the user whose password it is; for a token, most servers accept any name",
         ("sync", _) => "--root is the directory that readers open; --rules is a file of rules for ConfigMaps",
@@ -207,6 +217,7 @@ mod tests {
             unread(io::ErrorKind::StaleNetworkFileHandle),
             unread(io::ErrorKind::ResourceBusy),
             Error::Conflict { one: text(), other: text() },
+            Error::Conflict { one: "--one-time with --root".into(), other: text() },
             Error::Needs { one: text(), other: text() },
             Error::Required { name: text(), hint: text() },
             Error::Password { what: "a password", hint: "use a file".into() },

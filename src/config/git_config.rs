@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use url::Url;
 
 use super::error::Error;
-pub(super) use ssh_command::ssh_command;
+pub(super) use ssh_command::{SshCommand, ssh_command};
 use table::{Setting, Use};
 
 use crate::mirror::InsteadOf;

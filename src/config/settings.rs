@@ -73,8 +73,9 @@ pub struct Settings {
     pub admin: Option<admin::Options>,
     /// Whether `/metrics` has treeswap's metrics.
     pub metrics: bool,
-    /// Whether `/metrics` has git-sync's metrics. Also tells that the program runs as git-sync.
-    pub git_sync_metrics: bool,
+    /// What the program was called as. As git-sync, `/metrics` has git-sync's metrics, and the memory that there is
+    /// lowers no ceiling.
+    pub personality: Personality,
     /// Log format and level.
     pub telemetry: telemetry::Options,
     /// The file for the error that ends the process.
@@ -87,7 +88,8 @@ pub struct Settings {
 
 impl Settings {
     /// Validates everything that can be validated without network access and without changing anything. The order of
-    /// the checks is git-sync's, so that of several errors the same one is reported.
+    /// the checks is git-sync's, so that of several errors the same one is reported. `origins` says where each value of
+    /// `args` came from; `hidden` has the values that only variables give, most of them secrets.
     pub fn new(args: &Args, origins: &Origins, hidden: &Hidden) -> Result<Self, Error> {
         if let Some(name) = hidden.unreadable.clone() {
             return Err(Error::HiddenValue { name, why: "it is not UTF-8".to_owned() });
@@ -130,7 +132,7 @@ impl Settings {
             index_memory: check.ceiling("index-memory", args.limits.index_memory)?,
             sandbox: check.one_of("sandbox", &args.limits.sandbox, &SANDBOX)?,
             max_bytes: check.ceiling("max-mirror-bytes", args.limits.max_mirror_bytes)?,
-            durable: args.root.durability != "none",
+            durable: check.durability() != store::Durability::None,
             verify: args.limits.verify,
             ..mirror::Options::new(mirror_dir, followed.clone(), wire)
         };
@@ -149,7 +151,7 @@ impl Settings {
             trigger_spread: args.pace.trigger_spread,
             admin,
             metrics: args.server.http_metrics,
-            git_sync_metrics: origins.personality() == Personality::GitSync,
+            personality: origins.personality(),
             telemetry: check.telemetry()?,
             termination_log,
             add_user: args.hooks.add_user,

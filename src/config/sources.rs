@@ -55,8 +55,8 @@ impl Check<'_> {
     /// The directory of the sources' mirrors; `mirror` is where the mirror of one repository would be.
     pub(super) fn dir_of_mirrors(&self, mirror: &Path) -> PathBuf {
         match self.args.root.mirror.as_str() {
-            "" => mirror.with_file_name("mirrors"),
-            _ => mirror.join("mirrors"),
+            "" => mirror.with_file_name(mirror::MIRRORS),
+            _ => mirror.join(mirror::MIRRORS),
         }
     }
 

@@ -47,7 +47,11 @@ pub(super) const BOOLEANS: [[&str; 6]; 2] =
 /// and `d` for 24 hours. Negative durations and those above [`MAX_DURATION`] are refused.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let found = any_duration(text)?;
-    if found > MAX_DURATION { Err("it is too long".into()) } else { Ok(found) }
+    if found > MAX_DURATION { Err(too_long()) } else { Ok(found) }
+}
+
+fn too_long() -> String {
+    format!("it is longer than a century ({})", print_duration(MAX_DURATION))
 }
 
 /// Like [`duration`], without the upper bound.
@@ -55,7 +59,7 @@ pub(super) fn any_duration(text: &str) -> Result<Duration, String> {
     const WANTED: &str = "a duration is a number with a unit: 300ms, 10s, 5m, 1.5h, 2m30s, 1d";
     const UNITS: &str = "write 300ms, 10s, 5m, 2m30s, 1.5h or 1d";
     if text.starts_with('-') {
-        return Err("a duration cannot be negative".into());
+        return Err(format!("a duration cannot be negative: {UNITS}"));
     }
     let mut rest = text.strip_prefix('+').unwrap_or(text);
     if rest == "0" {
@@ -76,8 +80,8 @@ pub(super) fn any_duration(text: &str) -> Result<Duration, String> {
             None => return Err(format!("{} is not a unit of time: {UNITS}", unit.trim().escape_debug())),
         };
         let number: f64 = number.parse().map_err(|_| WANTED)?;
-        let part = Duration::try_from_secs_f64(number * unit_seconds).map_err(|_| "it is too long")?;
-        total = total.checked_add(part).ok_or("it is too long")?;
+        let part = Duration::try_from_secs_f64(number * unit_seconds).map_err(|_| too_long())?;
+        total = total.checked_add(part).ok_or_else(too_long)?;
         rest = next;
     }
     Ok(total)
@@ -155,7 +159,7 @@ pub(super) fn integer(text: &str) -> Result<i64, String> {
     let number = is_valid.then_some(format!("{sign}{digits}"));
     number
         .and_then(|text| i64::from_str_radix(&text, radix).ok())
-        .ok_or_else(|| "it is not an integer".into())
+        .ok_or_else(|| "must be a 64-bit integer such as 12 or 0x10".into())
 }
 
 /// Parses a number of bytes: `1048576`, `512Mi`, `2Gi`, `500M`.
@@ -229,9 +233,14 @@ mod tests {
             assert!(duration(text).is_err(), "{text:?} was accepted");
         }
         assert_eq!(duration("878400h"), Ok(MAX_DURATION));
-        assert_eq!(duration("999999h").unwrap_err(), "it is too long");
+        for text in ["999999h", "99999999999999999999h"] {
+            assert_eq!(duration(text).unwrap_err(), "it is longer than a century (878400h)", "{text}");
+        }
         assert!(any_duration("999999h").unwrap() > MAX_DURATION);
-        assert!(duration("-5s").unwrap_err().contains("negative"));
+        assert_eq!(
+            duration("-5s").unwrap_err(),
+            "a duration cannot be negative: write 300ms, 10s, 5m, 2m30s, 1.5h or 1d"
+        );
         assert_eq!(
             duration("2weeks").unwrap_err(),
             "weeks is not a unit of time: write 300ms, 10s, 5m, 2m30s, 1.5h or 1d"
@@ -271,7 +280,7 @@ mod tests {
             assert_eq!(integer(text), Ok(value), "{text}");
         }
         for text in ["", "1.5", "x", "--1", "0x", "-+1", "1 ", "09", "_1", "1_", "1__0"] {
-            assert!(integer(text).is_err(), "{text:?} was accepted");
+            assert!(integer(text).unwrap_err().contains("such as 12 or 0x10"), "{text:?}");
         }
         assert_eq!((percent("0"), percent("100"), at_least_one("8")), (Ok(0), Ok(100), Ok(8)));
         for text in ["", "50%", "101", "150", "-1", "0.5"] {

@@ -1,7 +1,7 @@
 //! Findings: problems that a plan has with the actual files of a tree, and their messages.
 
 use super::data::{InvalidKey, sized};
-use super::policies::TimeLimit;
+use super::policies::{IllegalKeys, Links, Oversize, Policies, TimeLimit};
 use super::rule_problem::{SHOWN, others};
 use super::tree::BadLink;
 use crate::human;
@@ -11,7 +11,8 @@ use crate::payload::escaped;
 /// any number.
 pub(super) const FINDINGS_MAX: usize = 2_000;
 
-/// A problem that shows only when rules are applied to a tree.
+/// A problem that shows only when rules are applied to a tree. It refuses the plan, or is only noted: always if
+/// [`Finding::is_harmless`], otherwise if a policy accepts it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Finding {
@@ -30,6 +31,8 @@ pub enum Finding {
         name: String,
         /// The key.
         key: String,
+        /// Whether a rule has it as its fixed key.
+        is_fixed: bool,
         /// The files, sorted.
         paths: Vec<Vec<u8>>,
     },
@@ -128,11 +131,21 @@ pub enum Finding {
         pattern: String,
         /// How many files match it.
         files: usize,
+        /// The repository.
+        repository: String,
+        /// The field of the rule that keeps it out: `allowed_repos` or `denied_repos`.
+        field: &'static str,
+        /// The entries of that field; only the first of them, as many as a message shows.
+        list: Vec<String>,
+        /// How many entries it has.
+        total: usize,
     },
     /// No file matches a rule. Only noted.
     NoMatch {
         /// The rule's pattern.
         pattern: String,
+        /// Whether a ConfigMap of it gets no file from any other rule, so that one that exists is emptied.
+        empties: bool,
     },
 }
 
@@ -162,12 +175,37 @@ impl Finding {
         matches!(self, Self::RepositoryNotPermitted { .. } | Self::NoMatch { .. })
     }
 
+    /// What happens although there is the finding, to follow it in a warning; empty if that goes without saying.
+    /// `applies`: to clusters, where a ConfigMap without files may exist.
+    pub fn consequence(&self, policies: &Policies, applies: bool) -> &'static str {
+        match self {
+            Self::IllegalKey { .. } if policies.illegal_keys == IllegalKeys::Skip => "; it is left out",
+            Self::BadSymlink { .. } if policies.links == Links::Skip => "; it is left out",
+            Self::Oversize { .. } | Self::OversizeKey { .. } if policies.oversize == Oversize::Skip => {
+                "; the ConfigMap is left as it is"
+            }
+            Self::NoMatch { empties: true, .. } if applies => {
+                "; its ConfigMap, if it is this owner's or adopted, is emptied, or deleted with --prune; --max-prune=0 \
+                 refuses that"
+            }
+            Self::RepositoryNotPermitted { .. } if applies => {
+                "; what this owner wrote for it counts as named by no rule, unless another rule names it, and is \
+                 deleted with --prune"
+            }
+            _ => "",
+        }
+    }
+
     /// What an operator can do about the finding, for example which flag accepts it.
     fn hint(&self) -> Option<&'static str> {
         Some(match self {
             Self::Overlap { .. } => {
                 "--overlaps=first gives the file to the rule that comes first in the rules file, --overlaps=specific \
                  to the rule whose pattern has the most literal characters"
+            }
+            Self::Collision { is_fixed: true, .. } => {
+                "a rule with key takes one file: narrow its pattern, or remove key; --collisions=last takes the last \
+                 one by path"
             }
             Self::Collision { .. } => {
                 "use_full_path_as_key gives files of the same name distinct keys; --collisions=last takes the last one \
@@ -248,7 +286,7 @@ impl std::fmt::Display for Finding {
                 let rules = list(rules, *total, rule);
                 write!(f, "{} is claimed by several rules: {rules}", escaped(path))
             }
-            Self::Collision { name, key, paths } => {
+            Self::Collision { name, key, paths, .. } => {
                 let paths = list(paths, paths.len(), |path| escaped(path));
                 write!(f, "key {key} of ConfigMap {name} is claimed by several files: {paths}")
             }
@@ -299,11 +337,17 @@ impl std::fmt::Display for Finding {
             Self::RepositoryUnknown { pattern } => {
                 write!(f, "the rule {} depends on the repository's name, which is not given", shown(pattern))
             }
-            Self::RepositoryNotPermitted { pattern, files } => {
-                let pattern = shown(pattern);
-                write!(f, "the rule {pattern} does not take files from this repository: {files} left out")
+            Self::RepositoryNotPermitted { pattern, files, repository, field, list: entries, total } => {
+                let is = if *field == "denied_repos" { "is" } else { "is not" };
+                let (pattern, repository) = (shown(pattern), shown(repository));
+                let entries = list(entries, *total, |entry| human::elide_middle(&shown(entry)));
+                write!(
+                    f,
+                    "the rule {pattern} does not take files from this repository: {files} left out, as \
+                     --repository={repository} {is} in its {field}: {entries}"
+                )
             }
-            Self::NoMatch { pattern } => write!(f, "no file matches the rule {}", shown(pattern)),
+            Self::NoMatch { pattern, .. } => write!(f, "no file matches the rule {}", shown(pattern)),
         }
     }
 }
@@ -362,128 +406,4 @@ impl Refused {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::*;
-
-    /// One of each; of [`Finding::OversizeKey`] and [`Finding::MatchingLimit`] one for each hint, of [`Finding::Stamp`]
-    /// one for each problem.
-    fn each() -> Vec<Finding> {
-        let text = || "x".to_owned();
-        let path = || b"a/b".to_vec();
-        let oversize_key = |compressed| {
-            let (what, bytes, limit) = ("of values", 2, 1);
-            Finding::OversizeKey { name: text(), key: text(), path: path(), what, bytes, limit, compressed }
-        };
-        let (what, bytes, limit, largest) = ("of values", 2, 1, vec![("x".to_owned(), 2, path())]);
-        let stamp = |key, problem| Finding::Stamp { name: text(), key, problem };
-        let matching_limit = |set_by| {
-            let limit = TimeLimit { time: Duration::from_secs(60), set_by };
-            Finding::MatchingLimit { rules: 20_000, limit }
-        };
-        vec![
-            Finding::Overlap { path: path(), rules: vec![(text(), text())], total: 2 },
-            Finding::Collision { name: text(), key: text(), paths: vec![path()] },
-            Finding::BadSymlink { path: path(), why: BadLink::Dangling },
-            Finding::IllegalKey {
-                path: path(),
-                name: text(),
-                key: "a\nb".into(),
-                why: InvalidKey::Characters,
-            },
-            Finding::Oversize { name: text(), what, bytes, limit, largest: largest.clone() },
-            oversize_key(false),
-            oversize_key(true),
-            stamp("x".repeat(300), StampProblem::IllegalKey(InvalidKey::Long)),
-            stamp(text(), StampProblem::Taken(path())),
-            stamp(text(), StampProblem::Oversize { what, bytes, limit, largest }),
-            Finding::MemoryLimit { limit: 1 << 20 },
-            Finding::TooManyTargets { targets: 2, limit: 1 },
-            matching_limit(None),
-            matching_limit(Some("--sync-timeout")),
-            Finding::NameTaken { name: text(), taken: text() },
-            Finding::RepositoryUnknown { pattern: text() },
-            Finding::RepositoryNotPermitted { pattern: text(), files: 1 },
-            Finding::NoMatch { pattern: text() },
-        ]
-    }
-
-    #[test]
-    fn every_finding_is_one_line_and_one_that_refuses_says_what_to_do() {
-        for finding in each() {
-            let refuses = match &finding {
-                Finding::Overlap { .. }
-                | Finding::Collision { .. }
-                | Finding::IllegalKey { .. }
-                | Finding::BadSymlink { .. }
-                | Finding::Oversize { .. }
-                | Finding::OversizeKey { .. }
-                | Finding::Stamp { .. }
-                | Finding::MemoryLimit { .. }
-                | Finding::TooManyTargets { .. }
-                | Finding::MatchingLimit { .. }
-                | Finding::NameTaken { .. }
-                | Finding::RepositoryUnknown { .. } => true,
-                Finding::RepositoryNotPermitted { .. } | Finding::NoMatch { .. } => false,
-            };
-            assert_eq!(refuses, !finding.is_harmless());
-            let refused = Refused(vec![finding]);
-            // A warning has no hint; what the style asks of one does not apply.
-            let hints = if refuses { refused.hints() } else { vec!["it is only noted".to_owned()] };
-            crate::human::assert_message_style(&refused, &hints);
-        }
-    }
-
-    #[test]
-    fn what_to_do_follows_the_findings_that_it_is_for_and_is_said_once() {
-        let (what, bytes, limit) = ("of values", 2, 1);
-        let large = |name: &str| {
-            let (name, largest) = (name.into(), Vec::new());
-            Finding::Oversize { name, what, bytes, limit, largest }
-        };
-        let alone = |name: &str| {
-            let (name, key, path) = (name.into(), "k".into(), b"f".to_vec());
-            Finding::OversizeKey { name, key, path, what, bytes, limit, compressed: true }
-        };
-        let refused = Refused(vec![large("a"), alone("b"), large("c"), alone("d")]);
-        let hints = refused.hints();
-        let begin = ["also ConfigMap c ", "gzip and ", "also key k ", "also key k ", "make the file "];
-        assert!(refused.to_string().starts_with("ConfigMap a "), "{refused}");
-        assert_eq!(hints.len(), begin.len(), "{hints:?}");
-        assert!(hints.iter().zip(begin).all(|(hint, begin)| hint.starts_with(begin)), "{hints:?}");
-        // What is not shown has no hint: it would seem to be for what is.
-        let mut many = vec![large("a"); 1 + SHOWN];
-        many.push(alone("b"));
-        let hints = Refused(many).hints();
-        assert_eq!(hints.len(), SHOWN + 1, "{hints:?}");
-        assert!(hints[SHOWN].starts_with("gzip and "), "{hints:?}");
-    }
-
-    #[test]
-    fn the_key_of_a_rule_is_shown_and_not_only_the_path() {
-        let (path, name) = (b"a/..data/b".to_vec(), "cm".to_owned());
-        let finding = Finding::IllegalKey { path, name, key: "..data-b".into(), why: InvalidKey::Dots };
-        assert_eq!(
-            finding.to_string(),
-            "a/..data/b cannot have the key \"..data-b\" in ConfigMap cm: it is `.` or begins with `..`"
-        );
-    }
-
-    #[test]
-    fn what_a_list_leaves_out_is_counted() {
-        let rules =
-            |count: usize| (0..count).map(|at| (format!("p{at}"), "m".to_owned())).collect::<Vec<_>>();
-        for (kept, total, end) in
-            [(2, 2, "p1 (ConfigMap m)"), (20, 20, "p19 (ConfigMap m)"), (20, 25, "(ConfigMap m), 5 more")]
-        {
-            let line = Finding::Overlap { path: b"a".to_vec(), rules: rules(kept), total }.to_string();
-            assert!(line.ends_with(end), "{line}");
-        }
-        for (count, end) in [(1, "x"), (3, "(and 2 more)"), (FINDINGS_MAX, "(and at least 1999 more)")] {
-            let refused =
-                Refused(vec![Finding::RepositoryUnknown { pattern: "x".into() }; count]).to_string();
-            assert!(count == 1 || refused.ends_with(end), "{refused}");
-        }
-    }
-}
+mod tests;

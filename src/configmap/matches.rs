@@ -60,7 +60,8 @@ pub struct Matches {
     counts: Vec<Count>,
     /// Sorted by name and by the rules that feed them.
     config_maps: Vec<FedConfigMap>,
-    /// For each rule and each of its partitions, the indices into `config_maps` that the rule feeds.
+    /// For each rule and each of its partitions, the indices into `config_maps` that the rule feeds: none if it is for
+    /// other repositories.
     feeds: Vec<Vec<Vec<usize>>>,
     findings: PathFindings,
     /// Whether a rule matches a symbolic link.
@@ -119,7 +120,7 @@ fn count_index((finding, refuse): &(Finding, bool)) -> usize {
 impl Matches {
     /// Matches a whole tree. Stops when the limit of memory or time is exceeded; [`Self::plan`] then refuses the plan.
     pub fn of(rules: Arc<RuleSet>, options: Options, tree: &Tree) -> Self {
-        let config_maps = fed::config_maps(&rules);
+        let config_maps = fed::config_maps(&rules, options.repository.as_deref());
         let mut matches = Self {
             counts: vec![Count::default(); rules.rules.len()],
             feeds: fed::feeds(&rules, &config_maps),
@@ -342,7 +343,7 @@ impl Matches {
         };
         for fed in self.config_maps.iter_mut().filter(|fed| fed.built.is_none()) {
             let has_files = fed.rules.iter().any(|&rule| self.counts[rule].keyed > 0);
-            fed.built = Some(fed.build(has_files, &values, &self.options));
+            fed.built = Some(fed.build(has_files, &self.rules.rules, &values, &self.options));
         }
         let built = || self.config_maps.iter().filter_map(|fed| Some((fed, fed.built.as_ref()?)));
         let bytes = built().map(|(_, built)| built.bytes).sum();
@@ -356,7 +357,10 @@ impl Matches {
         if targets > TARGETS_MAX {
             findings.add(Finding::TooManyTargets { targets, limit: TARGETS_MAX }, true);
         } else {
-            fed::name_conflicts(&configmaps).into_iter().for_each(|finding| findings.add(finding, true));
+            let repository = self.options.repository.as_deref();
+            let foreign = fed::foreign_conflicts(&self.config_maps, &self.rules, repository);
+            let conflicts = fed::name_conflicts(&configmaps).into_iter().chain(foreign);
+            conflicts.for_each(|finding| findings.add(finding, true));
         }
         Ok(Plan { configmaps, refused: findings.refused, noted: findings.noted })
     }
@@ -386,15 +390,34 @@ impl Matches {
         let mut findings = Findings::default();
         let mut add = |(finding, refuse): &(Finding, bool)| findings.add(finding.clone(), *refuse);
         self.findings.by_path.values().flatten().for_each(&mut add);
+        let has_no_file = |fed: &FedConfigMap| fed.rules.iter().all(|&rule| self.counts[rule].keyed == 0);
+        // Once for each ConfigMap: many rules may feed one.
+        let unfed: Vec<bool> = self.config_maps.iter().map(has_no_file).collect();
         let repository = self.options.repository.as_deref();
-        for (rule, Count { matched, .. }) in self.rules.rules.iter().zip(&self.counts) {
+        for (at, (rule, &Count { matched, .. })) in self.rules.rules.iter().zip(&self.counts).enumerate() {
             let pattern = rule.pattern.clone();
-            match repository {
-                None if rule.is_restricted() => add(&(Finding::RepositoryUnknown { pattern }, true)),
-                Some(name) if *matched > 0 && !rule.permits(name) => {
-                    add(&(Finding::RepositoryNotPermitted { pattern, files: *matched }, false));
+            let exclusion = repository.and_then(|name| Some((name, rule.exclusion(name)?)));
+            match exclusion {
+                None if repository.is_none() && rule.is_restricted() => {
+                    add(&(Finding::RepositoryUnknown { pattern }, true));
                 }
-                _ if *matched == 0 => add(&(Finding::NoMatch { pattern }, false)),
+                None if matched == 0 => {
+                    let empties = self.feeds[at].iter().flatten().any(|&fed| unfed[fed]);
+                    add(&(Finding::NoMatch { pattern, empties }, false));
+                }
+                Some((repository, (field, list))) if matched > 0 => {
+                    let (repository, total) = (repository.to_owned(), list.len());
+                    let list = list.iter().take(SHOWN).cloned().collect();
+                    let finding = Finding::RepositoryNotPermitted {
+                        pattern,
+                        files: matched,
+                        repository,
+                        field,
+                        list,
+                        total,
+                    };
+                    add(&(finding, false));
+                }
                 _ => {}
             }
         }

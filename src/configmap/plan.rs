@@ -1,7 +1,7 @@
 //! A plan: what every ConfigMap should hold, computed from rules and a tree, and the problems found on the way.
 //!
-//! A plan always covers all ConfigMaps. Findings that refuse it are in [`Plan::refused`]; the caller has to check that
-//! first, as [`Plan::accepted`] does.
+//! A plan always covers all ConfigMaps of the rules that are for the repository. Findings that refuse it are in
+//! [`Plan::refused`]; the caller has to check that first, as [`Plan::accepted`] does.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;

@@ -212,11 +212,28 @@ pub(super) const SHOWN: usize = 20;
 /// Hint that names the command to check rules with.
 const TRY: &str = "`treeswap render` tries the rules offline";
 
+/// Returns true if the parser's message is one that it has for an unquoted text that begins with `*`, `&`, `!`, `{` or
+/// `[`: there begins an alias, an anchor, a tag, a mapping or a list. The last one has other causes, too.
+fn may_be_of_pattern(why: &str) -> bool {
+    const MESSAGES: [&str; 5] = [
+        "while scanning an alias",
+        "while scanning an anchor",
+        "while scanning a tag",
+        "unknown anchor",
+        "did not find expected key",
+    ];
+    MESSAGES.iter().any(|message| why.contains(message))
+}
+
 impl RulesError {
     /// Hints for the operator, one line each: the other problems, and flags that help.
     pub fn hints(&self) -> Vec<String> {
         let problems = match self {
             Self::Wrong { problems, .. } => problems,
+            Self::Syntax { why, .. } if may_be_of_pattern(why) => {
+                let hint = "correct the YAML; quote a pattern that begins with *, { or [: \"**/*.yaml\"";
+                return vec![hint.to_owned(), TRY.to_owned()];
+            }
             Self::Syntax { .. } => {
                 return vec!["correct the YAML there".to_owned(), TRY.to_owned()];
             }
@@ -272,6 +289,7 @@ mod tests {
         };
         let each = [
             RulesError::Syntax { file: file(), why: "a tab".into() },
+            RulesError::Syntax { file: file(), why: "unknown anchor at line 2 column 3".into() },
             RulesError::Empty { file: file() },
             RulesError::TooLarge { file: file(), bytes: 3, limit: 2 },
             RulesError::DefaultNamespace { name: "A".into(), why: "it has a capital" },

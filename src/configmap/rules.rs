@@ -88,9 +88,18 @@ impl Rule {
     /// Returns true if a repository (`organisation/name`) may feed the rule. As in Prow, names are case-sensitive, a
     /// denial wins, and an empty list of allowed repositories allows all.
     pub fn permits(&self, repository: &str) -> bool {
+        self.exclusion(repository).is_none()
+    }
+
+    /// What keeps a repository from feeding the rule: the field, and its list. `None` if it may feed the rule.
+    pub(super) fn exclusion(&self, repository: &str) -> Option<(&'static str, &[String])> {
         let organisation = repository.split('/').next().unwrap_or_default();
         let named = |list: &[String]| list.iter().any(|entry| entry == repository || entry == organisation);
-        !named(&self.denied) && (self.allowed.is_empty() || named(&self.allowed))
+        if named(&self.denied) {
+            return Some(("denied_repos", self.denied.as_slice()));
+        }
+        let is_allowed = self.allowed.is_empty() || named(&self.allowed);
+        (!is_allowed).then_some(("allowed_repos", self.allowed.as_slice()))
     }
 
     /// Returns true if the rule depends on the repository that a file comes from.

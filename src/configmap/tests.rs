@@ -198,7 +198,8 @@ fn brackets_that_are_deep_in_each_other_are_refused_before_they_are_read() {
 
 #[test]
 fn a_finding_is_one_line_whatever_a_rule_is_called() {
-    let finding = Finding::NoMatch { pattern: "a/\u{1b}[2J\nhint: all is well*".repeat(1000) };
+    let pattern = "a/\u{1b}[2J\nhint: all is well*".repeat(1000);
+    let finding = Finding::NoMatch { pattern, empties: true };
     let line = finding.to_string();
     assert!(!line.contains(char::is_control) && line.len() < 1000, "{line}");
 }

@@ -35,10 +35,11 @@
 //! ledger, `record` writes them (step 5). `aliases` finds names that mean the same cluster; `orphaned` finds namespaces
 //! that no rule names any more. `turns` decides when a worker may write, by `lease` (options), `pool` and `places` (a
 //! limit for a fleet) and `renewal` (one Lease). `pauses` has the waits, retries and limits at shutdown, `report` the
-//! results, `step` the step that a delivery is in, `ledgers` merges a report into ledgers, `follow` is the loop that
-//! delivers every new revision.
+//! results, `cause` what fails many targets, `told` what people are told of the results, `step` the step that a
+//! delivery is in, `ledgers` merges a report into ledgers, `follow` is the loop that delivers every new revision.
 
 mod aliases;
+mod cause;
 mod earlier_writes;
 mod follow;
 mod lease;
@@ -57,6 +58,7 @@ mod step;
 mod survey;
 #[cfg(test)]
 mod testing;
+mod told;
 mod turns;
 mod worker;
 mod write;
@@ -73,7 +75,7 @@ pub use follow::{LoopEvent, LoopTiming, follow};
 pub use lease::Leases;
 pub use ledgers::updated_ledgers;
 pub use places::{BadPlaces, PoolSpec};
-pub use report::{Outcome, Report, Target, Unread};
+pub use report::{Note, Outcome, Report, Target, Unread};
 pub use step::Step;
 
 use crate::cluster::{Clusters, ConfigError};

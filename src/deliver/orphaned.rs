@@ -67,7 +67,9 @@ pub(super) fn report_unknown(error: &Error, unneeded: bool, notes: &mut Notes) -
             "no rule names it, and it is not known whether it has ConfigMaps of this owner: {line}"
         ));
     } else if is_denied(error) {
-        notes.add(format!("namespaces that no rule names any more are not pruned: {line}"));
+        let hint = "apply deploy/apply/prune.yaml with your --owner";
+        let note = format!("namespaces that no rule names any more are not pruned: {line}");
+        notes.add_with_hint(note, Some(hint.to_owned()));
     } else {
         return Some(line);
     }

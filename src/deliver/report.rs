@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
+use super::cause::Cause;
+use crate::cluster::Error;
 use crate::configmap::Difference;
 use crate::configmap::apply::{Action, Decision, DecisionReason, Desired};
 use crate::revision::Revision;
@@ -151,6 +153,34 @@ pub struct Target {
     /// True if the ledger of its namespace has this result.
     #[serde(skip)]
     pub(super) recorded: bool,
+    /// What it failed by, if that fails everything in its cluster or namespace.
+    #[serde(skip)]
+    pub(super) cause: Option<Cause>,
+}
+
+/// A remark that concerns no single target. It is serialized as its text.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[serde(transparent)]
+pub struct Note {
+    /// The remark, in one line.
+    pub text: String,
+    /// What an operator can do.
+    #[serde(skip)]
+    pub hint: Option<String>,
+}
+
+impl std::ops::Deref for Note {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.text
+    }
+}
+
+impl std::fmt::Display for Note {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.text)
+    }
 }
 
 /// The result of a delivery.
@@ -164,7 +194,7 @@ pub struct Report {
     /// Sorted by cluster, namespace and name.
     pub targets: Vec<Target>,
     /// Other remarks, each with its cluster: refs that went back, cycles in the write order, damaged inventories.
-    pub notes: Vec<String>,
+    pub notes: Vec<Note>,
     /// Failures that concern no single target: an inventory or a ledger that could not be written, a remote that did
     /// not answer.
     pub failures: Vec<String>,
@@ -226,7 +256,7 @@ impl Unread {
 pub(super) struct ClusterOutcome {
     pub(super) revision: Revision,
     pub(super) targets: Vec<Target>,
-    pub(super) notes: Vec<String>,
+    pub(super) notes: Vec<Note>,
     pub(super) failures: Vec<String>,
     /// The namespaces of which `targets` has only what files feed.
     pub(super) unread: Unread,
@@ -235,7 +265,9 @@ pub(super) struct ClusterOutcome {
 impl ClusterOutcome {
     /// Returns a result in which every target of the cluster failed for the same reason.
     pub(super) fn failed(desired: &Desired, cluster: &str, why: &str, hints: &[String]) -> Self {
-        let targets = all_failed(desired, cluster, why, hints);
+        let cause = Some(Cause { cluster: cluster.to_owned(), why: why.to_owned(), is_of_request: false });
+        let targets = all_failed(desired, cluster, why, hints).into_iter();
+        let targets = targets.map(|target| Target { cause: cause.clone(), ..target }).collect();
         let (notes, failures) = (Vec::new(), Vec::new());
         Self { revision: desired.revision, targets, notes, failures, unread: Unread::all() }
     }
@@ -286,6 +318,7 @@ impl Target {
             counted: false,
             over: None,
             recorded: false,
+            cause: None,
         }
     }
 
@@ -294,7 +327,18 @@ impl Target {
         self.outcome = outcome;
         self.why = why.into();
         self.hints = hints;
+        self.cause = None;
         self
+    }
+
+    /// Notes which request it failed by.
+    pub(crate) fn caused_by(self, error: &Error) -> Self {
+        Self { cause: Cause::of(error), ..self }
+    }
+
+    /// Returns true if it failed by something that fails everything in its cluster or namespace.
+    pub fn has_shared_cause(&self) -> bool {
+        self.cause.is_some()
     }
 }
 
@@ -315,7 +359,13 @@ impl Report {
     }
 
     /// Adds the result for one cluster.
-    pub(super) fn add(&mut self, cluster: String, ended: ClusterOutcome) {
+    pub(super) fn add(&mut self, cluster: String, mut ended: ClusterOutcome) {
+        // Where something succeeded, what may be of single requests did not fail the whole cluster.
+        if ended.targets.iter().any(|target| target.outcome.is_success()) {
+            for target in &mut ended.targets {
+                target.cause = target.cause.take().filter(|cause| !cause.is_of_request);
+            }
+        }
         if !ended.unread.is_empty() || !ended.failures.is_empty() {
             self.unfinished.insert(cluster, ended.unread);
         }
@@ -409,7 +459,7 @@ pub(super) fn fail_skipped(targets: Vec<Target>, error: &SourceError) -> Vec<Tar
 #[derive(Debug)]
 pub(super) struct Notes {
     cluster: String,
-    lines: Vec<String>,
+    lines: Vec<Note>,
 }
 
 impl Notes {
@@ -420,19 +470,24 @@ impl Notes {
 
     /// Adds a note on the cluster, unless it is there already.
     pub(super) fn add(&mut self, note: impl std::fmt::Display) {
-        let note = format!("cluster {}: {note}", self.cluster);
-        if !self.lines.contains(&note) {
-            self.lines.push(note);
+        self.add_with_hint(note, None);
+    }
+
+    /// The same, with what an operator can do about it.
+    pub(super) fn add_with_hint(&mut self, note: impl std::fmt::Display, hint: Option<String>) {
+        let text = format!("cluster {}: {note}", self.cluster);
+        if !self.lines.iter().any(|line| line.text == text) {
+            self.lines.push(Note { text, hint });
         }
     }
 
     /// Adds a note that concerns the whole run.
     pub(super) fn add_to_run(&mut self, note: String) {
-        self.lines.push(note);
+        self.lines.push(Note { text: note, hint: None });
     }
 
     /// Returns all notes and empties the collection.
-    pub(super) fn take(&mut self) -> Vec<String> {
+    pub(super) fn take(&mut self) -> Vec<Note> {
         std::mem::take(&mut self.lines)
     }
 }

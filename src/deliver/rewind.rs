@@ -12,7 +12,9 @@ use super::survey::{NamespaceSurvey, SurveyContext};
 use super::write::{StopReason, Writer};
 use super::{OnRewind, or_cancelled, parse_revision};
 use crate::configmap::apply::{Claim, names};
+use crate::human::sanitize;
 use crate::revision::{Relation, Revision};
+use crate::secret;
 use crate::sources::{DeliveryInput, Recorded};
 
 /// The pause between two requests to a remote whose ref went back.
@@ -20,28 +22,47 @@ const LAG_PAUSE: Duration = Duration::from_millis(500);
 /// How many revisions of annotations the remote is asked about for one cluster. Each costs it several requests, and
 /// anybody who may write a ConfigMap can annotate it with any revision. Deliveries that were killed leave few of them.
 const ANNOTATED_MAX: usize = 8;
+/// How much of a recorded repository's URL is shown: anybody who may write the inventory can annotate it.
+const REPOSITORY_MAX: usize = 200;
+/// The hint where another repository uses our owner's name.
+const OWNER_OF_ITS_OWN: &str = "give each repository an --owner of its own";
+/// The end of each hint where nothing is written.
+const APPLY_ONCE: &str = "run once with --on-rewind=apply";
 
 /// A recorded revision, and whom it concerns.
 struct Origin {
     recorded: Recorded,
     /// The namespaces whose objects have it; `None` if an inventory has it, which concerns the whole cluster.
     namespaces: Option<BTreeSet<String>>,
+    /// The repository that recorded it, if the inventory names another one than ours.
+    other_repository: Option<String>,
     /// False if it is one annotation too many: then the remote is not asked, and the relation counts as unknown.
     is_asked: bool,
+}
+
+/// Why nothing may be written.
+#[derive(Clone, Debug)]
+pub(super) struct Halt {
+    /// The outcome of what would be written.
+    pub(super) outcome: Outcome,
+    /// The reason.
+    pub(super) why: String,
+    /// What an operator can do.
+    pub(super) hint: Option<String>,
 }
 
 /// What the recorded revisions mean for the writes.
 #[derive(Default)]
 pub(super) struct Rewinds {
-    /// The namespaces in which nothing may be written, each with the reason.
-    pub(super) held: BTreeMap<String, String>,
+    /// The namespaces in which nothing may be written.
+    pub(super) held: BTreeMap<String, Halt>,
     /// The revisions of inventories that the ref is followed away from: the new one is to be recorded instead, as it
     /// would hold the next one otherwise, also where nothing else is to be written.
     pub(super) followed: BTreeSet<Revision>,
 }
 
 /// Checks the new revision against those that are recorded in the namespaces, in the inventory and on the objects that
-/// it does not know. `Err` has an outcome and its reason if nothing may be written now in the whole cluster.
+/// it does not know. `Err` says why if nothing may be written now in the whole cluster.
 ///
 /// `lag_deadline` holds until when a ref that went back may be the answer of a lagging replica; it is set here once.
 pub(super) async fn check_rewind<S: DeliveryInput>(
@@ -49,7 +70,7 @@ pub(super) async fn check_rewind<S: DeliveryInput>(
     surveys: &[NamespaceSurvey],
     lag_deadline: &mut Option<Instant>,
     notes: &mut Notes,
-) -> Result<Rewinds, (Outcome, String)> {
+) -> Result<Rewinds, Halt> {
     let SurveyContext { options, .. } = writer.reader;
     let named = writer.desired.revision;
     let mut rewinds = Rewinds::default();
@@ -59,44 +80,37 @@ pub(super) async fn check_rewind<S: DeliveryInput>(
     let holds = options.on_rewind == OnRewind::Hold;
     // The revision of a set is no commit: without the commits of its sources its relation cannot be known.
     let with_objects = writer.desired.sources.revisions().is_empty();
-    for origin in origins(surveys, named, with_objects) {
+    let skipped = |why| Halt { outcome: Outcome::Skipped, why, hint: None };
+    for origin in origins(surveys, named, with_objects, options.repository.as_deref()) {
         let relation = relation_to(writer, &origin).await;
-        let relation = relation.map_err(|stop| (Outcome::Skipped, stop.to_string()))?;
+        let relation = relation.map_err(|stop| skipped(stop.to_string()))?;
         if matches!(relation, Relation::Behind | Relation::UnknownToRemote) && !options.dry_run {
             let lag = options.lag;
             let until = *lag_deadline.get_or_insert_with(|| Instant::now() + lag);
             if timeout_at(until, wait_for_other_revision(writer)).await.is_ok() {
-                let why = writer.stopped().map(|stop| stop.to_string()).unwrap_or_default();
-                return Err((Outcome::Skipped, why));
+                return Err(skipped(writer.stopped().map(|stop| stop.to_string()).unwrap_or_default()));
             }
         }
-        let Origin { recorded, namespaces, .. } = origin;
+        let Origin { recorded, namespaces, other_repository, .. } = origin;
         // An annotation may be anybody's, so it does not count if the remote does not have its commit. It may also be
         // ours, and the remote a replica that lags: that was waited for.
         if namespaces.is_some() && relation == Relation::UnknownToRemote {
             continue;
         }
-        let from = recorded.revision.short();
-        let to = named.short();
-        let what = match relation {
-            Relation::Ahead => continue,
-            Relation::Behind => format!("the ref went back from {from} to {to}"),
-            Relation::Diverged => {
-                format!("the ref was forced from {from} to {to}, which does not contain it")
-            }
-            Relation::UnknownToRemote => {
-                format!("the ref points to {to}, and the remote does not have the recorded revision {from}")
-            }
-            Relation::Unknown => {
-                format!("it is not known whether {to} is a descendant of the recorded revision {from}")
-            }
-        };
+        let other = other_repository.filter(|_| relation == Relation::UnknownToRemote);
+        let Some(what) = describe(relation, recorded.revision, named, other.as_deref()) else { continue };
         let moved = describe_moves(&recorded.sources, &writer.desired.sources.revisions());
         let what = format!("{what}{moved}");
         if holds {
             let why = format!("{what}, and only fast-forwards are applied");
-            let Some(namespaces) = namespaces else { return Err((Outcome::Refused, why)) };
-            rewinds.held.extend(namespaces.into_iter().map(|namespace| (namespace, why.clone())));
+            let hint = match relation {
+                _ if other.is_some() => format!("{OWNER_OF_ITS_OWN}; if this one has moved, {APPLY_ONCE}"),
+                Relation::Behind => format!("push something newer, or {APPLY_ONCE}"),
+                _ => format!("if the ref is right, {APPLY_ONCE}"),
+            };
+            let halt = Halt { outcome: Outcome::Refused, why, hint: Some(hint) };
+            let Some(namespaces) = namespaces else { return Err(halt) };
+            rewinds.held.extend(namespaces.into_iter().map(|namespace| (namespace, halt.clone())));
             continue;
         }
         let is_known = relation != Relation::Unknown;
@@ -104,10 +118,29 @@ pub(super) async fn check_rewind<S: DeliveryInput>(
             rewinds.followed.insert(recorded.revision);
         }
         if is_known {
-            notes.add(what);
+            let hint = other.map(|_| format!("{OWNER_OF_ITS_OWN}; --on-rewind=hold refuses this"));
+            notes.add_with_hint(what, hint);
         }
     }
     Ok(rewinds)
+}
+
+/// Says how the revision that the ref names is related to the recorded one, which another repository may have recorded;
+/// `None` if it is an advance.
+fn describe(relation: Relation, from: Revision, to: Revision, other: Option<&str>) -> Option<String> {
+    let (from, to) = (from.short(), to.short());
+    Some(match relation {
+        Relation::Ahead => return None,
+        Relation::Behind => format!("the ref went back from {from} to {to}"),
+        Relation::Diverged => format!("the ref was forced from {from} to {to}, which does not contain it"),
+        Relation::UnknownToRemote => {
+            let by = other.map(|other| format!("; it was recorded from {other}")).unwrap_or_default();
+            format!("the ref points to {to}, and the remote does not have the recorded revision {from}{by}")
+        }
+        Relation::Unknown => {
+            format!("it is not known whether {to} is a descendant of the recorded revision {from}")
+        }
+    })
 }
 
 /// Returns the relation of the new revision to a recorded one. `Err` if nothing may be written before it is known; then
@@ -143,11 +176,20 @@ async fn relation_to<S: DeliveryInput>(
     Err(stop)
 }
 
-/// Returns the recorded revisions other than `named`, each once: first those of inventories.
-fn origins(surveys: &[NamespaceSurvey], named: Revision, with_objects: bool) -> Vec<Origin> {
+/// Returns the recorded revisions other than `named`, each once: first those of inventories. `ours` is the URL of our
+/// repository, if it is a single one.
+fn origins(
+    surveys: &[NamespaceSurvey],
+    named: Revision,
+    with_objects: bool,
+    ours: Option<&str>,
+) -> Vec<Origin> {
     let mut origins: BTreeMap<Revision, Origin> = BTreeMap::new();
-    for recorded in surveys.iter().filter_map(|survey| survey.recorded.clone()) {
-        origins.insert(recorded.revision, Origin { recorded, namespaces: None, is_asked: true });
+    for survey in surveys {
+        let Some(recorded) = survey.recorded.clone() else { continue };
+        let other_repository = other_repository(survey, ours);
+        let origin = Origin { recorded, namespaces: None, other_repository, is_asked: true };
+        origins.insert(origin.recorded.revision, origin);
     }
     origins.remove(&named);
     // By revision: the least position among the annotations of a namespace, and all namespaces that have it.
@@ -168,9 +210,23 @@ fn origins(surveys: &[NamespaceSurvey], named: Revision, with_objects: bool) -> 
     let annotated = annotated.into_iter().enumerate().map(|(at, (revision, (_, namespaces)))| Origin {
         recorded: Recorded { revision, sources: BTreeMap::new() },
         namespaces: Some(namespaces),
+        other_repository: None,
         is_asked: at < ANNOTATED_MAX,
     });
     origins.into_values().chain(annotated).collect()
+}
+
+/// Returns the repository that an inventory was written from, for display, if that is another one than ours.
+fn other_repository(survey: &NamespaceSurvey, ours: Option<&str>) -> Option<String> {
+    let recorded = survey.marker_meta.as_ref()?.annotations.get(names::REPOSITORY)?;
+    let is_other = without_ending(recorded) != without_ending(ours?);
+    is_other.then(|| sanitize(&secret::redact(recorded), REPOSITORY_MAX))
+}
+
+/// Returns a repository's URL without the ending that may be written or not.
+fn without_ending(url: &str) -> &str {
+    let url = url.trim_end_matches('/');
+    url.strip_suffix(".git").unwrap_or(url).trim_end_matches('/')
 }
 
 /// Returns the revisions of our objects that are about to be replaced or deleted, where the inventory has another one:
@@ -218,6 +274,7 @@ mod tests {
     use super::super::pauses::Ending;
     use super::super::testing::{cluster, desired, options, revision, survey};
     use super::*;
+    use crate::cluster::Meta;
     use crate::configmap::apply::{Action, Decision, Desired, PlacedSource, Placement};
     use crate::deliver::Options;
     use crate::sources::{Named, SourceError};
@@ -285,8 +342,11 @@ mod tests {
         let policy = options.policy(desired);
         let reader = SurveyContext { cluster: &cluster, options: &options, policy: &policy, cancel: &cancel };
         let writer = Writer::new(reader, desired, remote);
-        let rewinds = check_rewind(&writer, surveys, &mut None, &mut Notes::new("test")).await?;
-        Ok(rewinds.held.into_keys().collect())
+        let checked = check_rewind(&writer, surveys, &mut None, &mut Notes::new("test")).await;
+        match checked {
+            Ok(rewinds) => Ok(rewinds.held.into_keys().collect()),
+            Err(Halt { outcome, why, .. }) => Err((outcome, why)),
+        }
     }
 
     /// Without a wait for a replica that lags.
@@ -313,6 +373,41 @@ mod tests {
         for relation in [Relation::Behind, Relation::UnknownToRemote, Relation::Unknown] {
             let (outcome, why) = checked(&Remote::new(Ok(relation)), HOLD, &surveys).await.unwrap_err();
             assert_eq!(outcome, Outcome::Refused, "{why}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_revision_that_another_repository_recorded_is_told_with_that_repository() {
+        let mut surveys = surveys();
+        surveys[1].recorded = Some(Recorded { revision: revision(1), sources: BTreeMap::new() });
+        let other = "; it was recorded from https://h/other.git";
+        for (annotated, is_other) in [("https://bob:pw@h/other.git", true), ("https://h/ours/", false)] {
+            let mut inventory = Meta::default();
+            inventory.annotations.insert(names::REPOSITORY.to_owned(), annotated.to_owned());
+            surveys[1].marker_meta = Some(inventory);
+            for on_rewind in [OnRewind::Apply, OnRewind::Hold] {
+                let repository = Some("https://h/ours.git".to_owned());
+                let options = Options { repository, on_rewind, lag: Duration::ZERO, ..options() };
+                let (cluster, cancel, desired) = (cluster(), Ending::default(), desired());
+                let policy = options.policy(&desired);
+                let reader =
+                    SurveyContext { cluster: &cluster, options: &options, policy: &policy, cancel: &cancel };
+                let remote = Remote::new(Ok(Relation::UnknownToRemote));
+                let writer = Writer::new(reader, &desired, &remote);
+                let mut notes = Notes::new("test");
+                let (told, hint) = match check_rewind(&writer, &surveys, &mut None, &mut notes).await {
+                    Ok(_) => {
+                        let note = notes.take().remove(0);
+                        (note.text, note.hint)
+                    }
+                    Err(halt) => (halt.why, halt.hint),
+                };
+                assert_eq!(told.contains(other), is_other, "{told}");
+                let names_owner = hint.as_ref().is_some_and(|hint| hint.contains("--owner of its own"));
+                let names_way_out = hint.as_ref().is_some_and(|hint| hint.contains("--on-rewind=apply"));
+                let is_held = on_rewind == OnRewind::Hold;
+                assert_eq!((names_owner, names_way_out), (is_other, is_held), "{hint:?}");
+            }
         }
     }
 

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 
+use super::cause::Cause;
 use super::pauses::{Ending, retried};
 use super::report::{Outcome, Target, Unread};
 use super::{Options, parse_revision};
@@ -106,12 +107,19 @@ pub(super) struct NamespaceFailure {
     pub(super) transient: bool,
     /// The outcome of the namespace's targets: failed or refused.
     pub(super) outcome: Outcome,
+    /// See [`Target::cause`].
+    pub(super) cause: Option<Cause>,
 }
 
 impl NamespaceFailure {
     pub(super) fn of(error: &Error) -> Self {
-        let why = crate::human::one_line(error);
-        Self { why, hints: error.hints(), transient: error.is_transient(), outcome: Outcome::Failed }
+        Self {
+            why: crate::human::one_line(error),
+            hints: error.hints(),
+            transient: error.is_transient(),
+            outcome: Outcome::Failed,
+            cause: Cause::of(error),
+        }
     }
 }
 
@@ -155,8 +163,13 @@ impl SurveyContext<'_> {
             config_maps.keys().chain(marker.entries.keys()).chain(earlier.keys()).collect();
         if let Err(why) = Marker::check(namespace, names.iter().copied()) {
             let hints = vec!["spread the ConfigMaps over more namespaces".to_owned()];
-            let why = why.to_string();
-            return Err(NamespaceFailure { why, hints, transient: false, outcome: Outcome::Refused });
+            return Err(NamespaceFailure {
+                why: why.to_string(),
+                hints,
+                transient: false,
+                outcome: Outcome::Refused,
+                cause: None,
+            });
         }
         let all: Vec<&str> = names.iter().map(|name| name.as_str()).collect();
         let metas = retried(self.options, self.cancel, || self.cluster.survey(namespace, &all)).await;
@@ -218,6 +231,7 @@ impl SurveyContext<'_> {
                 hints: vec!["delete it, or choose another --owner".to_owned()],
                 transient: false,
                 outcome: Outcome::Failed,
+                cause: None,
             }),
         }
     }

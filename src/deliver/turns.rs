@@ -21,7 +21,7 @@ use super::pauses::{Ending, LAST_RELEASE_TIMEOUT};
 use super::pool::Pool;
 use super::renewal::{LeaseAcquirer, LeaseRef, ObservedLease, RenewedLease};
 use super::report::Notes;
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, Failure};
 use crate::configmap::apply::{LeaseAvailability, Owner, names};
 
 /// The Leases of one worker, which delivers to one cluster.
@@ -256,10 +256,13 @@ impl LeaseTurns {
         }
     }
 
-    /// Gives up on a Lease that cannot be used, and reports it once per cluster.
+    /// Gives up on a Lease that cannot be used, and reports it once per cluster. A missing namespace is not reported:
+    /// its targets fail by that, too.
     fn unusable(&mut self, namespace: &str, leases: &Leases, why: &str, notes: &mut Notes) {
         self.states.insert(namespace.to_owned(), LeaseState::Without);
-        if !self.cancel.is_cancelled() && leases.is_first_report(&self.cluster_name) {
+        let missing = Failure::NamespaceNotFound { namespace: namespace.to_owned() }.to_string();
+        let told_anyway = self.cancel.is_cancelled() || why.ends_with(&missing);
+        if !told_anyway && leases.is_first_report(&self.cluster_name) {
             notes.add(format!(
                 "cannot use Leases to take turns with other instances ({why}); conflicting writes are retried"
             ));
@@ -273,5 +276,37 @@ impl LeaseTurns {
             self.in_pool = true;
             note.into_iter().for_each(|note| notes.add_to_run(note));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::cluster;
+    use super::*;
+    use crate::cluster::{Error, Kind, Operation, Verb};
+    use crate::human;
+
+    #[tokio::test]
+    async fn a_missing_namespace_does_not_use_up_the_one_report_of_unusable_leases() {
+        let leases = Leases::new(Duration::from_secs(15));
+        let owner = Owner::new("team").unwrap();
+        let no_pool = (Some(leases.clone()), None);
+        let mut turns = LeaseTurns::new("test".to_owned(), cluster(), no_pool, &owner, Ending::default());
+        let mut reported = |namespace: &str, why: Failure| {
+            let operation = Operation {
+                verb: Verb::Create,
+                kind: Kind::Lease,
+                namespace: namespace.to_owned(),
+                name: "treeswap-team".to_owned(),
+            };
+            let error = Error { cluster: "test".to_owned(), operation: Box::new(operation), why };
+            let mut notes = Notes::new("test");
+            turns.unusable(namespace, &leases, &human::one_line(&error), &mut notes);
+            assert!(turns.is_decided(namespace));
+            notes.take().len()
+        };
+        let missing = |namespace: &str| Failure::NamespaceNotFound { namespace: namespace.to_owned() };
+        assert_eq!((reported("gone", missing("gone")), reported("ci", Failure::Unauthorized)), (0, 1));
+        assert_eq!(reported("other", Failure::Unauthorized), 0, "once per cluster");
     }
 }

@@ -18,7 +18,7 @@ use super::record::{self, Recording};
 use super::report::{
     ClusterOutcome, Notes, Outcome, Target, Unread, all_failed, fail_skipped, namespace_failed,
 };
-use super::rewind::{Rewinds, check_rewind};
+use super::rewind::{Halt, Rewinds, check_rewind};
 use super::set;
 use super::survey::{ClusterSurvey, NamespaceFailure, NamespaceSurvey, SurveyContext};
 use super::turns::LeaseTurns;
@@ -267,8 +267,8 @@ impl<S: DeliveryInput> Worker<S> {
         match check_rewind(writer, surveys, &mut self.lag_deadline, &mut self.notes).await {
             Ok(Rewinds { held, followed }) => {
                 for survey in surveys.extract_if(.., |survey| held.contains_key(&survey.namespace)) {
-                    let why = &held[&survey.namespace];
-                    targets.extend(self.end_all(writer, &[survey], Outcome::Refused, why, &[]));
+                    let Halt { outcome, why, hint } = &held[&survey.namespace];
+                    targets.extend(self.end_all(writer, &[survey], *outcome, why, hint.as_slice()));
                 }
                 for survey in surveys.iter_mut() {
                     let recorded = survey.recorded.as_ref();
@@ -276,12 +276,13 @@ impl<S: DeliveryInput> Worker<S> {
                 }
                 Ok(true)
             }
-            Err((outcome, why)) => {
+            Err(Halt { outcome, why, hint }) => {
                 let stop = writer.stopped();
                 if stop.is_none() && !surveys.iter().any(NamespaceSurvey::has_writes) {
-                    self.notes.add(format!("the revision is not recorded: {why}"));
+                    let note = format!("the revision is not recorded: {why}");
+                    self.notes.add_with_hint(note, hint.clone());
                 }
-                targets.extend(self.end_all(writer, surveys, outcome, &why, &[]));
+                targets.extend(self.end_all(writer, surveys, outcome, &why, hint.as_slice()));
                 stop.map_or(Ok(false), |stop| Err(Unsettled::Stopped(stop)))
             }
         }
@@ -401,10 +402,11 @@ impl<S: DeliveryInput> Worker<S> {
                 Err(unreadable) if desired.of(&name, &namespace).is_none() => {
                     all.add_unpruned(&name, &namespace, &unreadable.why);
                 }
-                Err(NamespaceFailure { why, hints, transient, outcome }) => {
+                Err(NamespaceFailure { why, hints, transient, outcome, cause }) => {
                     let targets = namespace_failed(desired, (&name, &namespace), &why, &hints).into_iter();
-                    let targets = targets.map(|target| Target { transient, outcome, ..target }).collect();
-                    all.refused.insert(namespace, targets);
+                    let failed =
+                        |target: Target| Target { transient, outcome, cause: cause.clone(), ..target };
+                    all.refused.insert(namespace, targets.map(failed).collect());
                 }
             }
         }

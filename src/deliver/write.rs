@@ -155,7 +155,8 @@ impl<'a, S: DeliveryInput> Writer<'a, S> {
         let read_first = is_outdated || matches!(item.decision.action, Action::Create | Action::Recreate);
         let failed = |error: &Error| {
             let failed = attempted.clone().ended(Outcome::Failed, error_line(error, &item), error.hints());
-            ControlFlow::Break(written(Target { transient: error.is_transient(), ..failed }, &item))
+            let failed = Target { transient: error.is_transient(), ..failed.caused_by(error) };
+            ControlFlow::Break(written(failed, &item))
         };
         // After the last try an unknown outcome is still read, below.
         if !(error.is_transient() || is_outdated) || (failures >= options.tries && !error.is_unknown()) {
@@ -214,7 +215,7 @@ impl<'a, S: DeliveryInput> Writer<'a, S> {
             }
             Err(error) => {
                 let failed = target.ended(Outcome::Failed, error_line(&error, item), error.hints());
-                Target { transient: error.is_transient(), ..failed }
+                Target { transient: error.is_transient(), ..failed.caused_by(&error) }
             }
         }
     }

@@ -16,8 +16,7 @@ use std::time::Duration;
 
 use crate::configmap::apply::{Desired, ExtraKeys, Placement, VersionKey, rules_digest};
 use crate::configmap::{
-    self, BadLink, Dialect, Finding, Matches, Plan, Policies, Refused, RuleSet, RulesError, Setting,
-    TimeLimit,
+    self, BadLink, Dialect, Matches, Plan, Policies, Refused, RuleSet, RulesError, Setting, TimeLimit,
 };
 use crate::fsx;
 use crate::mirror::{self, Objects};
@@ -143,7 +142,7 @@ impl Planner {
                 (plan, next(matches, entries))
             }
         };
-        let plan = self.accepted(plan)?;
+        let plan = self.accepted(plan, true)?;
         let digest = rules_digest(&rules, &options, shape);
         let made_of = (revision, sources.clone());
         let prefix = |rule: usize| rules.patterns.get(rule).prefix();
@@ -156,7 +155,7 @@ impl Planner {
     pub fn plan(&self, tree: &dyn Tree, stamp: Option<String>) -> Result<Plan, Error> {
         let rules = self.rules_of(self.rules_text(tree)?.as_deref())?;
         let (plan, ..) = self.whole(tree, &rules, self.plan_options(stamp))?;
-        self.accepted(plan)
+        self.accepted(plan, false)
     }
 
     /// The value cache for plans of these objects. It has a file, unless memory is limited and the mirror is on a file
@@ -214,10 +213,13 @@ impl Planner {
         Ok((matches.plan(contents.as_mut())?, matches, entries))
     }
 
-    /// Prints the plan's warnings and returns it; fails if it is refused.
-    fn accepted(&self, plan: Plan) -> Result<Plan, Error> {
+    /// Prints the plan's warnings and returns it; fails if it is refused. `applies`: it is for clusters.
+    fn accepted(&self, plan: Plan, applies: bool) -> Result<Plan, Error> {
+        let Options { policies, warn, .. } = &self.options;
         let plan = plan.accepted()?;
-        plan.noted.iter().for_each(|finding: &Finding| (self.options.warn)(finding));
+        for finding in &plan.noted {
+            warn(&format_args!("{finding}{}", finding.consequence(policies, applies)));
+        }
         Ok(plan)
     }
 

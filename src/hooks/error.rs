@@ -102,6 +102,11 @@ fn exists(program: &Path, dir: &Path) -> bool {
     program.components().count() > 1 && dir.join(program).exists()
 }
 
+/// Returns true if what is named by its path as a program is a directory.
+fn is_directory(program: &Path, dir: &Path) -> bool {
+    program.components().count() > 1 && dir.join(program).is_dir()
+}
+
 fn with_output(output: &str) -> String {
     if output.is_empty() { String::new() } else { format!(": {output}") }
 }
@@ -115,14 +120,17 @@ impl Error {
                 if source.kind() == std::io::ErrorKind::NotFound && exists(program, dir) =>
             {
                 vec![format!(
-                    "the file exists, but not what runs it: the interpreter in a script's first line, or a binary's dynamic \
-                     loader; make --{name}-command a static binary, or add that to the image"
+                    "the file exists, but not what runs it: the interpreter in a script's first line (or that line ends \
+                     in CR), or a binary's dynamic loader; make --{name}-command a static binary, or add that to the image"
                 )]
             }
             Failure::Start { source, .. } if source.kind() == std::io::ErrorKind::NotFound => vec![format!(
                 "--{name}-command is one program, without arguments and without a shell; a path with a slash is relative to \
                  the generation"
             )],
+            Failure::Start { program, dir, .. } if is_directory(program, dir) => {
+                vec!["it is a directory: name a program in it".to_owned()]
+            }
             Failure::Start { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => {
                 vec![
                     "it must be executable for the user treeswap runs as, on a file system without noexec"
@@ -257,5 +265,15 @@ mod tests {
         for absent in ["./other", "reload"] {
             assert!(hints(absent).contains("without arguments"), "{absent}");
         }
+    }
+
+    #[test]
+    fn a_directory_is_not_told_to_be_executable() {
+        let dir = tempfile::tempdir().unwrap();
+        fs_err::create_dir(dir.path().join("hooks")).unwrap();
+        let source = std::io::ErrorKind::PermissionDenied.into();
+        let why = Failure::Start { program: "./hooks".into(), dir: dir.path().to_owned(), source };
+        let error = Error { kind: Kind::Exec, revision: Revision(crate::revision::ObjectId([1; 20])), why };
+        assert_eq!(error.hints(), ["it is a directory: name a program in it"]);
     }
 }

@@ -51,14 +51,18 @@ pub fn missing_program(program: &Path) -> Option<String> {
     }
     let path = std::env::var_os("PATH").filter(|_| program.is_relative()).unwrap_or_else(|| "".into());
     let candidates: Vec<PathBuf> = std::env::split_paths(&path).map(|dir| dir.join(program)).collect();
+    let is_path = program.is_absolute();
     let search = move || {
+        let is_directory = is_path && candidates.iter().any(|path| path.is_dir());
         let is_executable = |path: &PathBuf| rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok();
         let files: Vec<_> = candidates.iter().filter(|path| path.is_file()).collect();
-        (!files.is_empty(), files.into_iter().any(is_executable))
+        (is_directory, !files.is_empty(), files.into_iter().any(is_executable))
     };
-    let (exists, runs) = detached_io::wait(program, LOOKUP_TIMEOUT, search)?;
+    let (is_directory, exists, runs) = detached_io::wait(program, LOOKUP_TIMEOUT, search)?;
     if runs {
         None
+    } else if is_directory {
+        Some(format!("{} is a directory: name a program in it", program.display()))
     } else if exists {
         Some(format!("{} is not executable for this user", program.display()))
     } else if program.is_relative() {

@@ -3,8 +3,12 @@
 //! credentials change, because its mirror's directory is named after their user and files.
 //!
 //! The packs are hard-linked, and the other mirror and its readers are not affected. A crash leaves packs that no ref
-//! names, like that of a fetch. The adopted tip becomes the mirror's tip once it was found complete.
+//! names, as a crash in a fetch does. The adopted tip becomes the mirror's tip once it was found complete.
+//!
+//! The opposite is done with the mirror of a submodule whose URL has changed ([`forget_other_remote`]): its packs are
+//! kept, and its tip is not used for the new remote.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use fs_err as fs;
@@ -14,6 +18,9 @@ use super::files::{TIP, fsync, local, names};
 use super::layout::{Layout, boundary_of, tip_of};
 use crate::revision::ObjectId;
 
+/// The files of a pack that are linked, in this order.
+const SUFFIXES: [&str; 3] = ["pack", "promisor", "idx"];
+
 /// Links the packs of one of the mirrors in `others`, or directly below them: of those with the same remote, the one
 /// that wrote its tip last. Returns its tip, which the caller must check. `None` if the mirror already has a tip or
 /// nothing could be adopted.
@@ -22,7 +29,8 @@ pub(super) fn adopt(layout: &Layout, others: &[PathBuf], remote: &str) -> Option
         return None;
     }
     let found = others.iter().flat_map(|dir| below(dir)).chain(others.iter().cloned());
-    let same = found.filter(|dir| dir != layout.dir() && origin(dir).is_some_and(|origin| origin == remote));
+    let readable = found.filter(|dir| dir != layout.dir() && has_only_files(dir));
+    let same = readable.filter(|dir| origin(dir).is_some_and(|origin| origin == remote));
     let newest = same.max_by_key(|dir| fs::metadata(dir.join(TIP)).and_then(|tip| tip.modified()).ok())?;
     let tip = tip_of(&newest)?;
     match link(layout, &newest) {
@@ -42,6 +50,18 @@ fn below(dir: &Path) -> Vec<PathBuf> {
     names(dir).unwrap_or_default().into_iter().map(|name| dir.join(name)).collect()
 }
 
+/// Returns true if all that is read or linked of another mirror is in regular files. Opening a named pipe may block
+/// forever, and foreign files are only removed from the mirror that is being opened.
+fn has_only_files(dir: &Path) -> bool {
+    let is_file = |name: &str| dir.join(name).symlink_metadata().is_ok_and(|found| found.is_file());
+    let is_of_pack = |name: &str| name.rsplit_once('.').is_some_and(|(_, suffix)| SUFFIXES.contains(&suffix));
+    let packs = names(&dir.join("objects/pack")).unwrap_or_default();
+    is_file("config")
+        && is_file(TIP)
+        && (is_file("shallow") || dir.join("shallow").symlink_metadata().is_err())
+        && packs.iter().filter(|name| is_of_pack(name)).all(|name| is_file(&format!("objects/pack/{name}")))
+}
+
 /// The remote's URL in a mirror's configuration.
 fn origin(dir: &Path) -> Option<String> {
     let config = git2::Config::open(&dir.join("config")).ok()?;
@@ -57,18 +77,18 @@ pub(super) fn forget_other_remote(layout: &Layout, remote: &str) -> Result<(), E
     Ok(())
 }
 
-/// Links all packs, each before its index, because git only uses packs with an index. Then copies the shallow boundary.
+/// Links all packs, each with the mark that a filter left objects out, and its index last, because git only uses packs
+/// with an index. Then copies the shallow boundary.
 fn link(layout: &Layout, other: &Path) -> Result<(), Error> {
     let [from, to] = [other, layout.dir()].map(|dir| dir.join("objects/pack"));
     for pack in names(&from)?.iter().filter_map(|name| name.strip_suffix(".pack")) {
-        for suffix in ["pack", "idx"] {
+        for suffix in SUFFIXES {
             let name = format!("{pack}.{suffix}");
             match fs::hard_link(from.join(&name), to.join(&name)) {
                 // A pack is named by its checksum, so an existing file of the same name has the same content.
-                Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
-                    return Err(local("link", &to.join(&name))(error));
-                }
-                _ => {}
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                Err(error) if error.kind() == ErrorKind::NotFound && suffix == "promisor" => {}
+                linked => linked.map_err(local("link", &to.join(&name)))?,
             }
         }
     }
@@ -76,4 +96,28 @@ fn link(layout: &Layout, other: &Path) -> Result<(), Error> {
         fsync(&to)?;
     }
     layout.set_shallow(&boundary_of(other))
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::{CWD, FileType, mknodat};
+
+    use super::*;
+
+    #[test]
+    fn a_mirror_with_a_pipe_in_the_place_of_a_file_is_passed_over() {
+        let index = "objects/pack/pack-1.idx";
+        for pipe in ["", "config", TIP, "shallow", index] {
+            let dir = tempfile::tempdir().unwrap();
+            fs::create_dir_all(dir.path().join("objects/pack/multi-pack-index.d")).unwrap();
+            fs::create_dir_all(dir.path().join("refs/treeswap")).unwrap();
+            for name in ["config", TIP, index].into_iter().filter(|name| *name != pipe) {
+                fs::write(dir.path().join(name), "x").unwrap();
+            }
+            if !pipe.is_empty() {
+                mknodat(CWD, dir.path().join(pipe), FileType::Fifo, 0o600.into(), 0).unwrap();
+            }
+            assert_eq!(has_only_files(dir.path()), pipe.is_empty(), "{pipe}");
+        }
+    }
 }

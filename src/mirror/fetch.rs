@@ -18,8 +18,8 @@ use tokio_util::sync::CancellationToken;
 use super::blocking::blocking;
 use super::closure::closure_beside;
 use super::complete;
+use super::descriptors::{self, check_descriptors};
 use super::error::Error;
-use super::files::{check_descriptors, spare_descriptors};
 use super::indexer::Task;
 use super::layout::Layout;
 use super::modules::KeptRevisions;
@@ -29,7 +29,7 @@ use super::plan::{RequestReason, Situation, plan, without_haves};
 use super::repo_kind::{self, RepoKind};
 use super::shared::Shared;
 use super::wire::{self, Request};
-use super::{Mirror, Tip};
+use super::{Mirror, Role, Tip};
 use crate::revision::{ObjectId, Revision};
 use local_state::{CompleteTip, Inspection, LocalState, inspect};
 
@@ -151,7 +151,7 @@ impl Mirror {
     pub async fn fetch(&mut self, tip: &Tip, kept: &[Revision]) -> Result<Revision, Error> {
         let all = KeptRevisions::of_one_remote(kept);
         let fetched = self.fetch_own(tip, all, self.options.wire.max_fetch_bytes).await;
-        let revision = fetched.inspect_err(|_| spare_descriptors(&mut self.children))?;
+        let revision = fetched.inspect_err(|_| self.close_modules_if_descriptors_are_scarce())?;
         match self.fetch_modules_without_garbage(revision, all).await {
             Ok(()) => Ok(revision),
             Err(error) => {
@@ -159,9 +159,20 @@ impl Mirror {
                 if matches!(error, Error::Refused(_)) {
                     self.forget_modules(kept).await;
                 }
-                spare_descriptors(&mut self.children);
+                self.close_modules_if_descriptors_are_scarce();
                 Err(error)
             }
+        }
+    }
+
+    /// Closes the mirrors of submodules, which are opened again when they are needed, if few descriptors are left. To
+    /// be called after a failure, whose error may not tell: without it the next attempt would fail, too, even if it
+    /// needed no submodule.
+    pub(super) fn close_modules_if_descriptors_are_scarce(&mut self) {
+        if !self.children.is_empty() && descriptors::are_scarce() {
+            let closed = self.children.len();
+            tracing::warn!(closed, "few files can be opened: closed the mirrors of submodules");
+            self.children.clear();
         }
     }
 
@@ -332,10 +343,10 @@ impl Mirror {
         let layout = Arc::clone(&self.layout);
         let (answer, pack, table) = self.receive_into(layout.dir(), max_bytes, &request, task).await?;
         self.shared.set_table(table);
-        if request.filter.is_some() && !answer.filtered && self.received == 0 {
+        if request.filter.is_some() && !answer.filtered && self.complete_pack_bytes == 0 {
             tracing::warn!("the remote does not support --filter: it sends everything");
         }
-        self.received += answer.bytes;
+        self.complete_pack_bytes += answer.bytes;
         tracing::debug!(reason = reason.label(), bytes = answer.bytes, pack, "received a pack");
         let ends: HashSet<_> = answer.shallow.iter().copied().collect();
         let known = self.inspect(want, kept, Some(ends)).await?;
@@ -349,7 +360,7 @@ impl Mirror {
                 }
                 match reason {
                     RequestReason::First if self.layout.packs()?.len() == 1 => {
-                        self.layout.record_no_garbage(&[revision])?;
+                        self.layout.record_garbage_free_state(&[revision])?;
                     }
                     RequestReason::Renewal => {
                         self.renewal = Renewal::Allowed;
@@ -390,7 +401,7 @@ impl Mirror {
             want,
             kept_revisions: kept.all.to_vec(),
             of_remote: kept.of_remote.to_vec(),
-            is_submodule: self.is_submodule,
+            is_submodule: self.role == Role::Submodule,
             depth: self.options.depth,
             partial: self.shared.partial,
             received,

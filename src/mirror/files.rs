@@ -5,7 +5,6 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use fs_err as fs;
-use rustix::io::Errno;
 
 use super::error::Error;
 use crate::fsx;
@@ -18,10 +17,14 @@ pub(super) const TIP: &str = "refs/treeswap/tip";
 pub(super) const VALUES: &str = "treeswap-values";
 /// The record that the tip was found complete.
 pub(super) const COMPLETE: &str = "treeswap-complete";
-/// The prefix of directories with repositories that were set aside; a number follows.
+/// The prefix of directories with repositories that were set aside.
 pub(super) const BROKEN: &str = "broken-";
-/// The prefix of directories that are being removed.
+/// The prefix of directories that are being removed. It begins with `tmp_`, so that `Layout::sweep` removes what a kill
+/// leaves.
 const TRASH: &str = "tmp_removed-";
+/// The directory of sources' mirrors. With `--mirror` it is in the directory that is the mirror of a single repository,
+/// but no part of that mirror.
+pub const MIRRORS: &str = "mirrors";
 /// The scratch repository for comparing two revisions' history.
 pub(super) const HISTORY: &str = "history";
 
@@ -40,12 +43,13 @@ impl Freed {
         Self { any: self.any || other.any, in_use: self.in_use || other.in_use }
     }
 
-    /// The error of an attempt beside this one, unless this one came to something.
+    /// Combines this attempt with another one that failed with `error`: returns the error only if this one neither
+    /// freed anything nor found anything in use.
     pub(super) fn or_failure(self, error: Error) -> Result<Self, Error> {
         if !self.any && !self.in_use {
             return Err(error);
         }
-        tracing::warn!(%error, "space was freed elsewhere only");
+        tracing::warn!(%error, "space cannot be freed in every mirror");
         Ok(self)
     }
 }
@@ -163,59 +167,14 @@ pub(super) fn fsync(path: &Path) -> Result<(), Error> {
     fs::File::open(path).and_then(|file| file.sync_all()).map_err(local("sync", path))
 }
 
-/// The files that libgit2 opens at once in order to find an object: a directory, and a pack with its index.
-const FILES_OF_OBJECT: usize = 3;
-
-/// More files than an attempt opens for a short time: connections, pipes to the indexing process, packs.
-const FILES_OF_ATTEMPT: usize = 64;
-
-/// Returns an error if this process can open too few files to read an object, because a limit on open files (or kernel
-/// memory) is reached. Then a file that could not be opened may be intact. libgit2 does not tell: it treats such a pack
-/// as one without the object. Call this while the repository is still open: closing it frees descriptors and hides the
-/// cause.
-pub(super) fn descriptors_used_up() -> Option<io::Error> {
-    lacking(FILES_OF_OBJECT, open_any)
-}
-
-/// Drops everything in `open`, which can be opened again, if few descriptors are left. To be called after a failure,
-/// whose error may not tell: without it the next attempt would fail, too, even if it did not need what is open.
-pub(super) fn spare_descriptors<K, V>(open: &mut BTreeMap<K, V>) {
-    if !open.is_empty() && lacking(FILES_OF_ATTEMPT, open_any).is_some() {
-        tracing::warn!(closed = open.len(), "few files can be opened: closed the mirrors of submodules");
-        open.clear();
-    }
-}
-
-/// Opens a file. The descriptor is taken before the path is looked at, so any path will do. An error of fs_err would
-/// have no number.
-fn open_any() -> io::Result<std::fs::File> {
-    std::fs::File::open("/")
-}
-
-/// The error if so many files cannot be open at once for want of descriptors. They are closed again.
-fn lacking<F>(count: usize, mut open: impl FnMut() -> io::Result<F>) -> Option<io::Error> {
-    let opened: io::Result<Vec<F>> = (0..count).map(|_| open()).collect();
-    opened.err().filter(is_open_file_limit)
-}
-
-fn is_open_file_limit(error: &io::Error) -> bool {
-    matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM))
-}
-
-/// Fails if this process can open too few files: see [`descriptors_used_up`]. To be called before the mirror in `dir`,
-/// or part of it, is given up as unusable.
-pub(super) fn check_descriptors(dir: &Path) -> Result<(), Error> {
-    descriptors_used_up().map_or(Ok(()), |error| Err(local("open the files of", dir)(error)))
-}
-
 /// Converts an I/O error to [`Error::Local`] with the failed action and the path.
 pub(super) fn local(act: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
     let path = path.to_owned();
     move |source| Error::Local { act, path, source }
 }
 
-/// The disk usage in bytes of everything below a directory, by allocated blocks. Not recursive, and with one open
-/// directory: in `ROOT/.git` others may nest directories as deep as they like.
+/// The disk usage in bytes of everything below a directory, by allocated blocks. Walks with a list instead of
+/// recursion, and with one open directory: in `ROOT/.git` others may nest directories as deep as they like.
 pub(super) fn disk_bytes(dir: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt;
     let mut bytes: u64 = 0;
@@ -243,26 +202,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_limit_on_open_files_says_nothing_about_the_file() {
-        let is_limit = |errno: Errno| is_open_file_limit(&errno.into());
-        assert!([Errno::MFILE, Errno::NFILE, Errno::NOMEM].into_iter().all(is_limit));
-        assert!(![Errno::NOENT, Errno::ACCESS, Errno::IO, Errno::LOOP].into_iter().any(is_limit));
-    }
-
-    #[test]
-    fn one_free_descriptor_is_too_few_for_a_pack_and_its_index() {
-        let held = std::rc::Rc::new(());
-        let lacks = |free: usize| {
-            let open = || {
-                let is_left = std::rc::Rc::strong_count(&held) <= free;
-                if is_left { Ok(std::rc::Rc::clone(&held)) } else { Err(Errno::MFILE.into()) }
-            };
-            lacking(FILES_OF_OBJECT, open).is_some()
-        };
-        assert_eq!([0, 1, 2, 3, 4].map(lacks), [true, true, true, false, false]);
-        assert_eq!(std::rc::Rc::strong_count(&held), 1);
-        let denied = lacking(1, || Err::<(), _>(Errno::ACCESS.into()));
-        assert!(denied.is_none(), "it says nothing about descriptors");
+    fn an_error_counts_only_if_the_other_attempt_came_to_nothing() {
+        for (any, in_use) in [(false, false), (false, true), (true, false), (true, true)] {
+            let combined = Freed { any, in_use }.or_failure(Error::Cancelled);
+            assert_eq!(combined.is_err(), !any && !in_use, "{any} {in_use}");
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::path::Path;
 use fs_err as fs;
 
 use super::error::Error;
-use super::files::{COMPLETE, HISTORY, MARK, TIP, VALUES, local};
+use super::files::{COMPLETE, HISTORY, MARK, MIRRORS, TIP, VALUES, local};
 use super::modules;
 use super::repo_kind::RepoKind;
 
@@ -37,10 +37,14 @@ pub(super) fn remove(dir: &Path, repo: RepoKind) -> Result<(), Error> {
     for mirror in fs::read_dir(dir.join(modules::DIR)).into_iter().flatten().flatten() {
         remove_if(&mirror.path(), |kind| !kind.is_dir())?;
     }
+    let mirrors = dir.join(MIRRORS);
     let mut dirs = vec![dir.to_owned()];
     while let Some(dir) = dirs.pop() {
         for entry in fs::read_dir(&dir).map_err(local("list", &dir))? {
             let path = entry.map_err(local("list", &dir))?.path();
+            if path == mirrors {
+                continue; // each is looked at before it is opened or adopted, and another process may be using it
+            }
             remove_if(&path, |kind| !kind.is_dir() && !kind.is_file())?;
             if path.is_dir() {
                 dirs.push(path);
@@ -70,6 +74,16 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
+
+    #[test]
+    fn nothing_is_removed_from_the_mirrors_of_sources() {
+        let dir = tempfile::tempdir().unwrap();
+        let link = dir.path().join("mirrors/link");
+        fs::create_dir(link.parent().unwrap()).unwrap();
+        symlink("/nowhere", &link).unwrap();
+        remove(dir.path(), RepoKind::Bare).unwrap();
+        assert!(link.is_symlink());
+    }
 
     #[test]
     fn nothing_is_removed_behind_a_symbolic_link_in_the_place_of_a_directory() {

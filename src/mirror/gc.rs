@@ -43,23 +43,25 @@ use std::path::PathBuf;
 use fs_err as fs;
 
 use super::closure::tree_closure;
+use super::descriptors::check_descriptors;
 use super::error::Error;
 use super::fetch::Renewal;
-use super::files::{Freed, check_descriptors, fsync, local};
+use super::files::{Freed, fsync, local};
 use super::gc_plan::{GcPlan, has_outgrown, plan_gc, time_limit, too_many};
 use super::indexer::{self, Job, Needs, Report, Task};
 use super::layout::Pack;
 use super::odb::ObjectReader;
 use super::repo_kind::RepoKind;
-use super::{Gc, Mirror, worktrees};
+use super::{Gc, Mirror, Role, worktrees};
 use crate::revision::{ObjectId, Revision};
 
 impl Mirror {
     /// Does what [`super::Gc`] asks for after a publication, or after a fetch that led to none. `kept` are the
     /// published revisions, newest first.
     pub(super) fn collect_garbage(&mut self, kept: &[Revision]) -> Result<(), Error> {
-        if self.layout.kind() == RepoKind::Worktrees || self.is_submodule {
-            for gone in worktrees::prune(self.layout.dir(), kept, self.is_submodule)? {
+        let is_submodule = self.role == Role::Submodule;
+        if self.layout.kind() == RepoKind::Worktrees || is_submodule {
+            for gone in worktrees::prune(self.layout.dir(), kept, is_submodule)? {
                 tracing::debug!(worktree = gone, "removed the worktree of a generation that is gone");
             }
         }
@@ -98,7 +100,7 @@ impl Mirror {
         let unfinished = self.layout.remove_unfinished_packs()?;
         let before = self.layout.bytes()?;
         if self.layout.kind() == RepoKind::Worktrees {
-            worktrees::prune(self.layout.dir(), keep, self.is_submodule)?;
+            worktrees::prune(self.layout.dir(), keep, self.role == Role::Submodule)?;
         }
         let present = self.present(keep)?;
         if self.layout.tip().is_some_and(|tip| !present.contains(&Revision(tip))) {
@@ -124,7 +126,7 @@ impl Mirror {
     /// kept is garbage, too.
     fn is_garbage_likely(&self, kept: &[Revision]) -> Result<bool, Error> {
         let bytes = self.layout.bytes()?;
-        let before = match (&self.last_kept, self.layout.size_without_garbage()) {
+        let before = match (&self.last_kept, self.layout.garbage_free_state()) {
             (_, Some((fresh, _))) if has_outgrown(bytes, fresh) => return Ok(true),
             (Some(before), _) => before.clone(),
             (None, Some((fresh, kept))) if fresh == bytes => kept,
@@ -160,7 +162,7 @@ impl Mirror {
         self.last_kept = None;
         // Its objects may move to another pack.
         self.renewal_pack = None;
-        self.layout.forget_size_without_garbage()?;
+        self.layout.forget_garbage_free_state()?;
         let needs = Needs {
             kept_revisions: present.iter().map(|revision| revision.0).collect(),
             one_pack: self.options.gc == Gc::Aggressive,
@@ -177,7 +179,7 @@ impl Mirror {
         let boundary: Vec<_> = self.layout.shallow().into_iter().filter(|id| reader.has(id)).collect();
         self.layout.set_shallow(&boundary)?;
         if !no_room {
-            self.layout.record_no_garbage(kept)?;
+            self.layout.record_garbage_free_state(kept)?;
             self.last_kept = Some(kept.to_vec());
         }
         Ok(false)
@@ -196,13 +198,15 @@ impl Mirror {
             self.renewal_pack = None;
         }
         let packs = self.own_packs()?;
-        let fresh = self.layout.size_without_garbage().map(|(bytes, _)| bytes);
+        let fresh = self.layout.garbage_free_state().map(|(bytes, _)| bytes);
         match plan_gc(&packs, fresh, self.options.max_packs, self.options.max_bytes) {
             GcPlan::Nothing => Ok(()),
             // In git-sync's layout every retained generation needs its commit, those of submodules included, and the
             // packs also hold foreign commits, which the remote may not have. And for a partial clone or a source with
             // several refs, a single fetch does not bring everything that is published.
-            GcPlan::Renew { .. } if self.shared.linked || self.shared.partial || self.is_source => {
+            GcPlan::Renew { .. }
+                if self.shared.linked || self.shared.partial || self.role == Role::Source =>
+            {
                 self.repack(kept, false).map(drop)
             }
             GcPlan::Renew { .. } if self.renewal == Renewal::Failed || !is_published => {
@@ -297,7 +301,7 @@ impl Mirror {
             reader.commit(&tip).is_ok_and(|commit| tree_closure(&reader, commit.tree, None, false).is_ok())
         });
         if whole {
-            self.layout.record_no_garbage(&[])?;
+            self.layout.record_garbage_free_state(&[])?;
         } else {
             // The server did not send everything. The next fetch starts with an empty mirror.
             self.shared.note_damage();

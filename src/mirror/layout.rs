@@ -2,7 +2,7 @@
 //! `ROOT/.git` is in [`super::repo_kind`].
 //!
 //! ```text
-//! DIR/treeswap          marks the directory as ours; the writer's lock; the mirror's size without garbage
+//! DIR/treeswap          marks the directory as ours; the writer's lock; the size without garbage, and what was kept
 //! DIR/treeswap-values   values that ConfigMap plans computed from blobs; a cache that `desired` reads and writes
 //! DIR/treeswap-complete records that the tip was found complete; a hint, within one boot ([`super::complete`])
 //! DIR/config            git's configuration with the remote's URL, by which a new mirror finds one to adopt from
@@ -10,6 +10,11 @@
 //! DIR/shallow           the shallow boundary: commits whose parents are not kept
 //! DIR/history/          scratch repository with commits only, while two revisions are compared
 //! DIR/refs/treeswap/tip the last commit that was fetched and found complete; written last
+//! DIR/modules/          the mirrors of submodules
+//! DIR/mirrors/          the mirrors of sources, with `--mirror`; no part of this mirror
+//! DIR/broken-*/         a repository that was set aside; removed in the background, or at the next opening
+//! DIR/tmp_removed-*/    mirrors of submodules or sources that are being removed
+//! DIR/*.lock            the new content of a file, until it is renamed
 //! ```
 //!
 //! A crash leaves, after each step of a fetch:
@@ -32,15 +37,19 @@ use std::path::{Path, PathBuf};
 
 use fs_err as fs;
 
+use super::descriptors::check_descriptors;
 use super::error::Error;
 use super::files::{
-    BROKEN, HISTORY, MARK, TIP, check_descriptors, fsync, ignore_absent, local, names, remove_matching,
-    remove_scratch, replace,
+    BROKEN, HISTORY, MARK, MIRRORS, TIP, fsync, ignore_absent, local, names, remove_matching, remove_scratch,
+    replace,
 };
 use super::foreign_files;
 use super::repo_kind::{self, RepoKind};
 use crate::fsx::{self, Lock};
 use crate::revision::{ObjectId, Revision};
+
+/// The directory that fsck uses, at the top of a volume.
+const LOST_FOUND: &str = "lost+found";
 
 /// A pack of the mirror.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -102,6 +111,7 @@ impl Layout {
             fs::rename(&dir, &aside).map_err(local("move aside", &dir))?;
             fs::create_dir(&dir).map_err(local("make the mirror", &dir))?;
         }
+        // Before the lock: opening the mark would block if it were a pipe.
         foreign_files::remove(&dir, kind)?;
         Self::lock_and_init(dir, kind, durable, origin.map(str::to_owned))
     }
@@ -167,11 +177,8 @@ impl Layout {
             return Ok(());
         }
         check_descriptors(&self.dir)?; // too many open files would look like a broken repository
-        for name in names(&self.dir)? {
-            let keep = name == MARK || name == "lost+found" || name.starts_with(BROKEN);
-            if keep || (can_open && name != "config") {
-                continue;
-            }
+        let is_unusable = |name: &String| !stays(name) && (!can_open || name == "config");
+        for name in names(&self.dir)?.into_iter().filter(is_unusable) {
             let path = self.dir.join(name);
             let gone = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
             gone.map_err(local("remove the unfinished", &path))?;
@@ -202,7 +209,7 @@ impl Layout {
     }
 
     /// Removes what an interrupted run left: lock files, temporary packs, packs without index, and vice versa. The lock
-    /// is held, so no other writer is using them.
+    /// is held, so no other treeswap is using them; in `ROOT/.git` a consumer's git may be ([`super::repo_kind`]).
     fn sweep(&self) -> Result<(), Error> {
         repo_kind::remove_unfinished(&self.dir)?;
         remove_matching(&self.dir, |name| name.ends_with(".lock") || name.starts_with("tmp_"))?;
@@ -241,25 +248,22 @@ impl Layout {
     }
 
     /// Sets the repository aside, starts with an empty one, and returns the path of the old one. The lock stays held.
+    /// It is not removed here, because that may take long: the caller does so in the background, and what is left then
+    /// is removed at the next opening ([`Self::sweep`]).
     ///
     /// The old repository is moved into a subdirectory of the mirror. The mirror's own directory is not renamed,
     /// because it may be a mount point and it holds the lock file.
     pub(super) fn set_aside(&self) -> Result<PathBuf, Error> {
-        let aside = (0..)
-            .map(|number: u32| self.dir.join(format!("{BROKEN}{number}")))
-            .find(|path| !path.exists())
-            .unwrap_or_else(|| self.dir.join(BROKEN));
+        let aside = self.dir.join(fsx::unique(BROKEN)); // `sweep` removed those of earlier processes
         fs::create_dir(&aside).map_err(local("make", &aside))?;
         if self.kind == RepoKind::Worktrees {
             repo_kind::set_aside(&self.dir, &aside)?;
             self.init()?;
             return Ok(aside);
         }
-        for name in names(&self.dir)? {
-            if name != MARK && !name.starts_with(BROKEN) {
-                let from = self.dir.join(&name);
-                fs::rename(&from, aside.join(&name)).map_err(local("set aside", &from))?;
-            }
+        for name in names(&self.dir)?.iter().filter(|name| !stays(name)) {
+            let from = self.dir.join(name);
+            fs::rename(&from, aside.join(name)).map_err(local("set aside", &from))?;
         }
         self.init()?;
         Ok(aside)
@@ -307,20 +311,20 @@ impl Layout {
 
     /// The size of the packs in bytes when the mirror was last without garbage, and the revisions that were kept then.
     /// `None` if unknown.
-    pub(super) fn size_without_garbage(&self) -> Option<(u64, Vec<Revision>)> {
+    pub(super) fn garbage_free_state(&self) -> Option<(u64, Vec<Revision>)> {
         let text = fs::read_to_string(self.dir.join(MARK)).ok()?;
         let (bytes, kept) = text.split_once('\n')?;
         Some((bytes.parse().ok()?, kept.lines().filter_map(ObjectId::from_hex).map(Revision).collect()))
     }
 
     /// Records that the mirror is without garbage now. It is only a hint: a crash may lose it.
-    pub(super) fn record_no_garbage(&self, kept: &[Revision]) -> Result<(), Error> {
+    pub(super) fn record_garbage_free_state(&self, kept: &[Revision]) -> Result<(), Error> {
         let kept: String = kept.iter().map(|revision| format!("{revision}\n")).collect();
         self.write_mark(&format!("{}\n{kept}", self.bytes()?))
     }
 
     /// Erases that record.
-    pub(super) fn forget_size_without_garbage(&self) -> Result<(), Error> {
+    pub(super) fn forget_garbage_free_state(&self) -> Result<(), Error> {
         self.write_mark("")
     }
 
@@ -356,6 +360,9 @@ impl Layout {
         } else if shallow.exists() {
             // An empty file would still mark the repository as shallow: git_repository_is_shallow checks its presence.
             fs::remove_file(&shallow).map_err(local("remove", &shallow))?;
+            if self.durable {
+                fsync(&self.dir)?;
+            }
         }
         Ok(())
     }
@@ -442,9 +449,20 @@ fn is_marked(dir: &Path) -> Result<bool, Error> {
     Ok(content.iter().all(|byte| byte.is_ascii_hexdigit() || matches!(byte, b'\n' | 0)))
 }
 
-/// Returns true if a directory is empty but for `lost+found`, which a fresh ext4 volume has.
+/// Returns true if a directory is empty but for `lost+found`, which a fresh ext4 volume has, and mirrors of sources.
 fn is_empty(dir: &Path) -> Result<bool, Error> {
-    Ok(names(dir)?.iter().all(|name| name == "lost+found"))
+    let is_known = |name: &String| name == LOST_FOUND || name == MIRRORS && holds_mirrors(&dir.join(name));
+    Ok(names(dir)?.iter().all(is_known))
+}
+
+/// Returns true if there is a mirror in a directory. Others may have a directory of the name `mirrors`, too.
+fn holds_mirrors(dir: &Path) -> bool {
+    names(dir).unwrap_or_default().iter().any(|name| is_marked(&dir.join(name)).unwrap_or_default())
+}
+
+/// Returns true if the name in a mirror of our own stays when its repository is made anew.
+fn stays(name: &str) -> bool {
+    matches!(name, MARK | MIRRORS | LOST_FOUND) || name.starts_with(BROKEN)
 }
 
 #[cfg(test)]

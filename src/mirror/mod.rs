@@ -19,6 +19,7 @@
 //! | `modules/` | submodules |
 //! | `composed` | revisions composed of several repositories' trees (`--sources`) |
 //! | `layout`, `files`, `foreign_files`, `adopt` | the mirror's files on disk |
+//! | `descriptors` | tells whether an open failed only because this process can open no more files |
 //! | `repo_kind`, `worktrees`, `git_index` | git-sync's layout: generations as linked worktrees |
 //! | `odb`, `loose`, `pack_index`, `packed_blobs`, `blobs` | reading objects |
 //! | `read` | what a revision holds: its payload, deltas, blobs |
@@ -42,6 +43,7 @@ mod commit_info;
 mod complete;
 mod composed;
 mod delta;
+mod descriptors;
 mod error;
 mod fetch;
 mod files;
@@ -89,6 +91,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use composed::{Composer, Part, UniqueBaseNames};
 pub use error::{Error, Libgit2, ObjectError};
+pub use files::MIRRORS;
 
 pub(crate) use gc_plan::time_limit;
 pub use index_limiter::TurnWait;
@@ -138,7 +141,7 @@ pub enum Gc {
 /// The configuration of a mirror.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The mirror's directory: a bare repository, created if absent.
+    /// The mirror's directory, created if absent: a bare repository, unless `worktrees` is set.
     pub dir: PathBuf,
     /// Other mirrors, and directories of mirrors. A new mirror adopts the packs of one with the same remote instead of
     /// fetching them again.
@@ -225,11 +228,14 @@ pub struct Base {
     pub bytes: u64,
 }
 
-/// Whose mirror is opened.
+/// Whose mirror it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Role {
-    /// That of the remote, or of one of several sources.
-    Repository,
+    /// That of the only repository that is followed.
+    Single,
+    /// That of one of several sources: several of its revisions may be current at once, and no single fetch brings all
+    /// of them.
+    Source,
     /// That of a submodule.
     Submodule,
 }
@@ -255,19 +261,15 @@ pub struct Mirror {
     /// The pack of such a fetch, until the older packs are removed or anything else is fetched.
     renewal_pack: Option<fetch::RenewalPack>,
     /// Bytes of all packs that were received completely, those of submodules included.
-    received: u64,
-    /// This is the mirror of a submodule.
-    is_submodule: bool,
-    /// This is the mirror of one of several sources: several of its revisions may be current at once, and no single
-    /// fetch brings all of them.
-    is_source: bool,
+    complete_pack_bytes: u64,
+    role: Role,
     /// Pairs of revisions whose relation stays unknown, however often the remote is asked.
     unknown_relations: HashSet<(ObjectId, ObjectId)>,
     /// Limits how many mirrors index packs at the same time; `None` without other mirrors.
     index_limiter: Option<Arc<IndexLimiter>>,
     /// The mirrors of submodules.
     children: modules::Children,
-    /// Ends garbage collection: see [`Self::until`].
+    /// Ends garbage collection: see [`Self::cancelled_by`].
     cancel: CancellationToken,
 }
 
@@ -276,7 +278,7 @@ impl Mirror {
     /// Blocking, without network. Takes an advisory lock: opening the same directory twice fails.
     pub fn open(options: Options) -> Result<Self, Error> {
         Settings { verify: options.verify, durable: options.durable, max_objects: None }.apply()?;
-        Self::open_with(options, Role::Repository, |dir, options| {
+        Self::open_with(options, Role::Single, |dir, options| {
             Shared::new(dir, options.modules.submodules, options.durable, options.worktrees)
                 .partial(options.filter.is_some())
                 .verify(options.verify)
@@ -287,12 +289,12 @@ impl Mirror {
     /// read this mirror's objects, too.
     fn open_source(options: Options, composed: &Shared, turns: Arc<Turns>) -> Result<Self, Error> {
         Settings { verify: options.verify, durable: options.durable, max_objects: None }.apply()?;
-        let mirror = Self::open_with(options, Role::Repository, |dir, options| {
+        let mirror = Self::open_with(options, Role::Source, |dir, options| {
             composed.below(dir, options.modules.submodules).verify(options.verify)
         })?;
         let index_limiter = IndexLimiter::new(turns);
         let client = mirror.client.excluding(index_limiter.turn_wait());
-        Ok(Self { is_source: true, client, index_limiter: Some(Arc::new(index_limiter)), ..mirror })
+        Ok(Self { client, index_limiter: Some(Arc::new(index_limiter)), ..mirror })
     }
 
     /// Makes the next fetch recreate the mirror, because an object could not be read.
@@ -303,6 +305,7 @@ impl Mirror {
     /// Opens the mirror of a submodule. It shares its read lock with the mirror of the enclosing repository, whose
     /// readers read this mirror's objects, too.
     fn open_submodule(options: Options, parent: &Shared) -> Result<Self, Error> {
+        // libgit2's settings are process-wide: the enclosing mirror has applied them.
         Self::open_with(options, Role::Submodule, |dir, options| {
             parent.below(dir, options.modules.submodules)
         })
@@ -316,17 +319,16 @@ impl Mirror {
         share: impl FnOnce(PathBuf, &Options) -> Shared,
     ) -> Result<Self, Error> {
         let kind = if options.worktrees { RepoKind::Worktrees } else { RepoKind::Bare };
-        let is_submodule = role == Role::Submodule;
         if let Some(program) = &mut options.wire.program {
             program.mirror = std::path::absolute(&options.dir).unwrap_or_else(|_| options.dir.clone());
         }
         let client = wire::Client::new(options.wire.clone())?;
         let layout = Arc::new(Layout::open(&options.dir, kind, options.durable, Some(client.remote()))?);
         let shared = Arc::new(share(layout.dir().to_owned(), &options));
-        if is_submodule {
+        if role == Role::Submodule {
             adopt::forget_other_remote(&layout, client.remote())?;
         }
-        let may_adopt = kind == RepoKind::Bare && !is_submodule;
+        let may_adopt = kind == RepoKind::Bare && role != Role::Submodule;
         let adopted = may_adopt.then(|| adopt::adopt(&layout, &options.others, client.remote())).flatten();
         fetch::repair(&layout, &shared, adopted)?;
         // After `forget_other_remote`, which compares with the URL recorded last.
@@ -344,9 +346,8 @@ impl Mirror {
             last_kept: None,
             renewal: fetch::Renewal::Allowed,
             renewal_pack: None,
-            received: 0,
-            is_submodule,
-            is_source: false,
+            complete_pack_bytes: 0,
+            role,
             unknown_relations: HashSet::new(),
             index_limiter: None,
             children: modules::Children::new(),
@@ -355,22 +356,24 @@ impl Mirror {
     }
 
     /// Returns true if a fetch of this process ensured that the revision is present with history of the configured
-    /// depth. False right after opening: an earlier process may have used another depth, with nothing new to publish.
+    /// depth. False right after opening, even for the published revision: an earlier process may have fetched it with
+    /// another depth.
     pub fn is_settled(&self, revision: Revision) -> bool {
         self.settled == Some(revision.0)
     }
 
-    /// Asks the remote what the followed ref names now: one round trip on a persistent connection, without a process
-    /// and without disk access.
+    /// Asks the remote what the followed ref names now. Over http(s) that is usually one request on a persistent
+    /// connection, over ssh a channel of one, and over `git://` a new connection. A repository on this machine is read
+    /// in place, and for a URL that only the program of `--git` understands, the program is started.
     pub async fn resolve(&mut self) -> Result<Tip, Error> {
         let followed = self.options.followed.clone();
         Ok(self.resolve_refs(std::slice::from_ref(&followed)).await?.tip(&followed)?)
     }
 
-    /// Asks the remote what several refs name now, in one round trip.
+    /// The same for several refs at once.
     pub async fn resolve_refs(&mut self, refs: &[Ref]) -> Result<wire::FoundRefs, Error> {
         let found = self.client.resolve(refs).await;
-        Ok(found.inspect_err(|_| files::spare_descriptors(&mut self.children))?)
+        Ok(found.inspect_err(|_| self.close_modules_if_descriptors_are_scarce())?)
     }
 
     /// Returns a handle for reading objects, for blocking threads.
@@ -381,7 +384,7 @@ impl Mirror {
     /// From now on [`Self::housekeep`] and [`Self::make_room`] end with [`Error::Cancelled`] once `cancel` is
     /// cancelled. Their child processes are killed then, or at their own time limit, which depends on `--sync-timeout`
     /// and the mirror's size.
-    pub fn until(&mut self, cancel: &CancellationToken) -> &mut Self {
+    pub fn cancelled_by(&mut self, cancel: &CancellationToken) -> &mut Self {
         self.cancel = cancel.clone();
         self
     }
@@ -396,7 +399,8 @@ impl Mirror {
         match &collected {
             Ok(()) => {
                 if let Some(tip) = complete.filter(|tip| self.layout.tip() == Some(*tip)) {
-                    self.shared.note_complete(tip); // the packs may be others, with the same objects
+                    // The record names the packs, which garbage collection may have replaced; the objects are the same.
+                    self.shared.note_complete(tip);
                 }
             }
             // Not the submodules then: which of them are needed is read from the objects that are damaged.
@@ -423,8 +427,8 @@ impl Mirror {
     }
 
     /// Bytes of packs that were received completely since the mirror was opened.
-    pub fn received_bytes(&self) -> u64 {
-        self.received
+    pub fn complete_pack_bytes(&self) -> u64 {
+        self.complete_pack_bytes
     }
 
     /// The live counter of received bytes, those of unfinished packs included.

@@ -1,5 +1,6 @@
 //! Finds out which objects of packs are blobs from the first bytes of their pack entries (gitformat-pack(5)). For the
-//! same answer libgit2 would follow and inflate every delta.
+//! same answer libgit2 would follow and inflate every delta. Used when a mirror is opened: the completeness check
+//! ([`super::closure`]) asks it for every file of the tip.
 
 use std::fs::File;
 use std::io;
@@ -15,7 +16,8 @@ const OBJECTS_MAX: usize = 500_000;
 /// Bytes of a pack that are read at once. Gaps between entries that are farther apart are not read.
 const CHUNK: u64 = 1 << 14;
 
-/// The longest entry header in bytes: type and size, and the distance to the delta base.
+/// Enough bytes for any entry header: at most ten for type and size, and ten for the distance to the delta base (64
+/// bits each, with at most seven in a byte), rounded up.
 const HEADER_MAX: usize = 32;
 
 /// The entry type of a blob.
@@ -91,11 +93,11 @@ fn entries_of(index: &Path, most: usize) -> io::Result<Vec<(u64, ObjectId)>> {
 
 /// The types of a pack's entries, which are sorted by offset. A delta has the type of its base, which comes before it.
 fn types_of(pack: File, entries: &[(u64, ObjectId)]) -> io::Result<Vec<u8>> {
-    let mut pack = PackReader { file: pack, chunk_offset: 0, chunk: Vec::new() };
+    let mut reader = PackReader { file: pack, chunk_offset: 0, chunk: Vec::new() };
     let mut types: Vec<u8> = Vec::with_capacity(entries.len());
     for (position, (offset, _)) in entries.iter().enumerate() {
         let (before, following) = (&entries[..position], &entries[position + 1..]);
-        let kind = match parse_header(pack.at(*offset, following)?) {
+        let kind = match parse_header(reader.at(*offset, following)?) {
             Some((kind, _)) if UNDELTIFIED.contains(&kind) => kind,
             Some((OFS_DELTA, distance)) => {
                 let base = offset.checked_sub(distance).unwrap_or_default();

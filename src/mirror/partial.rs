@@ -116,7 +116,7 @@ impl Mirror {
                 error => error,
             }
         })?;
-        self.received += answer.bytes;
+        self.complete_pack_bytes += answer.bytes;
         Ok(answer.bytes)
     }
 

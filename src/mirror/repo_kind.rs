@@ -18,10 +18,9 @@ use fs_err as fs;
 use rustix::fs::{CWD, RenameFlags};
 use rustix::io::Errno;
 
+use super::descriptors::check_descriptors;
 use super::error::{Error, Libgit2};
-use super::files::{
-    BROKEN, MARK, check_descriptors, fsync, ignore_absent, local, names, remove_matching, replace,
-};
+use super::files::{BROKEN, MARK, fsync, ignore_absent, local, names, remove_matching, replace};
 use super::modules;
 use crate::revision::ObjectId;
 

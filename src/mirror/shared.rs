@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::descriptors::descriptors_used_up;
 use super::error::{Error, Libgit2};
-use super::files::descriptors_used_up;
 use super::indexer::ObjectTable;
 use super::modules::{self, Submodules};
 use super::odb::Store;

@@ -79,8 +79,8 @@ impl Subdirectory {
             }
             let object = reader.tree(&tree).map_err(damaged)?;
             let mut entries = lines(&tree, object.data()).map_err(damaged)?;
-            let entry = entries.find(|line| line.name == name.as_bytes());
-            let rule = match entry.map(|line| (Node::of(line.mode), line.id)) {
+            let entry = entries.find(|entry| entry.name == name.as_bytes());
+            let rule = match entry.map(|entry| (Node::of(entry.mode), entry.id)) {
                 Some((Some(Node::Dir), id)) => {
                     tree = id;
                     continue;

@@ -215,7 +215,9 @@ impl Pin {
     /// # Errors
     /// If the process has reached its limit of descriptors.
     pub fn inheritable(&self) -> io::Result<OwnedFd> {
-        let copy = rustix::io::fcntl_dupfd_cloexec(&self.dir, fsx::INHERITED_FROM)?;
+        let copy = rustix::io::fcntl_dupfd_cloexec(&self.dir, fsx::INHERITED_FROM);
+        // EINVAL: the limit is so low that no descriptor may have such a number.
+        let copy = copy.map_err(|errno| if errno == Errno::INVAL { Errno::MFILE } else { errno })?;
         rustix::io::fcntl_setfd(&copy, rustix::io::FdFlags::empty())?;
         Ok(copy)
     }

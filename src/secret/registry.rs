@@ -110,9 +110,24 @@ pub fn quoted_bytes(bytes: &[u8]) -> Cow<'_, [u8]> {
     clean(bytes, Cut::Anywhere).map_or(Cow::Borrowed(bytes), Cow::Owned)
 }
 
-/// Returns true if a value contains a whole secret.
+/// Remembers a password of less than [`MIN_LENGTH`] bytes until the process ends. Only for what surely is a password:
+/// words like `true` are registered as a precaution, and many a variable has such a value.
+pub(super) fn add_short_password(text: &str) {
+    if text.len() < MIN_LENGTH && is_long_enough(text) {
+        let mut known = KNOWN.write().unwrap_or_else(PoisonError::into_inner);
+        let hash = known.hash_state.hash_one(text.as_bytes());
+        known.short_passwords.insert(hash);
+    }
+}
+
+/// Returns true if a value contains a whole secret, or is a password of less than [`MIN_LENGTH`] bytes.
 pub(super) fn is_within(value: &[u8]) -> bool {
-    !known_parts().find(value, Cut::No).is_empty()
+    is_short_password(value) || !known_parts().find(value, Cut::No).is_empty()
+}
+
+fn is_short_password(value: &[u8]) -> bool {
+    let known = KNOWN.read().unwrap_or_else(PoisonError::into_inner);
+    known.short_passwords.contains(&known.hash_state.hash_one(value))
 }
 
 /// The parts of all secrets registered so far. The registry is not locked while a text is searched: a long text would
@@ -148,6 +163,8 @@ struct SecretRegistry {
     /// By a hash of the text.
     secrets: HashMap<u64, Entry>,
     hash_state: RandomState,
+    /// Hashes of passwords of less than [`MIN_LENGTH`] bytes.
+    short_passwords: HashSet<u64>,
     /// Number of additions so far.
     added: u64,
     /// Shared with the searches that are going on, which a change of it does not affect.

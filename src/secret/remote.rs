@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 
 use super::readings::MIN_LENGTH;
 use super::registry::{REDACTED, is_public, percent_decoded};
-use super::{PREFIXES, in_variable, register, register_ssh_command, register_user};
+use super::{PREFIXES, in_variable, register, register_password, register_ssh_command, register_user};
 
 /// Redacts a remote for display. Returns only a placeholder if it is uncertain which part is a credential.
 ///
@@ -194,11 +194,11 @@ pub fn register_arguments_and_environment(
         let name = name.to_string_lossy();
         let flag = PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix));
         match flag {
-            Some("PASSWORD" | "GITHUB_APP_PRIVATE_KEY") => register(&text),
+            Some("PASSWORD" | "GITHUB_APP_PRIVATE_KEY") => register_password(&text),
             Some("WEBHOOK_URL" | "ASKPASS_URL") => register_url(&text),
             Some("REPO") => register_mistyped(&text),
             None if name == "GIT_SSH_COMMAND" => register_ssh_command(&text),
-            None if name == "SSHPASS" => register(&text),
+            None if name == "SSHPASS" => register_password(&text),
             None if is_proxy(&name) => register_proxy(&text),
             _ => {}
         }

@@ -168,22 +168,22 @@ impl Upstream {
         }
     }
 
-    /// See [`Mirror::housekeep`] and [`Mirror::until`].
+    /// See [`Mirror::housekeep`] and [`Mirror::cancelled_by`].
     pub fn housekeep(&mut self, kept: &[Revision], cancel: &CancellationToken) -> Result<(), mirror::Error> {
         match self {
-            Self::Repository(mirror) => mirror.until(cancel).housekeep(kept),
+            Self::Repository(mirror) => mirror.cancelled_by(cancel).housekeep(kept),
             Self::Set(set) => set.housekeep(kept, cancel),
         }
     }
 
-    /// See [`Mirror::make_room`] and [`Mirror::until`].
+    /// See [`Mirror::make_room`] and [`Mirror::cancelled_by`].
     pub fn make_room(
         &mut self,
         keep: &[Revision],
         cancel: &CancellationToken,
     ) -> Result<bool, mirror::Error> {
         match self {
-            Self::Repository(mirror) => mirror.until(cancel).make_room(keep),
+            Self::Repository(mirror) => mirror.cancelled_by(cancel).make_room(keep),
             Self::Set(set) => set.make_room(keep, cancel),
         }
     }

@@ -22,7 +22,7 @@ use crate::repeats::{Repeats, suppressed};
 use crate::store::{OperatorFile, Published};
 use crate::telemetry::GIT_SYNC;
 use crate::telemetry::metrics::{Metrics, SourceLabel};
-use view_status::{fill_status, known_success, log_agreed, log_published, serving};
+use view_status::{fill_status, log_agreed, log_published, serving};
 
 /// The running attempt.
 #[derive(Clone, Copy, Debug)]
@@ -78,7 +78,7 @@ impl Report {
         status: watch::Sender<Status>,
     ) -> Self {
         let InitialState { remote, before, received } = seen;
-        let (last_success, earlier_success) = known_success(before, view, &remote, &options.ref_name);
+        let (last_success, earlier_success) = options.known_success(before, view.current(), &remote);
         metrics.succeeded(last_success.map(seconds));
         status.send_modify(|status| {
             let hooks = std::mem::take(&mut status.hooks);

@@ -1,7 +1,6 @@
 //! treeswap's metrics. Their names are a contract: docs/reference/metrics.md, alerts and dashboards use them.
 
 use std::collections::BTreeMap;
-use std::hash::Hash;
 use std::time::Duration;
 
 use prometheus_client::encoding::EncodeLabelSet;
@@ -46,13 +45,6 @@ pub struct ResultLabel {
     pub result: &'static str,
 }
 
-/// A stage of an attempt.
-#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
-pub struct StageLabel {
-    /// One of [`ATTEMPT_STAGES`]; of those, durations are measured for resolve, fetch, export and publish only.
-    pub stage: &'static str,
-}
-
 /// What failed, and whether trying again can help.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
 pub struct ErrorLabel {
@@ -71,36 +63,6 @@ pub struct SourceLabel {
     pub source: &'static str,
 }
 
-/// One of several sources.
-#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
-pub struct NamedSource {
-    /// Its name in the sources file.
-    pub source: String,
-}
-
-/// The state of a generation.
-#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
-pub struct StateLabel {
-    /// current, retired, pinned.
-    pub state: &'static str,
-}
-
-/// A hook and the result of a run.
-#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
-pub struct HookLabel {
-    /// exechook, pre-publish-exechook, webhook.
-    pub hook: &'static str,
-    /// success, error.
-    pub result: &'static str,
-}
-
-/// A hook.
-#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
-pub struct HookName {
-    /// exechook, pre-publish-exechook, webhook.
-    pub hook: &'static str,
-}
-
 /// A cluster, and an outcome of targets in it.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, EncodeLabelSet)]
 pub struct TargetLabel {
@@ -108,22 +70,6 @@ pub struct TargetLabel {
     pub cluster: String,
     /// unchanged, created, replaced, repaired, recreated, deleted, left, refused, held, failed, skipped.
     pub outcome: &'static str,
-}
-
-/// The current generation.
-#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
-pub struct CurrentLabel {
-    /// Full commit id.
-    pub revision: String,
-    /// Directory name.
-    pub generation: String,
-}
-
-/// A part of the sandbox of the process that reads packs.
-#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
-pub struct PartLabel {
-    /// landlock, seccomp.
-    pub part: &'static str,
 }
 
 /// The space that the root uses and may use. What is `None` has no sample.
@@ -141,11 +87,14 @@ pub struct Room {
 
 type Seconds = OptionalGauge<f64>;
 
+/// Labels of a series: name and value of each.
+type Labels<const N: usize, V = &'static str> = [(&'static str, V); N];
+
 /// A family of histograms with the buckets of [`SECONDS`].
 #[derive(Clone, Debug)]
-pub struct Durations<L: Clone + Hash + Eq>(Family<L, Histogram, fn() -> Histogram>);
+pub struct Durations(Family<Labels<1>, Histogram, fn() -> Histogram>);
 
-impl<L: Clone + Hash + Eq> Default for Durations<L> {
+impl Default for Durations {
     fn default() -> Self {
         Self(Family::new_with_constructor(|| Histogram::new(SECONDS)))
     }
@@ -157,7 +106,7 @@ pub struct Metrics {
     /// Attempts that ended.
     pub syncs: Family<ResultLabel, Counter>,
     /// How long each stage took.
-    durations: Durations<StageLabel>,
+    durations: Durations,
     /// Failures in a row.
     pub consecutive_failures: Gauge,
     /// When the last attempt ended.
@@ -169,11 +118,11 @@ pub struct Metrics {
     /// When the last generation was published.
     pub last_publish: Seconds,
     /// The current generation; one series.
-    current: ReplacedGauges<CurrentLabel>,
+    current: ReplacedGauges<Labels<2, String>>,
     /// Generations by state.
-    pub generations: Family<StateLabel, Gauge>,
+    pub generations: Family<Labels<1>, Gauge>,
     /// 1 for each of several sources whose published commit is not the one that its ref names.
-    sources_failing: ReplacedGauges<NamedSource>,
+    sources_failing: ReplacedGauges<Labels<1, String>>,
     /// Bytes of the current generation's files.
     pub generation_bytes: Gauge,
     /// Files, links and directories of the current generation.
@@ -197,17 +146,17 @@ pub struct Metrics {
     /// When the running attempt began.
     pub attempt_start: Seconds,
     /// 1 for the stage of the running attempt.
-    pub attempt_stage: Family<StageLabel, Gauge>,
+    pub attempt_stage: Family<Labels<1>, Gauge>,
     /// The values of [`Room`], in the order of its fields.
     root: [OptionalGauge<i64>; 4],
     /// Hooks that ended.
-    pub hooks: Family<HookLabel, Counter>,
+    pub hooks: Family<Labels<2>, Counter>,
     /// Failures of a hook in a row.
-    pub hook_failures: Family<HookName, Gauge>,
+    pub hook_failures: Family<Labels<1>, Gauge>,
     /// How long each hook took.
-    hook_durations: Durations<HookName>,
+    hook_durations: Durations,
     /// 1 for each part of the sandbox that is in force for the process that reads packs.
-    sandbox: Family<PartLabel, Gauge>,
+    sandbox: Family<Labels<1>, Gauge>,
     /// Targets of the last delivery, by outcome.
     targets: ReplacedGauges<TargetLabel>,
     /// Deliveries beside a root in a row that failed before they reached a cluster.
@@ -335,13 +284,13 @@ impl Metrics {
     /// Sets which parts of the sandbox are in force for the process that reads packs.
     pub fn sandbox(&self, parts: Parts) {
         for (part, there) in [("landlock", parts.landlock), ("seccomp", parts.seccomp)] {
-            self.sandbox.get_or_create(&PartLabel { part }).set(i64::from(there));
+            self.sandbox.get_or_create(&[("part", part)]).set(i64::from(there));
         }
     }
 
     /// Sets for each source whether its published commit is not the one that its ref names.
     pub fn sources<'s>(&self, sources: impl Iterator<Item = (&'s str, bool)>) {
-        let sample = |(name, fails)| (NamedSource { source: shown(name) }, i64::from(fails));
+        let sample = |(name, fails)| ([("source", shown(name))], i64::from(fails));
         self.sources_failing.replace(sources.map(sample));
     }
 
@@ -352,16 +301,14 @@ impl Metrics {
             drop(self.syncs.get_or_create(&ResultLabel { result }));
         }
         for stage in STAGES {
-            drop(self.durations.0.get_or_create(&StageLabel { stage }));
+            drop(self.durations.0.get_or_create(&[("stage", stage)]));
         }
-        for stage in ATTEMPT_STAGES {
-            drop(self.attempt_stage.get_or_create(&StageLabel { stage }));
-        }
+        self.stage(None);
         for source in SOURCES {
             drop(self.triggers.get_or_create(&SourceLabel { source }));
         }
         for state in ["current", "retired", "pinned"] {
-            drop(self.generations.get_or_create(&StateLabel { state }));
+            drop(self.generations.get_or_create(&[("state", state)]));
         }
         for stage in ATTEMPT_STAGES.into_iter().chain(BESIDE) {
             for class in CLASSES {
@@ -374,10 +321,10 @@ impl Metrics {
     pub fn expect_hooks(&self, hooks: impl Iterator<Item = &'static str>) {
         for hook in hooks {
             for result in ["success", "error"] {
-                drop(self.hooks.get_or_create(&HookLabel { hook, result }));
+                drop(self.hooks.get_or_create(&[("hook", hook), ("result", result)]));
             }
-            drop(self.hook_durations.0.get_or_create(&HookName { hook }));
-            drop(self.hook_failures.get_or_create(&HookName { hook }));
+            drop(self.hook_durations.0.get_or_create(&[("hook", hook)]));
+            drop(self.hook_failures.get_or_create(&[("hook", hook)]));
         }
     }
 
@@ -400,7 +347,7 @@ impl Metrics {
     /// Sets the stage of the running attempt; `None` while none runs.
     pub fn stage(&self, now: Option<&'static str>) {
         for stage in ATTEMPT_STAGES {
-            self.attempt_stage.get_or_create(&StageLabel { stage }).set(i64::from(now == Some(stage)));
+            self.attempt_stage.get_or_create(&[("stage", stage)]).set(i64::from(now == Some(stage)));
         }
     }
 
@@ -414,22 +361,21 @@ impl Metrics {
 
     /// Records how long a stage took.
     pub fn took(&self, stage: &'static str, duration: Duration) {
-        self.durations.0.get_or_create(&StageLabel { stage }).observe(duration.as_secs_f64());
+        self.durations.0.get_or_create(&[("stage", stage)]).observe(duration.as_secs_f64());
     }
 
     /// Counts a hook that ended.
     pub fn hook(&self, hook: &'static str, success: bool, took: Duration) {
         let result = if success { "success" } else { "error" };
-        self.hooks.get_or_create(&HookLabel { hook, result }).inc();
-        self.hook_durations.0.get_or_create(&HookName { hook }).observe(took.as_secs_f64());
-        let failures = self.hook_failures.get_or_create(&HookName { hook });
+        self.hooks.get_or_create(&[("hook", hook), ("result", result)]).inc();
+        self.hook_durations.0.get_or_create(&[("hook", hook)]).observe(took.as_secs_f64());
+        self.git_sync.hook(hook, result);
+        let failures = self.hook_failures.get_or_create(&[("hook", hook)]);
         if success {
             failures.set(0);
         } else {
             failures.inc();
         }
-        drop(failures); // releases the family's lock
-        self.git_sync.hook(hook, result);
     }
 
     /// Counts an error.
@@ -457,8 +403,8 @@ impl Metrics {
     /// Sets revision and name of the current generation, the only series of `treeswap_current_generation_info`; `None`:
     /// there is none.
     pub fn name_current(&self, current: Option<(String, String)>) {
-        let label = |(revision, generation)| (CurrentLabel { revision, generation }, 1);
-        self.current.replace(current.map(label));
+        let sample = |(revision, generation)| ([("revision", revision), ("generation", generation)], 1);
+        self.current.replace(current.map(sample));
     }
 }
 

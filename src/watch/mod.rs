@@ -15,11 +15,13 @@ pub mod set;
 
 use std::ffi::OsString;
 use std::fmt;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::Duration;
 
 use notify::{ErrorKind, RecommendedWatcher, RecursiveMode, Watcher as _};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 pub use set::{Set, SetReader};
@@ -242,9 +244,12 @@ impl fmt::Debug for Events {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Limitation {
-    /// `EMFILE` from `inotify_init1`: the user's inotify instances or the process's file descriptors are used up.
+    /// `EMFILE` from `inotify_init1`: the user's inotify instances are used up.
     #[error("this user has no inotify instance left")]
     Instances,
+    /// The same error: the process's file descriptors are used up.
+    #[error("this process has no file descriptor left (ulimit -n)")]
+    Descriptors,
     /// `ENOSPC` from `inotify_add_watch`: the user's inotify watches are used up.
     #[error("this user has no inotify watch left")]
     Watches,
@@ -261,6 +266,7 @@ impl Limitation {
             _ => None,
         };
         match errno {
+            Some(Errno::MFILE) if lacks_descriptors() => Self::Descriptors,
             Some(Errno::MFILE) => Self::Instances,
             Some(Errno::NOSPC) => Self::Watches,
             _ => Self::Other(error.to_string()),
@@ -279,6 +285,7 @@ impl Limitation {
         match self {
             Self::Instances => raise("max_user_instances", "1024"),
             Self::Watches => raise("max_user_watches", "524288"),
+            Self::Descriptors => vec!["raise the limit of open files, as in: ulimit -n 1024".to_owned()],
             Self::Other(_) => {
                 vec![
                     "does the directory exist, on a file system that has inotify? polling is used instead"
@@ -287,6 +294,13 @@ impl Limitation {
             }
         }
     }
+}
+
+/// Returns true if this process cannot open the descriptors that a watcher needs: one of inotify, two to wait for it.
+fn lacks_descriptors() -> bool {
+    let open = |_| rustix::fs::open("/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
+    let opened: Result<Vec<OwnedFd>, Errno> = (0..3).map(open).collect();
+    opened.is_err_and(|errno| errno == Errno::MFILE)
 }
 
 #[cfg(test)]
@@ -300,9 +314,13 @@ mod tests {
     #[cfg(feature = "program")] // where there are people to read it
     #[test]
     fn every_limitation_is_one_line_and_says_what_to_do() {
-        for limitation in [Limitation::Instances, Limitation::Watches, Limitation::Other("gone".into())] {
+        let other = Limitation::Other("gone".into());
+        for limitation in [Limitation::Instances, Limitation::Descriptors, Limitation::Watches, other] {
             match limitation {
-                Limitation::Instances | Limitation::Watches | Limitation::Other(_) => {}
+                Limitation::Instances
+                | Limitation::Descriptors
+                | Limitation::Watches
+                | Limitation::Other(_) => {}
             }
             crate::human::assert_message_style(&limitation, &limitation.hints());
         }

@@ -348,7 +348,8 @@ mod tests {
         assert!(sets.wait(long).unwrap().is_some());
         assert!(sets.wait(Duration::from_millis(1)).unwrap().is_none(), "it is delivered once");
 
-        // The same for a link that was away for a moment: its target is no change.
+        // The same for a link that was away for a moment. The watcher does not report one that comes back with the
+        // target that it had: the poll finds it.
         let link = volume.path().join("..data");
         let mut sets = SetReader::new(&link, Stamps::default(), &options);
         std::fs::remove_file(&link).unwrap();

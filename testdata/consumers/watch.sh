@@ -5,14 +5,19 @@
 set -eu
 root=$1 seen=
 
+# In a subshell, whose end closes the descriptor, and which is all that ends where the link leads nowhere.
+load() (
+    # Opens the current generation, locks it, and makes sure that it still is the current one; else again.
+    until exec 9<"$root/..data" && flock -s 9 || exit; [ "$root/..data" -ef /proc/self/fd/9 ]; do :; done
+    cd -P /proc/self/fd/9 && texts=$(cat a b sub/c) && echo loaded $texts
+)
+
 while :; do
     now=$(readlink "$root/..data" || :)
     if [ -n "$now" ] && [ "$now" != "$seen" ]; then
-        # Opens the current generation, locks it, and makes sure that it still is the current one; else again.
-        until exec 9<"$root/..data" && flock -s 9 || exit; [ "$root/..data" -ef /proc/self/fd/9 ]; do :; done
         seen=$now
-        (cd -P /proc/self/fd/9 && echo loaded $(cat a b sub/c))
-        exec 9<&-
+        # A load that failed is passed over until the next swap: what was loaded before still serves.
+        load || echo "not loaded: $now" >&2
     fi
     sleep 0.1
 done

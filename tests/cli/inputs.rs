@@ -256,6 +256,34 @@ fn a_path_of_rules_that_does_not_begin_at_the_top_of_the_tree_is_a_wrong_flag() 
 }
 
 #[test]
+fn a_repository_that_is_no_organisation_and_name_or_that_rules_need_is_a_wrong_flag() {
+    let world = World::new();
+    let text = "maps:\n  a: {name: a}\n  b: {name: b, denied_repos: [acme]}\n";
+    let rules = flag("rules", &written(&world, "rules.yaml", text));
+    let tree = flag("tree", &directory(&world, "tree"));
+    let right = "write ORGANISATION/NAME, as in acme/config\n";
+    let needs = "the rule b, which has allowed_repos or denied_repos, needs --repository=ORGANISATION/NAME\n";
+    for command in [
+        &["apply", "--owner=o", &tree][..],
+        &["render", &tree],
+        &["check", "--owner=o", "--repo=/x", "--root=/x"],
+    ] {
+        for value in ["x", "acme/", "/x", "a/b/c", "https://github.com/acme/x", "a/b c"] {
+            let given = format!("--repository={value}");
+            let ran = treeswap(&world, &[command, &[rules.as_str(), &given]].concat(), &[]);
+            let line = format!("treeswap: invalid value {value:?} for --repository: {right}");
+            complains(&ran, 2, &[&line]);
+        }
+        complains(&treeswap(&world, &[command, &[rules.as_str()]].concat(), &[]), 2, &[needs]);
+    }
+    treeswap(&world, &["render", &rules, &tree, "--repository=acme/x.y"], &[]).expect_ok("a name");
+    // Rules in the tree are a commit's: that is refused.
+    written(&world, "tree/rules.yaml", text);
+    let ran = treeswap(&world, &["render", "--rules-in-tree=rules.yaml", &tree], &[]);
+    complains(&ran, 1, &["the rule b depends on the repository's name", "hint: give it with --repository"]);
+}
+
+#[test]
 fn what_can_never_be_a_root_a_link_or_a_mirror_is_a_wrong_configuration() {
     let world = World::new();
     world.remote.commit(&files("1"));

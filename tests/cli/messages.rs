@@ -193,6 +193,44 @@ fn rules_that_are_empty_or_have_an_unknown_field_are_refused() {
 }
 
 #[test]
+fn a_pattern_that_yaml_takes_for_something_else_is_to_be_quoted() {
+    let world = World::new();
+    for pattern in ["**/*.yaml", "*.yaml", "*x", "&", "{a,b}/*", "[ab]/*"] {
+        let ran = render_by(&world, &format!("maps:\n  {pattern}: {{name: a}}\n"));
+        let hint = "hint: correct the YAML; quote a pattern that begins with *, { or [: \"**/*.yaml\"\n";
+        complains(&ran, 2, &["rules.yaml cannot be read: ", hint]);
+    }
+    complains(&render_by(&world, "maps:\n\ta: {name: a}\n"), 2, &["hint: correct the YAML there\n"]);
+    let ran = render_by(&world, "maps:\n  a: {name: a, clusters: {default: ci}}\n");
+    complains(&ran, 2, &["it is text, where a list such as [a, b] belongs"]);
+}
+
+#[test]
+fn a_warning_says_what_is_done_with_what_a_policy_skips() {
+    let world = World::new();
+    let tree = world.dir().join("tree");
+    std::fs::create_dir(&tree).unwrap();
+    std::fs::write(tree.join("..key"), "").unwrap();
+    symlink("nothing", tree.join("link")).unwrap();
+    std::fs::write(tree.join("big"), super::common::noise(7, 2 << 20)).unwrap();
+    let skips = ["--illegal-keys=skip", "--links=skip", "--oversize=skip"];
+    let rules = world.dir().join("rules.yaml");
+    std::fs::write(&rules, "maps:\n  '*': {name: a}\n  none: {name: none}\n").unwrap();
+    let [tree, rules] =
+        [("tree", tree), ("rules", rules)].map(|(flag, path)| format!("--{flag}={}", path.display()));
+    let ran = treeswap(&world, &[&["render", &*rules, &tree][..], &skips].concat(), &[]).expect_ok("skipped");
+    for (about, end) in [
+        ("..key cannot have the key", "; it is left out"),
+        ("link is ", "; it is left out"),
+        ("key big (big) of ConfigMap a", "; the ConfigMap is left as it is"),
+        ("no file matches", "the rule none"),
+    ] {
+        let line = ran.stderr.lines().find(|line| line.contains(about));
+        assert!(line.is_some_and(|line| line.ends_with(end)), "{about}: {}", ran.stderr);
+    }
+}
+
+#[test]
 fn rules_without_maps_mean_prows_default_maps() {
     let world = World::new();
     for text in ["plugins: {}\n", "lgtm:\n- repos: [a/b]\n", "maps: {}\n", "config_updater: {}\n"] {

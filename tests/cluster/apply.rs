@@ -241,6 +241,8 @@ fn a_namespace_that_terminates_or_is_absent_is_named() {
         3,
         &["alpha", "the namespace nowhere does not exist", "hint: create"],
     );
+    let count = |text: &str| text.lines().filter(|line| line.contains("nowhere does not exist")).count();
+    assert_eq!((count(&ran.stdout), count(&ran.stderr)), (MAPS.len(), 1), "{}", ran.stderr);
 }
 
 #[test]

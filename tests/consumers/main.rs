@@ -80,11 +80,17 @@ impl Writer {
 
     /// Publishes a generation whose three files all say `n`, and returns its name.
     fn publish(&mut self, n: u8) -> Name {
+        self.publish_without(n, b"")
+    }
+
+    /// The same without one of the files.
+    fn publish_without(&mut self, n: u8, missing: &[u8]) -> Name {
         let content = format!("{n}\n").into_bytes();
         let (id, size) = (ObjectId([n; 20]), content.len() as u64);
         let mut builder = Builder::new(Revision(id), id, Rules::default());
         let sub = builder.dir(DirIndex::TOP, b"sub").unwrap();
-        for (dir, name) in [(DirIndex::TOP, b"a"), (DirIndex::TOP, b"b"), (sub, b"c")] {
+        let files = [(DirIndex::TOP, b"a"), (DirIndex::TOP, b"b"), (sub, b"c")];
+        for (dir, name) in files.into_iter().filter(|(_, name)| name.as_slice() != missing) {
             builder.file(dir, name, false, id, size).unwrap();
         }
         let payload = builder.finish().unwrap();

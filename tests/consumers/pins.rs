@@ -47,6 +47,17 @@ fn a_pin_of_another_user_through_a_read_only_mount_holds_as_well() {
     }
 }
 
+#[test]
+fn a_pin_that_a_low_limit_of_descriptors_forbids_says_so() {
+    let writer = Writer::started();
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "ulimit -n 9 && exec \"$@\"", "sh", env!("CARGO_BIN_EXE_treeswap"), "pin"]);
+    shell.args([writer.root().to_str().unwrap(), "--", "true"]);
+    let ran = run::to_end(shell.stdin(Stdio::null()));
+    assert_eq!(ran.status.code(), Some(1), "{}", ran.stderr);
+    assert!(ran.stderr.contains("(os error 24)"), "not that an argument is invalid: {}", ran.stderr);
+}
+
 /// The reaper's lock is on the generation that a consumer opens; when it goes, another generation is current.
 #[test]
 fn a_pin_that_a_swap_overtakes_is_taken_again() {

@@ -142,6 +142,18 @@ fn the_command_runs_for_complete_sets_only_and_without_the_flag_for_mixed_ones_t
 }
 
 #[test]
+fn what_others_wrote_into_a_stamp_moves_no_cursor() {
+    let mut volume = Volume::new();
+    let mut files = shown(1, 1, 1);
+    files.insert(".a.stamp".to_owned(), "\u{1b}[2J\u{7}red".to_owned());
+    volume.swap(&files);
+    let log = volume.dir.path().join("log");
+    let watching = Watching::over(&volume.path(), log, &[NO_POLL, "--set"], NOTE, &[]);
+    watching.complains("a is \u{fffd}[2J\u{fffd}red, and the marker has ");
+    assert!(!watching.complaints().contains(['\u{1b}', '\u{7}']), "{:?}", watching.complaints());
+}
+
+#[test]
 fn a_watch_outlives_an_error_also_before_the_first_complete_set() {
     let mut volume = Volume::new();
     volume.swap(&shown(1, 2, 1));

@@ -20,11 +20,17 @@ impl Watching {
 
     /// Of any directory.
     pub(super) fn over(path: &Path, log: PathBuf, options: &[&str], script: &str, by: &[&str]) -> Self {
+        Self::running(path, log, options, &["sh", "-c", script], by)
+    }
+
+    /// With any command.
+    fn running(path: &Path, log: PathBuf, options: &[&str], command: &[&str], by: &[&str]) -> Self {
         let program = env!("CARGO_BIN_EXE_treeswap");
         let mut words: Vec<&str> = by.to_vec();
         words.extend([program, "watch"]);
         words.extend(options);
-        words.extend([path.to_str().unwrap(), "--", "sh", "-c", script]);
+        words.extend([path.to_str().unwrap(), "--"]);
+        words.extend(command);
         let mut command = Command::new(words[0]);
         command
             .args(&words[1..])
@@ -155,6 +161,71 @@ fn a_failing_command_is_reported_and_the_next_swap_runs_it_again() {
 }
 
 #[test]
+fn a_command_that_cannot_be_started_after_it_has_run_ends_no_watch() {
+    let mut writer = Writer::started();
+    let (root, dir) = (writer.root().to_owned(), writer.dir.path().to_owned());
+    let [command, script, next] = ["command", "script", "next"].map(|name| dir.join(name));
+    run::executable(&script, &format!("#!/bin/sh\n{NOTE}\n"));
+    let becomes = |target: &str| {
+        std::os::unix::fs::symlink(target, &next).unwrap();
+        fs::rename(&next, &command).unwrap();
+    };
+    let start = |log: &str, options: &[&str]| {
+        Watching::running(&root, dir.join(log), options, &[command.to_str().unwrap()], &[])
+    };
+    becomes("script");
+    let watching = start("log", &[NO_POLL]);
+    let mut strict = start("strict", &[NO_POLL, "--exit-on-failure"]);
+    watching.until("1");
+    strict.until("1");
+    becomes("command"); // a link to itself, which nobody can follow
+    writer.publish(2);
+    watching.complains("(os error 40); trying again");
+    assert_eq!(strict.talker.ended().code(), Some(126), "{}", strict.complaints());
+    becomes("script");
+    watching.until("2");
+    becomes("absent");
+    writer.publish(3);
+    watching.complains("No such file or directory (os error 2)\n");
+    becomes("script");
+    std::thread::sleep(Duration::from_millis(1500));
+    assert_eq!(watching.log(), ["1", "2"], "the next swap runs it again, and nothing else");
+    writer.publish(4);
+    watching.until("4");
+    becomes("command");
+    assert_eq!(start("first", &[NO_POLL]).talker.ended().code(), Some(126), "it has never run");
+    let skipping = start("skipping", &[NO_POLL, "--skip-first"]);
+    let end = Instant::now() + Duration::from_secs(60);
+    for number in (5..200).cycle() {
+        std::thread::sleep(Duration::from_millis(20));
+        writer.publish(number); // a swap before it watches is the one that is left out
+        if skipping.complaints().contains("; trying again") {
+            break;
+        }
+        assert!(Instant::now() < end, "{}", skipping.complaints());
+    }
+}
+
+#[test]
+fn a_process_is_told_of_every_swap_by_its_name() {
+    let mut writer = Writer::started();
+    let name = format!("gw-{}", std::process::id()); // a process' name has 15 bytes at most
+    let service = writer.dir.path().join(&name);
+    run::executable(&service, "#!/bin/sh\ntrap 'echo told' HUP\necho up\nwhile :; do sleep 0.05; done\n");
+    let mut service = Talker::start(&[service.to_str().unwrap().to_owned()]);
+    assert_eq!(service.line(), "up");
+    let log = writer.dir.path().join("log");
+    let command = ["pkill", "-HUP", "-x", name.as_str()];
+    let watching = Watching::running(writer.root(), log, &[NO_POLL], &command, &[]);
+    for n in 2..5 {
+        assert_eq!(service.line(), "told", "{}", watching.complaints());
+        writer.publish(n);
+    }
+    assert_eq!(service.line(), "told", "{}", watching.complaints());
+    assert_eq!(watching.complaints(), "");
+}
+
+#[test]
 fn sigterm_reaches_the_command_and_then_ends_the_watch() {
     let writer = Writer::started();
     let script =
@@ -258,6 +329,44 @@ fn where_inotify_is_exhausted_a_hint_names_the_sysctl_and_swaps_are_found_by_pol
         assert!(complaints.contains(sysctl), "{complaints}");
         writer.publish(2);
         watching.until("2");
+    }
+}
+
+#[test]
+fn a_process_without_descriptors_blames_no_limit_of_the_node() {
+    let writer = Writer::started();
+    let program = env!("CARGO_BIN_EXE_treeswap");
+    let mut told = 0;
+    // How many it needs to get so far is not known here; with fewer it ends with an error before.
+    for limit in 6..24 {
+        let mut shell = Command::new("sh");
+        shell.arg("-c").arg(format!("ulimit -n {limit} && exec \"$@\"")).args(["sh", program, "watch"]);
+        shell.args(["--exit-on-failure", writer.root().to_str().unwrap(), "--", "false"]);
+        let ran = run::to_end(shell.stdin(Stdio::null()));
+        assert!(!ran.stderr.contains("inotify instance"), "{limit}: {}", ran.stderr);
+        told += usize::from(ran.stderr.contains("this process has no file descriptor left (ulimit -n)"));
+    }
+    assert!(told > 0, "it never watched without descriptors");
+}
+
+#[test]
+fn the_watching_programs_pass_over_a_generation_that_they_cannot_load() {
+    let mut writer = Writer::new();
+    for (what, command) in writer.watchers() {
+        writer.publish(1);
+        let errors = writer.dir.path().join(format!("{what}.err"));
+        let mut program = Command::new(&command[0]);
+        program.args(&command[1..]).stderr(fs::File::create(&errors).unwrap());
+        let mut consumer = Talker::spawn(&mut program);
+        assert_eq!(consumer.line(), "loaded 1 1 1", "{what}");
+        writer.publish_without(2, b"b");
+        let end = Instant::now() + Duration::from_secs(60);
+        while !fs::read_to_string(&errors).unwrap().to_lowercase().contains("no such file") {
+            assert!(Instant::now() < end && !consumer.has_said(), "{what} says nothing of the missing file");
+            std::thread::sleep(Duration::from_millis(3));
+        }
+        writer.publish(3);
+        assert_eq!(consumer.line(), "loaded 3 3 3", "{what}");
     }
 }
 

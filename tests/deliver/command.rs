@@ -270,6 +270,50 @@ fn rules_cannot_have_the_configmaps_that_hold_our_records() {
 }
 
 #[test]
+fn a_configmap_that_is_for_another_repository_is_neither_adopted_nor_emptied() {
+    let place = Place::new();
+    let kubernetes = Kubernetes::shared();
+    let rules = "maps:\n  jobs/*: {name: jobs}\n  docs/*: {name: docs, allowed_repos: [acme/config]}\n  theirs/*: \
+                 {name: theirs, allowed_repos: [acme/other]}\n";
+    let rules = flag("rules", &place.file("plugins.yaml", rules));
+    place.world.remote.commit(&Files::new().file("jobs/a", "1").file("docs/b", "2"));
+    let labels = serde_json::json!({
+        "app.kubernetes.io/name": "prow", "app.kubernetes.io/component": "updateconfig-plugin",
+    });
+    for name in ["jobs", "docs", "theirs"] {
+        let object = serde_json::json!({ "metadata": { "labels": labels }, "data": { "old": "1" } });
+        kubernetes.put(&place.namespace, name, object);
+    }
+    let theirs = kubernetes.configmap(&place.namespace, "theirs");
+    let remote = place.remote();
+    let args = [&*rules, &remote, "--ref=main", "--adopt=prow", "--max-prune=0"];
+    let with = |more: &[&str]| place.apply(&[&args[..], more].concat());
+    let needs = ["the rule docs/*, which has allowed_repos", " needs --repository=ORGANISATION/NAME\n"];
+    ends(&with(&[]), 2, &needs);
+    let planned = with(&["--repository=acme/config", "--dry-run", "-o", "json"]);
+    ends(&planned, 4, &[]);
+    assert!(!planned.stdout.contains("theirs"), "{}", planned.stdout);
+    let ran = with(&["--repository=acme/config"]);
+    ends(&ran, 0, &["2 replaced"]);
+    assert_eq!(kubernetes.configmap(&place.namespace, "theirs"), theirs);
+    // A rule for this repository that no file matches empties its ConfigMap, which the limit refuses, as the hint says.
+    place.world.remote.commit(&Files::new().file("jobs/a", "1"));
+    let words = [
+        "the rule docs/*; its ConfigMap, if it is this owner's or adopted, is emptied, or",
+        "would be deleted or emptied",
+    ];
+    ends(&with(&["--repository=acme/config"]), 3, &words);
+    assert_eq!(place.content("docs")["b"], "2");
+    // For another repository, what this owner wrote counts as named by no rule.
+    place.world.remote.commit(&Files::new().file("jobs/a", "1").file("docs/b", "2"));
+    let words = ["what this owner wrote for it counts as named by no rule", "docs: deleted"];
+    let other = [&*rules, &remote, "--ref=main", "--repository=acme/other", "--prune"];
+    ends(&place.apply(&other), 0, &words);
+    assert!(kubernetes.configmap(&place.namespace, "docs").is_null());
+    assert_eq!(kubernetes.configmap(&place.namespace, "theirs"), theirs);
+}
+
+#[test]
 fn one_cluster_that_is_gone_or_unknown_fails_alone() {
     let place = Place::new();
     let kubernetes = Kubernetes::shared();

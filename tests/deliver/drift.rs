@@ -182,6 +182,8 @@ fn a_damaged_inventory_deletes_nothing_and_keeps_what_cannot_be_read() {
         report.notes[1].contains("list the ConfigMaps treeswap-set-team of all namespaces"),
         "{report:?}"
     );
+    let hint = report.notes[1].hint.as_deref().unwrap_or_default();
+    assert!(hint.contains("deploy/apply/prune.yaml"), "{report:?}");
     assert!(!kubernetes.configmap(&namespace, "b").is_null());
     assert_eq!(data(&kubernetes.configmap(&namespace, "a"))["1"], "2", "the rest is done");
     let marker = data(&kubernetes.configmap(&namespace, "treeswap-set-team"));

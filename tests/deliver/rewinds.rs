@@ -151,7 +151,9 @@ fn a_ref_that_went_back_is_believed_after_a_while_or_held() {
     stage.deliver("remote", &options());
     stage.world.remote.reset(&first);
     let short = Duration::from_millis(1_500);
-    held(&stage.deliver("remote", &Options { lag: short, ..holding() }), "the ref went back from");
+    let report = stage.deliver("remote", &Options { lag: short, ..holding() });
+    held(&report, "the ref went back from");
+    assert!(only(&report).hints.concat().starts_with("push something newer"), "{report:?}");
     assert_eq!(stage.content(), "two");
     followed(&stage.deliver("remote", &Options { lag: short, ..options() }), "the ref went back from");
     assert_eq!(stage.content(), "one");
@@ -271,6 +273,8 @@ fn the_command_holds_when_it_is_told_to() {
     let ran = apply("--on-rewind=hold");
     assert_eq!(ran.status.code(), Some(3), "{}{}", ran.stdout, ran.stderr);
     assert!(ran.stdout.contains("refused: the ref was forced from"), "{}", ran.stdout);
+    let hint = "hint: if the ref is right, run once with --on-rewind=apply";
+    assert!(ran.stderr.contains("the ref was forced from") && ran.stderr.contains(hint), "{}", ran.stderr);
     assert_eq!(stage.content(), "two");
     let ran = apply("--on-rewind=apply");
     assert_eq!(ran.status.code(), Some(0), "{}{}", ran.stdout, ran.stderr);

@@ -100,8 +100,8 @@ const COMMANDS: &[(&str, Kept)] = &[
         By(WATCHES, "the_watching_command_runs_at_the_start_and_once_a_swap"),
     ),
     (
-        "treeswap watch /config -- kill -HUP 1",
-        By(WATCHES, "the_watching_command_runs_at_the_start_and_once_a_swap"),
+        "treeswap watch /config -- pkill -HUP -x gateway",
+        By(WATCHES, "a_process_is_told_of_every_swap_by_its_name"),
     ),
     ("treeswap watch /tmp/config -- echo", Until("now at ")),
     ("until exec 9</config/..data", Run),
@@ -172,6 +172,7 @@ impl Place {
             ("/etc/treeswap/webhook", &file("secret")),
             ("/etc/a", &file("secret")),
             ("-- CMD", &"-- true".to_owned()),
+            ("exec CMD", &"exec true".to_owned()),
             ("| kubectl apply --server-side -f -", &"| grep --quiet job-config".to_owned()),
         ]
         .iter()

@@ -34,6 +34,10 @@ fn sections(command: &str) -> Vec<(String, Vec<Flag>)> {
                 match text.strip_prefix("[default: ").and_then(|rest| rest.strip_suffix(']')) {
                     Some(default) => flag.default = format!("`{default}`"),
                     None if text.starts_with("[env: ") || text.starts_with("[possible values: ") => {}
+                    None if value(text).is_some() => {
+                        let separator = if flag.meaning.ends_with(':') { " " } else { ", " };
+                        flag.meaning = format!("{}{separator}{}", flag.meaning, value(text).unwrap());
+                    }
                     None => {
                         let separator = match (flag.meaning.is_empty(), paragraph_ended) {
                             (true, _) => "",
@@ -50,6 +54,12 @@ fn sections(command: &str) -> Vec<(String, Vec<Flag>)> {
     sections.retain(|(heading, _)| heading != "Options");
     assert!(sections.len() >= 5, "the help of {command} lost its headings");
     sections
+}
+
+/// A line of the list below `Possible values:`, such as `- table: For people`, as an item of a sentence.
+fn value(line: &str) -> Option<String> {
+    let (value, meaning) = line.strip_prefix("- ")?.split_once(':')?;
+    Some(format!("`{value}` ({})", meaning.trim()))
 }
 
 fn table(command: &str) -> String {

@@ -1,5 +1,5 @@
-//! `--exechook-command`, the program after a publication, and `--pre-publish-exechook-command`, the one before it that
-//! nobody waits for.
+//! `--exechook-command`, the program after a publication, and `--pre-publish-exechook-command`, the one before it,
+//! which the publication does not wait for (`--one-time` does, at its end).
 
 use std::time::{Duration, Instant};
 
@@ -144,12 +144,13 @@ fn is_running(pid: Pid) -> bool {
 fn at_the_timeout_all_that_the_program_started_is_killed() {
     let world = World::new();
     world.remote.commit(&files("first"));
-    let then = "sleep 1000 &\necho $! > ../../grandchild; echo waiting; wait";
-    let hook = Hook::new(&world, "hook", "run", then);
+    let grandchild = world.dir().join("grandchild");
+    let then = format!("sleep 1000 &\necho $! > {}; echo waiting; wait", grandchild.display());
+    let hook = Hook::new(&world, "hook", "run", &then);
     let ran = world.sync_once(&[&hook.flag("exechook"), "--exechook-timeout=5s"]);
     ran.names(&["exechook failed", "was killed after 5s", "waiting"]);
-    let grandchild = std::fs::read_to_string(world.dir().join("grandchild")).unwrap();
-    let pid = Pid::from_raw(grandchild.trim().parse().unwrap()).unwrap();
+    let pid = std::fs::read_to_string(&grandchild).unwrap();
+    let pid = Pid::from_raw(pid.trim().parse().unwrap()).unwrap();
     eventually(20, "the grandchild is gone", || (!is_running(pid)).then_some(()));
 }
 
@@ -212,11 +213,20 @@ fn endless_output_is_read_but_not_kept() {
     let ran = to_end(&mut command);
     assert_eq!(ran.status.code(), Some(1));
     assert!(ran.stderr.len() < 20_000, "{} bytes", ran.stderr.len());
+    assert!(ran.complaint().contains("the end"), "the end of the output is missing: {}", ran.stderr);
+}
+
+#[test]
+fn the_log_says_when_a_failed_program_runs_again() {
+    let world = World::new();
+    world.remote.commit(&files("first"));
+    let hook = Hook::new(&world, "hook", "run", "exit 1");
+    let ran = world.sync_once(&[&hook.flag("exechook")]);
     assert!(ran.stderr.contains("\"retry\":\"none\""), "nothing runs it again: {}", ran.stderr);
     let sidecar = Sidecar::start(&world, &[&hook.flag("exechook")]);
+    // After the default of --exechook-backoff.
     let says_when = || sidecar.process.log().contains("\"retry\":\"3s\"").then_some(());
     eventually(30, "it says when it runs again", says_when);
-    assert!(ran.complaint().contains("the end"), "the end of the output is missing: {}", ran.stderr);
 }
 
 #[test]
@@ -249,7 +259,7 @@ fn what_was_replaced_while_the_program_ran_is_skipped_and_its_generation_stays_w
 
 /// Unlike git-sync: what the failed run has changed is not known, and its failure would be shown for ever.
 #[test]
-fn after_a_failure_that_was_taken_back_the_program_runs_again_for_what_it_succeeded_for() {
+fn a_revision_that_succeeded_before_runs_again_after_a_later_one_failed_and_was_reverted() {
     let world = World::new();
     let first = world.remote.commit(&files("first"));
     let failing = world.dir().join("fail");
@@ -306,8 +316,9 @@ fn sigterm_ends_what_runs_within_five_seconds() {
 fn sigterm_lets_a_program_that_is_nearly_done_finish() {
     let world = World::new();
     world.remote.commit(&files("first"));
-    let then = "while [ ! -e ../../told ]; do sleep 0.05; done; touch ../../finished";
-    let hook = Hook::new(&world, "hook", "run", then);
+    let dir = world.dir().display();
+    let then = format!("while [ ! -e {dir}/told ]; do sleep 0.05; done; touch {dir}/finished");
+    let hook = Hook::new(&world, "hook", "run", &then);
     let mut sidecar = Sidecar::start(&world, &[&hook.flag("exechook")]);
     eventually(30, "the hook runs", || hook.runs().first().cloned());
     kill_process(Pid::from_child(&sidecar.process.child), Signal::TERM).unwrap();
@@ -332,9 +343,9 @@ fn a_program_that_cannot_be_executed_is_named_with_a_hint() {
 fn a_programs_generation_stays_although_treeswap_is_killed() {
     let world = World::new();
     world.remote.commit(&files("first"));
-    let go_on = world.dir().join("go-on");
+    let (go_on, read) = (world.dir().join("go-on"), world.dir().join("read"));
     let then =
-        format!("while ! test -e {}; do sleep 0.01; done; cat file >> {}", go_on.display(), go_on.display());
+        format!("while ! test -e {}; do sleep 0.01; done; cat file > {}", go_on.display(), read.display());
     let hook = Hook::new(&world, "hook", "$TREESWAP_DIR", &then);
     let mut process = Background::start(
         &mut world.sync(&["--period=10ms", &hook.flag("exechook")]),
@@ -352,7 +363,8 @@ fn a_programs_generation_stays_although_treeswap_is_killed() {
     other("third");
     assert_eq!(std::fs::read_to_string(dir.join("file")).unwrap(), "first");
     std::fs::write(&go_on, "").unwrap();
-    eventually(30, "the hook ends", || (std::fs::read_to_string(&go_on).unwrap() == "first").then_some(()));
+    let has_read = || std::fs::read_to_string(&read).is_ok_and(|text| text == "first").then_some(());
+    eventually(30, "the hook ends", has_read);
     eventually(30, "its pin ends with it", || {
         world.sync_once(&["--grace=0s"]).expect_ok("again");
         (!dir.exists()).then_some(())

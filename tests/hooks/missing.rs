@@ -32,6 +32,10 @@ fn a_program_or_a_secret_that_is_not_there_is_said_at_the_start_and_by_check() {
         assert!(said.stderr.contains(&line), "{line} is not in {}", said.stderr);
         assert!(sidecar.process.log().contains(&line), "{line} is not in {}", sidecar.process.log());
     }
+    let directory = format!("--exechook-command={}", world.dir().display());
+    let mut wrong = world.treeswap(&["check", "--repo=/x", "--root=/r"]);
+    let said = run::to_end(wrong.arg(directory)).expect_ok("check");
+    assert!(said.stderr.contains("is a directory: name a program in it"), "{}", said.stderr);
     let mut good = world.treeswap(&["check", "--repo=/x", "--root=/r", "--exechook-command=true"]);
     let said = run::to_end(good.arg("--pre-publish-exechook-command=./in/the/tree")).expect_ok("check");
     assert!(!said.stderr.contains("the hook will fail"), "{}", said.stderr);

@@ -7,7 +7,8 @@ use std::sync::{Arc, OnceLock};
 use super::common::Files;
 use super::common::http_backend::{Canned, Hit, HttpBackend, Kind};
 use super::{Bench, noise, payload, revision, try_update, update, wait, wide, wire};
-use treeswap::mirror::{Depth, Error, Gc, Mirror};
+use treeswap::mirror::{Composer, Depth, Error, Gc, MIRRORS, Mirror, Options};
+use treeswap::payload::Limits;
 use treeswap::revision::Revision;
 
 #[test]
@@ -63,12 +64,53 @@ fn what_an_interrupted_run_left_is_swept() {
 
 #[test]
 fn a_directory_of_somebody_else_is_left_alone() {
-    let bench = Bench::new("main");
-    std::fs::create_dir_all(bench.dir()).unwrap();
-    std::fs::write(bench.dir().join("precious"), "x").unwrap();
-    let error = Mirror::open(bench.options.clone()).unwrap_err();
-    assert!(matches!(error, Error::Foreign { .. }), "{error:?}");
-    assert!(bench.dir().join("precious").exists());
+    for name in ["precious", "mirrors/precious", "mirrors/distribution/precious"] {
+        let bench = Bench::new("main");
+        let file = bench.dir().join(name);
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        std::fs::write(&file, "x").unwrap();
+        let error = Mirror::open(bench.options.clone()).unwrap_err();
+        assert!(matches!(error, Error::Foreign { .. }), "{name}: {error:?}");
+        assert!(file.exists(), "{name}");
+    }
+}
+
+#[test]
+fn a_mirror_that_comes_after_those_of_sources_adopts_their_packs_and_its_damage_is_not_theirs() {
+    let mut bench = Bench::new("main");
+    let tip = revision(&bench.world.remote.commit(&wide()));
+    let mirrors = bench.dir().join(MIRRORS);
+    let of_source = Options { dir: mirrors.join("one"), ..bench.options.clone() };
+    let fetched_for_source = || {
+        let composer = Composer::open(&mirrors.join("composed"), true, Limits::default()).unwrap();
+        let mut mirror = composer.mirror(of_source.clone()).unwrap();
+        assert_eq!(update(&mut mirror, &[]), tip);
+        mirror.complete_pack_bytes()
+    };
+    assert!(fetched_for_source() > 0);
+    bench.options.others = vec![bench.dir().to_owned(), mirrors.clone()];
+    type Damage = fn(&Path);
+    let breakages: [(&str, Damage); 3] = [
+        ("it is new", |_| {}),
+        ("HEAD is gone", |dir| std::fs::remove_file(dir.join("HEAD")).unwrap()),
+        ("the packs are gone", |dir| {
+            for entry in std::fs::read_dir(dir.join("objects/pack")).unwrap() {
+                std::fs::remove_file(entry.unwrap().path()).unwrap();
+            }
+        }),
+    ];
+    for (what, damage) in breakages {
+        damage(bench.dir());
+        let volume = bench.dir().join("lost+found");
+        std::fs::create_dir_all(&volume).unwrap();
+        let mut mirror = bench.open();
+        assert_eq!(update(&mut mirror, &[]), tip, "{what}");
+        let is_fetched = mirror.complete_pack_bytes() > 0;
+        assert_eq!(is_fetched, what == "the packs are gone", "{what}: nothing, or too much, was adopted");
+        bench.assert_whole(&mirror, tip);
+        assert!(volume.exists(), "{what}");
+        assert_eq!(fetched_for_source(), 0, "{what}: the source's mirror went with it");
+    }
 }
 
 #[test]
@@ -209,10 +251,10 @@ fn garbage_is_got_rid_of_by_a_fetch_of_everything() {
     let (mut most, mut renewals) = (0, 0);
     for n in 0..12 {
         remote.commit(&kept.clone().file("noise", noise(n, 300_000)).file("same", "x"));
-        let received = mirror.received_bytes();
+        let received = mirror.complete_pack_bytes();
         let new = update(&mut mirror, &[held]);
         // Only a fetch of everything brings what did not change.
-        if mirror.received_bytes() - received > 340_000 {
+        if mirror.complete_pack_bytes() - received > 340_000 {
             renewals += 1;
             // What is still published stays readable until the new one is.
             mirror.housekeep(&[held]).unwrap();
@@ -248,9 +290,9 @@ fn commits_of_which_none_is_published_do_not_make_the_mirror_grow() {
             let bytes: u64 = bench.packs().iter().map(|pack| pack.metadata().unwrap().len()).sum();
             assert!(bytes < 700_000, "{gc:?}: {bytes} bytes after {n}");
             // The ref names it, and what is not refused for good may be published later.
-            let received = mirror.received_bytes();
+            let received = mirror.complete_pack_bytes();
             assert_eq!(update(&mut mirror, &[first]), refused);
-            assert_eq!(mirror.received_bytes(), received, "{gc:?}: it is fetched again");
+            assert_eq!(mirror.complete_pack_bytes(), received, "{gc:?}: it is fetched again");
         }
         bench.assert_whole(&mirror, first);
     }
@@ -350,9 +392,9 @@ fn renewed_below_a_reader(bench: &Bench, mirror: &mut Mirror) -> (Revision, Revi
     for n in 0..4 {
         let before = held;
         bench.world.remote.commit(&kept.clone().file("noise", noise(n, 300_000)));
-        let received = mirror.received_bytes();
+        let received = mirror.complete_pack_bytes();
         held = update(mirror, &[before]);
-        if mirror.received_bytes() - received > 340_000 {
+        if mirror.complete_pack_bytes() - received > 340_000 {
             return (before, held);
         }
         let _reader = mirror.objects().blobs();
@@ -376,9 +418,9 @@ fn what_is_fetched_after_a_fetch_of_everything_stays() {
         let next = update(&mut mirror, &[published]);
         mirror.housekeep(&[next]).unwrap();
         bench.assert_whole(&mirror, next);
-        let received = mirror.received_bytes();
+        let received = mirror.complete_pack_bytes();
         assert_eq!(update(&mut mirror, &[next]), next);
-        assert_eq!(mirror.received_bytes(), received, "it is not fetched again");
+        assert_eq!(mirror.complete_pack_bytes(), received, "it is not fetched again");
         let bytes: u64 = bench.packs().iter().map(|pack| pack.metadata().unwrap().len()).sum();
         assert!(bytes < 800_000, "{bytes} bytes: the garbage was collected all the same");
         drop(mirror);

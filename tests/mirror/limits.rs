@@ -70,7 +70,7 @@ fn what_a_refused_submodule_sent_is_counted() {
     let mut mirror = bench.open();
     let error = try_update(&mut mirror, &[]).unwrap_err();
     assert!(matches!(&error, Error::Refused(refusal) if refusal.path == "sub"), "{error:?}");
-    assert!(mirror.received_bytes() > 100_000, "{} bytes", mirror.received_bytes());
+    assert!(mirror.complete_pack_bytes() > 100_000, "{} bytes", mirror.complete_pack_bytes());
 }
 
 #[test]
@@ -119,12 +119,12 @@ fn garbage_collection_that_never_ends_is_killed_and_the_mirror_stays_whole() {
         }
     });
     let mut mirror = Mirror::open(options.clone()).unwrap();
-    let ended = mirror.until(&cancel).housekeep(&[new]);
+    let ended = mirror.cancelled_by(&cancel).housekeep(&[new]);
     assert!(matches!(ended, Err(Error::Cancelled)), "{ended:?}");
     shutdown.join().unwrap();
     let script = format!("#!/bin/sh\nexec '{}' \"$@\"\n", bench.options.indexer.display());
     run::executable(&options.indexer, &script);
-    mirror.until(&CancellationToken::new()).housekeep(&[new]).unwrap();
+    mirror.cancelled_by(&CancellationToken::new()).housekeep(&[new]).unwrap();
     assert!(!unfinished.exists(), "removed without a restart");
     drop(mirror);
     let mut mirror = bench.open();

@@ -105,13 +105,13 @@ fn submodules_are_directories_with_their_commits_content_at_every_level() {
     remote.commit(&with(Files::new().file("f", "top"), &[("lib/sub", "../sub", &next)]));
     let second = update(&mut mirror, &[first]);
     assert_eq!(family.shown(&mirror, second), "f=top lib/sub/in/deep/d=deep lib/sub/s=two");
-    let received = mirror.received_bytes();
+    let received = mirror.complete_pack_bytes();
     remote.commit(&with(Files::new().file("f", "top"), &[("lib/sub", "../sub", &sub)]));
     let away: Vec<_> = family.others.values().map(Remote::away).collect();
     let third = update(&mut mirror, &[second, first]);
     drop(away);
     assert_eq!(family.shown(&mirror, third), "f=top lib/sub/in/deep/d=deep lib/sub/s=one");
-    assert!(mirror.received_bytes() - received < 1_000, "only the new commit of the repository itself");
+    assert!(mirror.complete_pack_bytes() - received < 1_000, "only the new commit of the repository itself");
 
     // Gone from the tree, and after the next look after the house from the mirror.
     remote.commit(&Files::new().file("f", "alone"));

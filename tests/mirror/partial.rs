@@ -40,18 +40,18 @@ fn only_the_files_that_are_selected_come() {
         bench.world.remote.commit(&files);
         let mut mirror = bench.open();
         let first = filled(&mut mirror, &[], &sparse("/small/\n"));
-        let received = mirror.received_bytes();
+        let received = mirror.complete_pack_bytes();
         assert!(received < 20_000, "{filter}: {received}");
         // An update, with one more of the large files selected.
         bench.world.remote.commit(&files.clone().file("small/c", "c"));
         let second = filled(&mut mirror, &[first], &sparse("/small/\n/big/7\n"));
-        let more = mirror.received_bytes() - received;
+        let more = mirror.complete_pack_bytes() - received;
         assert!((20_000..40_000).contains(&more), "{filter}: {more}");
         // It is as good after a restart, and everything comes when everything is selected.
         drop(mirror);
         let mut mirror = bench.open();
         assert_eq!(filled(&mut mirror, &[second], &sparse("/small/\n")), second);
-        assert_eq!(mirror.received_bytes(), 0, "{filter}: it is all here");
+        assert_eq!(mirror.complete_pack_bytes(), 0, "{filter}: it is all here");
         filled(&mut mirror, &[second, first], &Selection::default());
         bench.assert_whole(&mirror, second);
         let marked = bench.packs().iter().filter(|pack| pack.with_extension("promisor").exists()).count();
@@ -92,6 +92,20 @@ fn merged_packs_still_say_that_what_they_lack_was_left_out() {
 }
 
 #[test]
+fn adopted_packs_still_say_that_what_they_lack_was_left_out() {
+    let (mut bench, files) = bench("blob:none");
+    bench.world.remote.commit(&files);
+    filled(&mut bench.open(), &[], &sparse("/small/\n"));
+    bench.options.others = vec![bench.dir().to_owned()];
+    bench.options.dir = bench.world.dir().join("another");
+    let mut mirror = bench.open();
+    filled(&mut mirror, &[], &sparse("/small/\n"));
+    assert_eq!(mirror.complete_pack_bytes(), 0, "nothing was adopted");
+    let packs = bench.packs();
+    assert!(packs.iter().all(|pack| pack.with_extension("promisor").exists()), "{packs:?}");
+}
+
+#[test]
 fn of_a_directory_only_its_files_come() {
     // Without the trees on the way, too.
     for filter in ["blob:none", "tree:0", "tree:1"] {
@@ -102,7 +116,8 @@ fn of_a_directory_only_its_files_come() {
             let path = Some(path.parse().unwrap());
             filled(&mut mirror, &[], &Selection { path, ..Selection::default() });
         }
-        assert!(filter != "blob:none" || mirror.received_bytes() < 20_000, "{}", mirror.received_bytes());
+        let received = mirror.complete_pack_bytes();
+        assert!(filter != "blob:none" || received < 20_000, "{received}");
     }
 }
 
@@ -179,7 +194,7 @@ fn a_program_that_fetches_filters_too() {
     bench.options.wire.program = git();
     let mut mirror = bench.open();
     let first = filled(&mut mirror, &[], &sparse("/small/\n"));
-    assert!(mirror.received_bytes() < 20_000, "{}", mirror.received_bytes());
+    assert!(mirror.complete_pack_bytes() < 20_000, "{}", mirror.complete_pack_bytes());
     bench.world.remote.commit(&files.file("small/c", "c"));
     filled(&mut mirror, &[first], &sparse("/small/\n/big/7\n"));
 }

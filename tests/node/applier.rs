@@ -39,7 +39,7 @@ impl Applier {
     /// and this schedule.
     pub fn deploy(shop: &Shop, namespace: &str, schedule: &str) -> Self {
         let mut applier = Self {
-            kube: shop.kube.namespace(namespace, "restricted"),
+            kube: shop.kube.in_new_namespace(namespace, "restricted"),
             cronjob: Value::Null,
             role: Value::Null,
             account: format!("system:serviceaccount:{namespace}:config-apply"),

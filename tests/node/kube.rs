@@ -39,7 +39,7 @@ impl Kube {
     }
 
     /// The same cluster in a namespace that is made for it, which admits only Pods of that security level.
-    pub fn namespace(&self, name: &str, level: &str) -> Self {
+    pub fn in_new_namespace(&self, name: &str, level: &str) -> Self {
         self.apply(&format!(
             "{{apiVersion: v1, kind: Namespace, metadata: {{name: {name}, labels: \
              {{pod-security.kubernetes.io/enforce: {level}}}}}}}"
@@ -51,6 +51,7 @@ impl Kube {
         kube
     }
 
+    /// kubectl for this cluster and namespace, ended after 300 seconds ([`limited`]).
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = limited(&self.program);
         // kubectl takes the last --namespace, so `arguments` may override this one.
@@ -136,7 +137,7 @@ impl Kube {
             .unwrap_or_default()
     }
 
-    /// Waits for a Pod that is ready, and returns its name.
+    /// Waits until exactly one Pod has the label and it is ready; returns its name.
     #[track_caller]
     pub fn ready(&self, label: &str) -> String {
         self.all_ready(label, 1).remove(0)
@@ -173,7 +174,7 @@ impl Kube {
         found
     }
 
-    /// Deletes by label and waits until the Pods are gone.
+    /// Deletes by label and waits until the objects of these kinds are gone.
     pub fn delete(&self, kinds: &str, label: &str) {
         self.run(&["delete", kinds, "--selector", label, "--wait=true", "--timeout=120s"]);
     }

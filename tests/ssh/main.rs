@@ -176,6 +176,8 @@ async fn without_a_usable_key_nothing_is_connected_and_the_file_is_named() {
     let locked_pkcs8 = place.path("locked_pkcs8");
     keygen(&locked_pkcs8, &["-t", "ecdsa", "-m", "PKCS8", "-N", "secret"]);
     let good = std::fs::read_to_string(&place.key).unwrap();
+    let lines: Vec<&str> = good.lines().collect();
+    let short = [lines[0], lines[1], lines[lines.len() - 1]].join("\n");
     let table = [
         (place.path("absent"), "not found"),
         (locked, "is encrypted"),
@@ -184,7 +186,8 @@ async fn without_a_usable_key_nothing_is_connected_and_the_file_is_named() {
         (sshd::public(&place.key), "it is a public key"),
         (write("empty", ""), "it is empty"),
         (write("prose", "hello\n"), "it holds no private key"),
-        (write("half", &good[..good.len() / 2]), "as a private key"),
+        (write("half", &good[..good.len() / 2]), "it is cut off or damaged"),
+        (write("short", &short), "it is cut off or damaged"),
         (write("one_line", &good.replace('\n', " ")), "as a private key"),
         (place.world.dir().to_owned(), "cannot read"),
     ];

@@ -12,8 +12,10 @@ mod common;
 mod atomic_writer;
 mod better;
 mod inotify;
+mod limits;
 mod maps;
 mod plans;
+mod yaml;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -2,7 +2,7 @@
 //!
 //! Where Prow is known to be wrong we differ on purpose: [`Defect`] has each way, and a list for each kind of file
 //! names the cases of this repository. A case from elsewhere passes too if it differs in one of these ways. Each way
-//! is shown by a test of the better behaviour in `better`.
+//! that a plan can show has a test of the better behaviour in `better`.
 
 use std::collections::{BTreeMap, BTreeSet};
 

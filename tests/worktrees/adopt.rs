@@ -81,7 +81,7 @@ fn a_repository_of_git_sync_is_taken_over_as_it_is() {
     // The next commit is fetched as a difference.
     bench.world.remote.commit(&varied().file("new", "x"));
     let new = bench.update(&mut mirror, &[tip]);
-    assert!(mirror.received_bytes() < 1_500, "{} bytes", mirror.received_bytes());
+    assert!(mirror.complete_pack_bytes() < 1_500, "{} bytes", mirror.complete_pack_bytes());
     bench.assert_clean(new);
     bench.assert_clean(tip);
     bench.reap(&mut mirror, tip, &[new]);

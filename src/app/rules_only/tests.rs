@@ -3,6 +3,7 @@ use std::cell::RefCell;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
+use crate::cluster::{self, Kind, Operation, Verb};
 use crate::configmap::apply::{Desired, DesiredConfigMap, ExtraKeys, Owner, VersionKey};
 use crate::configmap::{ClusterNamespace, DesiredData};
 use crate::deliver::{Options, Relation};
@@ -153,6 +154,66 @@ fn deliveries_beside_a_root_that_reach_no_cluster_are_counted() {
     assert_eq!((deliver(LoopEvent::Failed(&down())), deliver(LoopEvent::Failed(&down()))), (1, 2));
     assert_eq!(deliver(LoopEvent::Unchanged { success: false }), 0);
     assert_eq!(shown.borrow().consecutive_failures, 0, "attempts are the root's");
+}
+
+/// A request of the cluster `a` that the server does not accept our credentials for.
+fn unauthorized(namespace: &str) -> cluster::Error {
+    let [namespace, name] = [namespace, "treeswap-set-team"].map(str::to_owned);
+    let operation = Operation { verb: Verb::Get, kind: Kind::ConfigMap, namespace, name };
+    let why = cluster::Failure::Unauthorized;
+    cluster::Error { cluster: "kube-a".to_owned(), operation: Box::new(operation), why }
+}
+
+/// A target that failed by it.
+fn failed(namespace: &str) -> Target {
+    let error = unauthorized(namespace);
+    Target::failed("a", namespace, "jobs", &human::one_line(&error), error.hints()).caused_by(&error)
+}
+
+/// What is logged of a delivery that failed, in lines.
+fn logged(targets: Vec<Target>, failure: &str) -> Vec<String> {
+    let report = Report {
+        revision: Revision(ObjectId([1; 20])),
+        sources: BTreeMap::new(),
+        targets,
+        notes: Vec::new(),
+        failures: vec![failure.to_owned()],
+        unanswered: Vec::new(),
+        unfinished: BTreeMap::new(),
+    };
+    let mut said = Vec::new();
+    for (lines, hints) in failures_with_hints(&report) {
+        said.extend(lines);
+        said.extend(hints.into_iter().map(|hint| format!("hint: {hint}")));
+    }
+    said
+}
+
+#[test]
+fn a_hint_follows_the_lines_of_its_cause_and_a_cluster_that_does_not_answer_is_logged_once() {
+    let denied = |name: &str| Target::failed("b", "ci", name, "no right", vec!["grant it".to_owned()]);
+    let ended = "cluster a: the run ended before everything was done";
+    let said = logged(vec![failed("ci-1"), failed("ci-2"), denied("x"), denied("y")], ended);
+    assert_eq!(said.len(), 6, "{said:#?}");
+    assert_eq!(said[0], ended);
+    assert!(said[1].starts_with("a/ci-1/jobs (and 1 more): failed: cluster kube-a: "), "{said:#?}");
+    assert!(said[2].starts_with("hint: ") && said[2].contains("expired"), "{said:#?}");
+    assert_eq!(said[3..], ["b/ci/x: failed: no right", "b/ci/y: failed: no right", "hint: grant it"]);
+}
+
+#[test]
+fn of_many_failures_the_cause_that_hides_others_is_logged_first_and_no_hint_without_its_line() {
+    let denied = |at: usize| {
+        let (name, why) = (format!("map-{at}"), format!("no right {at}"));
+        Target::failed("0", "ci", &name, &why, vec![format!("grant {at}")])
+    };
+    let mut targets: Vec<Target> = (0..MAX_LISTED + 20).map(denied).collect();
+    targets.push(failed("ci"));
+    let said = logged(targets, &human::one_line(&unauthorized("other")));
+    assert!(said[0].starts_with("a/ci/jobs: failed: cluster kube-a: "), "{said:#?}");
+    let hints = said.iter().filter(|line| line.starts_with("hint: ")).count();
+    assert_eq!((said.len(), hints), (2 * MAX_LISTED, MAX_LISTED), "{said:#?}");
+    assert_eq!(said.last().unwrap(), &format!("hint: grant {}", MAX_LISTED - 2));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Prints the results of `apply`, for people, logs and programs. Keys of ConfigMaps are shown, values never.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::io::IsTerminal as _;
 
@@ -30,6 +30,7 @@ pub(super) fn print(report: &Report, format: Option<Format>, dry_run: bool) -> a
 pub(super) fn notes(report: &Report) {
     for note in &report.notes {
         say!("treeswap: note: {note}");
+        note.hint.iter().for_each(|hint| say!("hint: {hint}"));
     }
     failures(report).for_each(|failure| say!("treeswap: {failure}"));
     for (line, hints) in failures_by_cause(report) {
@@ -40,26 +41,28 @@ pub(super) fn notes(report: &Report) {
 
 /// Failures that concern no single target, and sources that did not answer.
 fn failures(report: &Report) -> impl Iterator<Item = &String> {
-    report.unanswered.iter().chain(&report.failures)
+    report.unanswered.iter().chain(report.told_failures())
 }
 
 /// The failed targets with hints, grouped by cause: a line for the first target of each cause, and the hints. The
-/// results list all targets.
+/// lines and the JSON list all targets.
 fn failures_by_cause(report: &Report) -> Vec<(String, &[String])> {
-    let mut causes: Vec<(&Target, usize)> = Vec::new();
-    for target in report.targets.iter().filter(|target| !target.hints.is_empty()) {
-        let alike = |one: &&mut (&Target, usize)| (&one.0.why, &one.0.hints) == (&target.why, &target.hints);
-        match causes.iter_mut().find(alike) {
-            Some((_, more)) => *more += 1,
-            None => causes.push((target, 0)),
+    let mut causes = Vec::new();
+    for targets in report.causes() {
+        let first: &Target = targets[0];
+        if !first.hints.is_empty() {
+            let Target { cluster, namespace, name, outcome, .. } = first;
+            let others = others(targets.len() - 1);
+            let line = format!("{cluster}/{namespace}/{name}{others}: {}: {}", outcome.label(), why(first));
+            causes.push((line, first.hints.as_slice()));
         }
     }
-    let line = |(target, more): (&Target, usize)| {
-        let Target { cluster, namespace, name, outcome, .. } = target;
-        let others = if more == 0 { String::new() } else { format!(" (and {more} more)") };
-        format!("{cluster}/{namespace}/{name}{others}: {}: {}", outcome.label(), why(target))
-    };
-    causes.into_iter().map(|cause| (line(cause), cause.0.hints.as_slice())).collect()
+    causes
+}
+
+/// How many others are alike, after the name of the first.
+fn others(more: usize) -> String {
+    if more == 0 { String::new() } else { format!(" (and {more} more)") }
 }
 
 /// Writes the results into the log. The summary comes last: Kubernetes keeps the end of a log.
@@ -74,9 +77,12 @@ pub(super) fn log(report: &Report, dry_run: bool) {
             error!(cluster, namespace, configmap, outcome, "{line}");
         }
     }
-    report.notes.iter().for_each(|note| warn!("{note}"));
-    failures(report).for_each(|failure| error!("{failure}"));
     hints(report).iter().for_each(|hint| info!("hint: {hint}"));
+    for note in &report.notes {
+        warn!("{note}");
+        note.hint.iter().for_each(|hint| info!("hint: {hint}"));
+    }
+    failures(report).for_each(|failure| error!("{failure}"));
     let revision = report.revision;
     let summary = summary(report, dry_run);
     if report.is_complete() { info!(%revision, "{summary}") } else { error!(%revision, "{summary}") }
@@ -139,18 +145,31 @@ fn summary(report: &Report, dry_run: bool) -> String {
     }
 }
 
+/// A row for each target, but one for all that fail by a cause of their whole cluster or namespace.
 fn table(report: &Report, dry_run: bool) -> String {
+    let causes = report.causes();
+    let shared = causes.iter().filter(|targets| targets[0].has_shared_cause());
+    let firsts: BTreeMap<_, usize> = shared.map(|targets| (id(targets[0]), targets.len() - 1)).collect();
     let mut rows = vec![["CLUSTER/NAMESPACE", "CONFIGMAP", "RESULT", "WHY, KEYS"].map(str::to_owned)];
-    rows.extend(report.targets.iter().map(|target| {
+    for target in &report.targets {
+        let first = firsts.get(&id(target));
+        if target.has_shared_cause() && first.is_none() {
+            continue;
+        }
         let place = format!("{}/{}", target.cluster, target.namespace);
+        let name = format!("{}{}", target.name, others(first.copied().unwrap_or(0)));
         let rest = format!("{}{}", why(target), keys(target)).trim_start().to_owned();
-        [place, target.name.clone(), word(target.outcome, dry_run), rest]
-    }));
+        rows.push([place, name, word(target.outcome, dry_run), rest]);
+    }
     let mut text = String::new();
     if rows.len() > 1 {
         text += &(crate::cli::columns(&rows, |_| false).join("\n") + "\n");
     }
     text + &summary(report, dry_run) + "\n"
+}
+
+fn id(target: &Target) -> (&str, &str, &str) {
+    (&target.cluster, &target.namespace, &target.name)
 }
 
 fn lines(report: &Report, dry_run: bool) -> String {
@@ -172,6 +191,42 @@ fn line(target: &Target, dry_run: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cluster::{Error, Failure, Kind, Operation, Verb};
+
+    #[test]
+    fn a_table_has_one_row_for_all_that_fail_with_their_cluster_and_programs_get_each() {
+        let failed = |namespace: &str| {
+            let [namespace, name] = [namespace, "treeswap-set-team"].map(str::to_owned);
+            let operation = Operation { verb: Verb::Get, kind: Kind::ConfigMap, namespace, name };
+            let error = Error {
+                cluster: "kube-a".to_owned(),
+                operation: Box::new(operation),
+                why: Failure::Unauthorized,
+            };
+            let line = crate::human::one_line(&error);
+            let Operation { namespace, .. } = &*error.operation;
+            Target::failed("a", namespace, "jobs", &line, error.hints()).caused_by(&error)
+        };
+        let other = Target::failed("b", "ci", "jobs", "no right", vec!["grant it".to_owned()]);
+        let report = Report {
+            revision: Revision(crate::revision::ObjectId([1; 20])),
+            sources: Default::default(),
+            targets: vec![failed("ci-1"), failed("ci-2"), failed("ci-3"), other],
+            notes: Vec::new(),
+            failures: Vec::new(),
+            unanswered: Vec::new(),
+            unfinished: Default::default(),
+        };
+        let shown = table(&report, false);
+        let rows: Vec<&str> = shown.lines().collect();
+        assert_eq!(rows.len(), 4, "a header, two rows and the summary: {shown}");
+        assert!(rows[1].starts_with("a/ci-1 ") && rows[1].contains("jobs (and 2 more)"), "{shown}");
+        assert!(rows[2].starts_with("b/ci ") && rows[3].ends_with("4 failed"), "{shown}");
+        let said = failures_by_cause(&report);
+        assert!(said.len() == 2 && said[0].0.starts_with("a/ci-1/jobs (and 2 more): failed: "), "{said:?}");
+        assert_eq!(lines(&report, false).lines().count(), 5, "a line for each target, and the summary");
+        assert_eq!(serde_json::to_value(&report).unwrap()["targets"].as_array().unwrap().len(), 4);
+    }
 
     #[test]
     fn every_cause_is_said_once_with_its_hints_under_it() {

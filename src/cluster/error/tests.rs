@@ -92,6 +92,7 @@ fn everything_wrong_with_a_kubeconfig_is_one_line_and_says_what_to_do() {
         ConfigError::CurrentContext { name: text(), path: path() },
         ConfigError::Unknown { name: text(), known: Vec::new() },
         ConfigError::Unknown { name: text(), known: vec![text()] },
+        ConfigError::Unknown { name: "default".into(), known: vec![text()] },
         ConfigError::None,
         ConfigError::NoContext { paths: vec![path(), path()] },
         ConfigError::Context { name: text(), path: path(), why: text() },
@@ -121,4 +122,15 @@ fn everything_wrong_with_a_kubeconfig_is_one_line_and_says_what_to_do() {
         }
         assert_message_style(&error, &error.hints());
     }
+}
+
+#[test]
+fn a_lack_of_a_current_context_is_told_where_the_default_cluster_is_asked_for() {
+    let hint = |name: &str| {
+        let known = vec!["kube-a".to_owned()];
+        ConfigError::Unknown { name: name.to_owned(), known }.hints().concat()
+    };
+    let asked = hint("default");
+    assert!(asked.contains("current-context that exists") && asked.ends_with(": kube-a"), "{asked}");
+    assert_eq!(hint("kube-b"), "a cluster has the name of its context: kube-a");
 }

@@ -33,10 +33,11 @@ impl SshCommand {
 /// an option counts.
 pub(in crate::config) fn ssh_command(text: &str) -> SshCommand {
     let mut found = SshCommand::default();
-    let mut hosts = None;
-    let mut checking = None;
+    let mut known_hosts = None;
+    let mut strict_checking = None;
     let words: Vec<&str> = text.split_whitespace().collect();
     // Programs such as env(1), nice(1) and sshpass(1) come before the ssh that they run.
+    // Without an ssh, the first word is a wrapper that takes its options.
     let program_at = words.iter().position(|word| *word == "ssh" || word.ends_with("/bin/ssh")).unwrap_or(0);
     if program_at > 0 {
         found.ignore("the words before ssh");
@@ -59,21 +60,23 @@ pub(in crate::config) fn ssh_command(text: &str) -> SshCommand {
         };
         match name.as_str() {
             "identityfile" => found.keys.push(setting.into()),
-            "userknownhostsfile" => hosts = hosts.or(Some(setting)),
+            "userknownhostsfile" => known_hosts = known_hosts.or(Some(setting)),
             // They change nothing: no agent is used, nothing is prompted for, and there are no messages of ssh.
             "identitiesonly" | "batchmode" | "loglevel" => {}
             // Keys of unknown hosts are never added to a file, so only known hosts are accepted.
             "stricthostkeychecking" if setting.eq_ignore_ascii_case("accept-new") => {
-                checking = checking.or(Some(setting));
+                strict_checking = strict_checking.or(Some(setting));
                 found.ignore("-o StrictHostKeyChecking=accept-new");
             }
-            "stricthostkeychecking" => checking = checking.or(Some(setting)),
+            "stricthostkeychecking" => strict_checking = strict_checking.or(Some(setting)),
             _ => found.ignore(&shown(value)),
         }
     }
-    found.known_hosts = hosts.filter(|file| *file != "/dev/null").map(PathBuf::from);
+    // `/dev/null` goes with `StrictHostKeyChecking=no`: no key is known by it. Where keys are checked all the same, the
+    // file of --ssh-known-hosts-file counts.
+    found.known_hosts = known_hosts.filter(|file| *file != "/dev/null").map(PathBuf::from);
     found.accepts_any_host =
-        checking.is_some_and(|value| ["no", "off"].iter().any(|off| value.eq_ignore_ascii_case(off)));
+        strict_checking.is_some_and(|value| ["no", "off"].iter().any(|off| value.eq_ignore_ascii_case(off)));
     found
 }
 

@@ -36,7 +36,8 @@ pub(super) struct Outcome {
 /// Moves the values of old flags to their successors, with a deprecation note for each.
 pub(super) fn translate(values: &mut Values, notes: &mut Vec<String>) -> Outcome {
     let given = |values: &Values, name| values.last(name).filter(|given| is_set(name, &given.value)).cloned();
-    for (name, successor) in SUCCESSORS {
+    // --change-permissions is refused below, so what replaces it is said there.
+    for (name, successor) in SUCCESSORS.into_iter().filter(|(name, _)| *name != "change-permissions") {
         if let Some(given) = given(values, name) {
             let old = given.origin.display_name(name);
             notes.push(format!("{old} is deprecated and wins over what replaces it: use {successor}"));

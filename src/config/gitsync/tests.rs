@@ -160,6 +160,7 @@ fn what_git_sync_checks_first_is_wrong_first() {
     assert_eq!(with(&["--rev=a", "--branch=b"]).unwrap(), "--branch and --rev exclude each other");
     assert_eq!(with(&["--change-permissions=0755"]).unwrap(), "--change-permissions is not supported");
     assert_eq!(with(&["--change-permissions=0"]), None);
+    assert_eq!(call(&[], &["--change-permissions=0755"]).unwrap().notes, [""; 0], "said once");
     assert!(with(&["--period=-1s"]).unwrap().contains("negative"));
     assert_eq!(with(&["--stale-worktree-timeout=-1s"]), None);
 }

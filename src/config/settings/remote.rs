@@ -39,6 +39,11 @@ fn is_filter(text: &str) -> bool {
     }
 }
 
+/// The options in `$GIT_SSH_COMMAND`; none if it is not set.
+fn ssh_command(hidden: &Hidden) -> git_config::SshCommand {
+    hidden.ssh_command.as_deref().map(git_config::ssh_command).unwrap_or_default()
+}
+
 impl Check<'_> {
     /// The number of commits to fetch.
     pub(super) fn depth(&self) -> Result<mirror::Depth, Error> {
@@ -51,8 +56,11 @@ impl Check<'_> {
     /// The partial clone filter.
     pub(super) fn filter(&self) -> Result<Option<String>, Error> {
         let text = &self.args.source.filter;
-        if text.is_empty() || is_filter(text) {
-            return Ok(Some(text.clone()).filter(|text| !text.is_empty()));
+        if text.is_empty() {
+            return Ok(None);
+        }
+        if is_filter(text) {
+            return Ok(Some(text.clone()));
         }
         let why = "git knows blob:none, blob:limit=SIZE, tree:DEPTH, object:type=TYPE, sparse:oid=BLOB and combine:…";
         Err(self.invalid("filter", text, why))
@@ -72,19 +80,22 @@ impl Check<'_> {
     pub(super) fn modules(
         &self,
         submodules: mirror::Submodules,
-        git: &git_config::Effect,
+        git_effect: &git_config::Effect,
     ) -> Result<mirror::Access, Error> {
         Ok(mirror::Access {
             submodules,
             // Users of git-sync name the hosts of submodules in `.gitmodules` and nowhere else.
             hosts: match self.origins.personality() {
                 Personality::GitSync => mirror::Hosts::Any,
+                // The remote's own host, and those that credentials are for.
                 Personality::Treeswap => mirror::Hosts::Known(Vec::new()),
             },
-            local: git.local_submodules,
-            instead_of: git.instead_of.clone(),
-            // Relative URLs of submodules resolve against the URL as it was given.
-            written: (git.remote != self.args.source.repo).then(|| Secret::holder(&self.args.source.repo)),
+            local: git_effect.local_submodules,
+            instead_of: git_effect.instead_of.clone(),
+            // Relative URLs of submodules resolve against the URL as it was given: git_effect.remote is --repo after
+            // insteadOf.
+            written: (git_effect.remote != self.args.source.repo)
+                .then(|| Secret::holder(&self.args.source.repo)),
             limits: self.limits()?,
         })
     }
@@ -133,10 +144,10 @@ impl Check<'_> {
     }
 
     /// Warnings about settings that have no effect or are unsafe. They never contain a value, which may be a secret.
-    pub(super) fn warnings(&self, git: &git_config::Effect, hidden: &Hidden) -> Vec<String> {
+    pub(super) fn warnings(&self, git_effect: &git_config::Effect, hidden: &Hidden) -> Vec<String> {
         let by_git = !self.args.git.git.is_empty();
-        let settings = git.warnings(by_git);
-        let ssh = hidden.ssh_command.as_deref().map(git_config::ssh_command).unwrap_or_default();
+        let settings = git_effect.warnings(by_git);
+        let ssh = ssh_command(hidden);
         // The program of --git runs the command as it is.
         let ignored_options = (!by_git && !ssh.ignored.is_empty()).then(|| {
             format!(
@@ -147,7 +158,7 @@ impl Check<'_> {
         });
         // For a submodule's URL the warning comes when its mirror is opened.
         let unchecked_certificates =
-            git.unverified.then(|| "TLS certificates go unchecked (http.sslVerify)".to_owned());
+            git_effect.unverified.then(|| "TLS certificates go unchecked (http.sslVerify)".to_owned());
         let why_host_keys_are_unchecked = if !self.args.credentials.ssh_known_hosts {
             Some(self.origins.name("ssh-known-hosts"))
         } else if ssh.accepts_any_host {
@@ -190,12 +201,13 @@ impl Check<'_> {
         credentials: Vec<wire::Credential>,
         sync_timeout: Duration,
         hidden: &Hidden,
-        git: &git_config::Effect,
+        git_effect: &git_config::Effect,
     ) -> Result<wire::Options, Error> {
         let Args { credentials: given, limits, .. } = self.args;
         // Only for https does the program make TLS connections; for other URLs --ca-file is for webhooks.
-        let is_https_by_program = !self.args.git.git.is_empty() && git.remote.starts_with("https:");
-        if is_https_by_program && !given.ca_file.is_empty() && git.ca_file.is_none() {
+        // git_effect.remote is --repo after insteadOf.
+        let is_https_by_program = !self.args.git.git.is_empty() && git_effect.remote.starts_with("https:");
+        if is_https_by_program && !given.ca_file.is_empty() && git_effect.ca_file.is_none() {
             return Err(Error::Needs {
                 one: format!("{} with {}", self.origins.name("ca-file"), self.origins.name("git")),
                 other: "--git-config=http.sslCAInfo:FILE, where FILE has the system's CA certificates, too: the git \
@@ -203,9 +215,9 @@ impl Check<'_> {
                     .to_owned(),
             });
         }
-        let mut wire = wire::Options::new(git.remote.clone());
+        let mut wire = wire::Options::new(git_effect.remote.clone());
         wire.credentials = credentials;
-        let ssh = hidden.ssh_command.as_deref().map(git_config::ssh_command).unwrap_or_default();
+        let ssh = ssh_command(hidden);
         let known_hosts = ssh.known_hosts.unwrap_or_else(|| PathBuf::from(&given.ssh_known_hosts_file));
         wire.ssh = wire::ssh::Options {
             keys: ssh.keys.into_iter().chain(self.keys()).collect(),
@@ -215,12 +227,12 @@ impl Check<'_> {
                 wire::ssh::KnownHosts::Off
             },
         };
-        wire.cookie_file = self.cookie_file().or_else(|| git.cookie_file.clone());
-        wire.ca_file = path(&given.ca_file).or_else(|| git.ca_file.clone());
-        wire.unverified = git.unverified;
-        wire.headers = git.headers.clone();
-        wire.proxy = git.proxy.clone();
-        wire.by_url = Some(git.by_url(path(&given.ca_file)));
+        wire.cookie_file = self.cookie_file().or_else(|| git_effect.cookie_file.clone());
+        wire.ca_file = path(&given.ca_file).or_else(|| git_effect.ca_file.clone());
+        wire.unverified = git_effect.unverified;
+        wire.headers = git_effect.headers.clone();
+        wire.proxy = git_effect.proxy.clone();
+        wire.by_url = Some(git_effect.by_url(path(&given.ca_file)));
         let timeout = |flag, value| match (self.origins.get(flag), self.origins.personality()) {
             (Origin::Default, Personality::GitSync) => Ok(sync_timeout), // git-sync has no other timeout
             _ => self.at_least(flag, value, MIN_PERIOD),

@@ -170,6 +170,14 @@ impl Check<'_> {
         }
     }
 
+    /// Whether the root, and the mirror, survive a power cut.
+    pub(super) fn durability(&self) -> store::Durability {
+        match self.args.root.durability.as_str() {
+            "none" => store::Durability::None,
+            _ => store::Durability::Syncfs,
+        }
+    }
+
     /// The options of the store.
     pub(super) fn store(&self, root: PathBuf, layout: store::Layout) -> Result<store::Options, Error> {
         let Args { root: given, retention, logging, .. } = self.args;
@@ -184,10 +192,7 @@ impl Check<'_> {
             root,
             layout,
             operator_names,
-            durability: match given.durability.as_str() {
-                "none" => store::Durability::None,
-                _ => store::Durability::Syncfs,
-            },
+            durability: self.durability(),
             spare: match given.spare.as_str() {
                 "off" => store::Spare::Off,
                 "copy" => store::Spare::Copy,

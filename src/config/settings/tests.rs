@@ -66,6 +66,28 @@ fn a_ca_file_that_the_git_program_would_not_read_is_refused() {
 }
 
 #[test]
+fn without_durability_neither_the_root_nor_the_mirror_is_synced() {
+    let chosen = |flags: &[&str]| {
+        let found = settings(flags);
+        (found.store.durability, found.mirror.durable)
+    };
+    assert_eq!(chosen(&[]), (store::Durability::Syncfs, true));
+    assert_eq!(chosen(&["--durability=none"]), (store::Durability::None, false));
+}
+
+#[test]
+fn dev_null_for_known_hosts_leaves_the_file_of_the_flag() {
+    use crate::mirror::wire::ssh::KnownHosts::{Off, Strict};
+    let trusted = |options: &str| {
+        let hidden = Hidden { ssh_command: Some(format!("ssh {options}")), ..Hidden::default() };
+        validated(&["--ssh-known-hosts-file=/k"], &hidden).unwrap().mirror.wire.ssh.known_hosts
+    };
+    assert_eq!(trusted("-o UserKnownHostsFile=/other"), Strict("/other".into()));
+    assert_eq!(trusted("-o UserKnownHostsFile=/dev/null"), Strict("/k".into()));
+    assert_eq!(trusted("-o UserKnownHostsFile=/dev/null -o StrictHostKeyChecking=no"), Off);
+}
+
+#[test]
 fn urls_are_rewritten_once_and_submodules_are_relative_to_what_was_written() {
     let rule = "--git-config=\"url.https://mirror.example.com/.insteadOf\":\"https://git.example.com/\"";
     let found = settings(&["--git=git", rule, "--git-config-add=http.proxy:http://proxy"]).mirror;

@@ -7,7 +7,7 @@ use super::super::data::{DesiredData, VALUES_MAX, Value};
 use super::super::finding::{FINDINGS_MAX, Finding};
 use super::super::plan::{Options, Planned, VERSION, ValueSource};
 use super::super::policies::{Collisions, Oversize};
-use super::super::rules::{ClusterNamespace, Names, RuleSet};
+use super::super::rules::{ClusterNamespace, Names, Rule, RuleSet};
 use super::super::split;
 
 /// A file that may provide the value of a key.
@@ -40,10 +40,11 @@ pub(super) struct Built {
 }
 
 impl FedConfigMap {
-    /// Builds the ConfigMap under the given policies. `fed`: at least one of its rules has a file.
+    /// Builds the ConfigMap under the given policies. `fed`: at least one of its rules has a file. `rules`: all rules.
     pub(super) fn build(
         &self,
         fed: bool,
+        rules: &[Rule],
         values: &HashMap<ValueSource, Arc<Value>>,
         options: &Options,
     ) -> Built {
@@ -53,7 +54,9 @@ impl FedConfigMap {
         for (key, files) in &self.keys {
             if files.len() > 1 && findings.len() < FINDINGS_MAX {
                 let paths = files.iter().map(|file| file.path.to_vec()).collect();
-                let finding = Finding::Collision { name: self.name.clone(), key: key.clone(), paths };
+                let is_fixed = self.rules.iter().any(|&rule| rules[rule].key.as_ref() == Some(key));
+                let finding =
+                    Finding::Collision { name: self.name.clone(), key: key.clone(), is_fixed, paths };
                 findings.push((finding, options.policies.collisions == Collisions::Refuse));
             }
             if let Some(file) = files.last() {
@@ -127,14 +130,14 @@ fn without_content(planned: Planned) -> Planned {
     Planned { data: DesiredData::default(), files: BTreeMap::new(), ..planned }
 }
 
-/// Groups the targets of all rules: one entry per ConfigMap name and set of feeding rules, with the places it is in.
-pub(super) fn config_maps(rules: &RuleSet) -> Vec<FedConfigMap> {
+/// Groups the targets of the rules that are for this repository: one entry per ConfigMap name and set of feeding rules,
+/// with the places it is in. A ConfigMap that only other rules name is another repository's, and not in the plan.
+pub(super) fn config_maps(rules: &RuleSet, repository: Option<&str>) -> Vec<FedConfigMap> {
     let mut feeders: BTreeMap<(&str, &ClusterNamespace), Vec<usize>> = BTreeMap::new();
-    for (index, rule) in rules.rules.iter().enumerate() {
-        for (name, place) in
-            rule.names.all().iter().flat_map(|name| rule.places.iter().map(move |p| (name, p)))
-        {
-            feeders.entry((name, place)).or_default().push(index);
+    let is_for_it = |rule: &Rule| repository.is_none_or(|name| rule.permits(name));
+    for (index, rule) in rules.rules.iter().enumerate().filter(|(_, rule)| is_for_it(rule)) {
+        for target in targets(rule) {
+            feeders.entry(target).or_default().push(index);
         }
     }
     let mut alike: BTreeMap<(&str, Vec<usize>), Vec<ClusterNamespace>> = BTreeMap::new();
@@ -151,7 +154,14 @@ pub(super) fn config_maps(rules: &RuleSet) -> Vec<FedConfigMap> {
     alike.into_iter().map(fed).collect()
 }
 
-/// For each rule and each of its partitions, the indices of the ConfigMaps that the rule feeds.
+/// The ConfigMaps that a rule names: name and place.
+fn targets(rule: &Rule) -> impl Iterator<Item = (&str, &ClusterNamespace)> {
+    let names = rule.names.all().iter();
+    names.flat_map(move |name| rule.places.iter().map(move |place| (name.as_str(), place)))
+}
+
+/// For each rule and each of its partitions, the indices of the ConfigMaps that the rule feeds: none if it is for other
+/// repositories.
 pub(super) fn feeds(rules: &RuleSet, config_maps: &[FedConfigMap]) -> Vec<Vec<Vec<usize>>> {
     let mut feeds: Vec<Vec<Vec<usize>>> =
         rules.rules.iter().map(|rule| vec![Vec::new(); rule.names.all().len()]).collect();
@@ -183,4 +193,30 @@ pub(super) fn name_conflicts(all: &[Arc<Planned>]) -> Vec<Finding> {
         }
     }
     taken
+}
+
+/// Finds names that an oversized ConfigMap grew into and that rules for other repositories have in the same place.
+/// Those are not in the plan, so [`name_conflicts`] does not see them.
+pub(super) fn foreign_conflicts(
+    config_maps: &[FedConfigMap],
+    rules: &RuleSet,
+    repository: Option<&str>,
+) -> Vec<Finding> {
+    let mut grown: BTreeMap<(&str, &ClusterNamespace), &str> = BTreeMap::new();
+    for fed in config_maps {
+        let parts = fed.built.iter().flat_map(|built| &built.planned).filter(|part| part.name != fed.name);
+        for part in parts {
+            for place in &*part.places {
+                grown.insert((&part.name, place), &fed.name);
+            }
+        }
+    }
+    let is_foreign = |rule: &&Rule| repository.is_some_and(|name| !rule.permits(name));
+    let foreign = rules.rules.iter().filter(is_foreign).flat_map(targets);
+    foreign
+        .filter_map(|target| {
+            let name = (*grown.get(&target)?).to_owned();
+            Some(Finding::NameTaken { name, taken: target.0.to_owned() })
+        })
+        .collect()
 }

@@ -328,3 +328,77 @@ fn matching_that_takes_too_long_is_refused_and_so_is_following() {
     let change = Change { path: b"one/b".to_vec(), before: false, now: Some(Entry::File(2.into())) };
     assert!(!in_time.follow(&[change]), "the whole tree is matched instead, and refused");
 }
+
+#[test]
+fn what_only_rules_for_other_repositories_name_is_not_in_the_plan() {
+    let rules = rules_of(
+        "maps:\n  'a/*': {name: shared, denied_repos: [acme]}\n  'b/*': {name: shared}\n  'c/*': {name: foreign, \
+         allowed_repos: [acme/jobs, other]}\n  'd/*': {name: own, allowed_repos: [acme/config]}\n  'e/*': \
+         {partitioned_names: [p-0, p-1], denied_repos: [acme/config]}\n",
+    );
+    let file = Entry::File(1.into());
+    let entries = ["a/1", "b/2", "c/3", "d/4", "e/5"].map(|path| (path, file.clone()));
+    let planned = |repository: &str, entries: &BTreeMap<&str, Entry>| {
+        let options = Options { repository: Some(repository.to_owned()), ..Options::default() };
+        let plan = Matches::of(Arc::clone(&rules), options, &tree(entries)).plan(&mut Texts).unwrap();
+        let plan = plan.accepted().unwrap();
+        let maps = plan.configmaps.iter().map(|planned| {
+            let keys: Vec<&str> = planned.data.values().keys().map(String::as_str).collect();
+            format!("{}: {}", planned.name, keys.join(" "))
+        });
+        (maps.collect::<Vec<_>>(), plan.noted)
+    };
+    let (maps, noted) = planned("acme/config", &entries.into());
+    assert_eq!(maps, ["own: 4", "shared: 2"]);
+    let told: Vec<String> = noted.iter().map(ToString::to_string).collect();
+    let left_out = "does not take files from this repository: 1 left out, as --repository=acme/config is";
+    assert_eq!(
+        told,
+        [
+            format!("the rule a/* {left_out} in its denied_repos: acme"),
+            format!("the rule c/* {left_out} not in its allowed_repos: acme/jobs, other"),
+            format!("the rule e/* {left_out} in its denied_repos: acme/config"),
+        ]
+    );
+    // Without a file, a rule for another repository is no reason to say anything.
+    let (maps, noted) = planned("acme/config", &BTreeMap::from([("b/2", file.clone())]));
+    assert_eq!(maps, ["own: ", "shared: 2"]);
+    let no_match = |pattern: &str, empties| vec![Finding::NoMatch { pattern: pattern.to_owned(), empties }];
+    assert_eq!(noted, no_match("d/*", true));
+    let (maps, noted) = planned("third/x", &BTreeMap::from([("a/1", file.clone()), ("e/5", file)]));
+    assert_eq!(maps.len(), 3, "{maps:?}");
+    assert_eq!(noted, no_match("b/*", false), "another rule feeds the same ConfigMap");
+}
+
+#[test]
+fn a_part_of_a_split_takes_no_name_that_a_rule_for_another_repository_has_in_the_same_place() {
+    let file = |bytes: usize| Entry::File(bytes.into());
+    let entries = BTreeMap::from([("large/a", file(600_000)), ("large/b", file(600_001))]);
+    let policies = Policies { oversize: Oversize::Grow, ..Policies::default() };
+    let planned = |namespace: &str| {
+        let rules = rules_of(&format!(
+            "maps:\n  'large/*': {{name: big}}\n  'x/*': {{name: big-1, allowed_repos: [acme/other], clusters: \
+             {{default: [{namespace}]}}}}\n"
+        ));
+        let options = Options { policies, repository: Some("acme/config".into()), ..Options::default() };
+        Matches::of(rules, options, &tree(&entries)).plan(&mut Sizes).unwrap()
+    };
+    let apart = planned("elsewhere");
+    let names: Vec<&str> = apart.configmaps.iter().map(|planned| planned.name.as_str()).collect();
+    assert_eq!(names, ["big", "big-1"]);
+    assert!(apart.refused.is_empty(), "{:?}", apart.refused);
+    let taken = Finding::NameTaken { name: "big".into(), taken: "big-1".into() };
+    assert_eq!(planned("default").refused, [taken]);
+}
+
+#[test]
+fn a_fixed_key_of_two_files_is_told_apart_from_one_that_both_have_as_their_name() {
+    for (path, hint) in [("one/c", "or remove key"), ("jobs/x.yaml", "use_full_path_as_key")] {
+        let other = if path == "one/c" { "one/d" } else { "jobs/y/x.yaml" };
+        let entries = BTreeMap::from([path, other].map(|path| (path, Entry::File(1.into()))));
+        let options = Options { repository: Some("acme/config".into()), ..Options::default() };
+        let plan = Matches::of(rules(), options, &tree(&entries)).plan(&mut Texts).unwrap();
+        let hints = plan.accepted().unwrap_err().hints();
+        assert!(hints.iter().any(|line| line.contains(hint)), "{hints:?}");
+    }
+}

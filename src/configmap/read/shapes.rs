@@ -187,7 +187,8 @@ impl RulesParser<'_> {
                 nodes.iter().enumerate().map(text).collect()
             }
             other => {
-                self.report(field, other, ProblemKind::Type { found: other.what(), expected: "a list" });
+                let expected = "a list such as [a, b]";
+                self.report(field, other, ProblemKind::Type { found: other.what(), expected });
                 Vec::new()
             }
         }

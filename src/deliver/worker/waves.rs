@@ -73,13 +73,13 @@ impl<S: DeliveryInput> Worker<S> {
                 let target = writer.target(&self.name, survey, item);
                 Some(Target { transient: true, ..target.ended(Outcome::Held, why, Vec::new()) })
             }
-            (None, Some(NamespaceFailure { why, hints, transient, .. }))
+            (None, Some(NamespaceFailure { why, hints, transient, cause, .. }))
                 if set::is_unlisted(survey, item) =>
             {
                 let why = format!("the inventory has to list it first: {why}");
                 let target = writer.target(&self.name, survey, item);
                 let target = target.ended(Outcome::Failed, why, hints.clone());
-                Some(Target { transient: *transient, ..target })
+                Some(Target { transient: *transient, cause: cause.clone(), ..target })
             }
             _ => None,
         };

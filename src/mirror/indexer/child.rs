@@ -25,9 +25,10 @@ use std::sync::{Arc, OnceLock};
 
 use git2::{ErrorClass, ErrorCode};
 use rustix::process::{DumpableBehavior, Resource, Rlimit, Signal};
+use serde::de::DeserializeOwned;
 
 use super::pack::{self, IndexError, IndexedPack, Limits};
-use super::repack::{merge, repack};
+use super::repack::{Needs, merge, repack};
 use super::{Job, ObjectTable, PACKS, Report, Task};
 use crate::mirror::object_error::ObjectError;
 use crate::mirror::odb::{Settings, Store};
@@ -150,8 +151,14 @@ fn work(job: &Job) -> (Report, Option<Arc<ObjectTable>>) {
             let wanted = read_wanted(*count, &mut from)?;
             index(job, None, true, |_| report_none_arrived(job, &wanted), from)
         }
-        Task::Merge(packs) => merge(&job.dir, packs).map_err(|error| abort(error, job)),
-        Task::CollectGarbage(needs) => repack(job, needs).map_err(|error| abort(error, job)),
+        Task::Merge(_) => {
+            let packs: Vec<String> = read_list(io::stdin().lock())?;
+            merge(&job.dir, &packs).map_err(|error| abort(error, job))
+        }
+        Task::CollectGarbage(needs) => {
+            let needs = Needs { kept_revisions: read_list(io::stdin().lock())?, ..needs.clone() };
+            repack(job, &needs).map_err(|error| abort(error, job))
+        }
     });
     let report = match done {
         Ok(report) | Err(Abort::Report(report)) => report,
@@ -269,6 +276,12 @@ fn receive(packs: &Path, job: &Job, expected: Option<u64>, from: impl Read) -> R
     })
 }
 
+/// Reads the task's list to the end of the input. What a parent began to write before it was killed is no list.
+fn read_list<T: DeserializeOwned>(from: impl Read) -> Result<Vec<T>, Abort> {
+    let list: serde_json::Result<Vec<T>> = serde_json::from_reader(from);
+    list.map_err(|error| Abort::Report(Report::Local(format!("read the request: {error}"))))
+}
+
 /// Reads the ids of the wanted objects.
 fn read_wanted(count: usize, from: &mut impl Read) -> Result<Vec<ObjectId>, Abort> {
     let mut id = [0; 20];
@@ -379,6 +392,17 @@ mod tests {
             max_bytes: 1 << 20,
             durable: false,
             sandbox: Sandbox::Off,
+        }
+    }
+
+    #[test]
+    fn a_list_that_was_cut_off_is_none() {
+        let ids = vec![ObjectId([7; 20]); 3];
+        let text = serde_json::to_vec(&ids).unwrap();
+        assert!(matches!(read_list::<ObjectId>(&text[..]), Ok(list) if list == ids));
+        for end in 0..text.len() {
+            let read = read_list::<ObjectId>(&text[..end]);
+            assert!(matches!(read, Err(Abort::Report(Report::Local(_)))), "{end}");
         }
     }
 

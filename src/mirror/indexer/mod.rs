@@ -34,7 +34,8 @@ pub(super) use repack::{Needs, is_reused};
 /// The first argument that makes the program the indexer.
 pub(super) const ARGUMENT: &str = "__index-pack";
 
-/// The child's task and limits; passed as its only other argument, in JSON. It contains no secret.
+/// The child's task and limits; passed as its only other argument, in JSON. It contains no secret. Lists are left out,
+/// because the kernel limits an argument to 128 KiB: see [`Task::list`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Job {
     /// The mirror's git directory.
@@ -69,7 +70,7 @@ pub(super) enum Task {
     /// Read so many ids from standard input, index the pack that follows, then check that any of these objects exist.
     Fill(usize),
     /// Write the objects of these packs (names without a suffix) into a new pack. Nothing is removed.
-    Merge(Vec<String>),
+    Merge(#[serde(skip)] Vec<String>),
     /// Find objects that are not needed, and rewrite packs that contain many of them. Old loose objects are removed;
     /// packs are only reported as removable.
     CollectGarbage(Needs),
@@ -82,6 +83,17 @@ impl Task {
             Self::Index { .. } | Self::Fill(_) => "indexing the fetched pack",
             Self::Merge(_) => "merging small packs of the mirror",
             Self::CollectGarbage(_) => "garbage collection in the mirror",
+        }
+    }
+
+    /// What the child reads from standard input before anything else: the ids for [`Task::Fill`], or the task's list in
+    /// JSON, so that a list that was cut off is none.
+    fn list(&self, wanted: &[ObjectId]) -> serde_json::Result<Vec<u8>> {
+        match self {
+            Self::Index { .. } => Ok(Vec::new()),
+            Self::Fill(_) => Ok(wanted.iter().flat_map(|id| id.0).collect()),
+            Self::Merge(packs) => serde_json::to_vec(packs),
+            Self::CollectGarbage(needs) => serde_json::to_vec(&needs.kept_revisions),
         }
     }
 }
@@ -168,17 +180,15 @@ impl Indexer {
         wanted: &[ObjectId],
     ) -> Result<(Self, BufWriter<ChildStdin>), Error> {
         let failed = |why: String| Error::Indexer { program: program.clone(), why };
+        let list = job.task.list(wanted).map_err(|error| failed(error.to_string()))?;
         let mut child = Command::from(command(&program, &job)?)
             .stdin(Stdio::piped())
             .kill_on_drop(true)
             .spawn()
             .map_err(|error| failed(format!("cannot be started: {error}")))?;
         let mut stdin = child.stdin.take().ok_or_else(|| failed("has no standard input".into()))?;
-        if let Task::Fill(_) = job.task {
-            // Not buffered: if the remote then sends no pack, nobody flushes the buffer.
-            let ids: Vec<u8> = wanted.iter().flat_map(|id| id.0).collect();
-            let _ = stdin.write_all(&ids).await; // a child that stops reading reports why
-        }
+        // Not buffered: if the remote then sends no pack, nobody flushes the buffer.
+        let _ = stdin.write_all(&list).await; // a child that stops reading reports why
         Ok((Self { child, job, program }, BufWriter::with_capacity(PIECE, stdin)))
     }
 
@@ -208,7 +218,7 @@ impl Indexer {
     }
 }
 
-/// Runs a task that needs no input, and returns its report. Blocking. The child is killed when it takes longer than
+/// Runs a task that needs no pack, and returns its report. Blocking. The child is killed when it takes longer than
 /// `limit`, and when `cancel` is cancelled. It is not waited for then: on a sick disk it may not die at once.
 pub(super) fn run(
     program: &Path,
@@ -365,16 +375,55 @@ async fn read(from: Option<impl tokio::io::AsyncRead + Unpin>, most: u64) -> Vec
 mod tests {
     use super::*;
 
+    fn job(task: Task) -> Job {
+        Job { dir: "/mirror".into(), task, memory: 0, max_bytes: 0, durable: false, sandbox: Sandbox::Off }
+    }
+
+    /// A child that ends by itself, with everything that it read in the file `read`.
+    fn child(dir: &Path) -> PathBuf {
+        let program = dir.join("child");
+        let report = r#"{"collected":{"pack":null,"gone":[]}}"#;
+        let text = format!("#!/bin/sh\ncat > '{}/read'\necho '{report}'\n", dir.display());
+        std::fs::write(dir.join("draft"), text).unwrap();
+        // Written by another process: a program that is open for writing in a child of another test cannot be run.
+        let mut install = std::process::Command::new("install");
+        assert!(install.args(["-m", "755"]).arg(dir.join("draft")).arg(&program).status().unwrap().success());
+        program
+    }
+
+    #[test]
+    fn a_child_gets_a_list_that_is_longer_than_an_argument_may_be() {
+        let dir = tempfile::tempdir().unwrap();
+        let program = child(dir.path());
+        let kept_revisions: Vec<_> = (0..5_000_u16)
+            .map(|n| {
+                let mut id = [7; 20];
+                id[..2].copy_from_slice(&n.to_be_bytes());
+                ObjectId(id)
+            })
+            .collect();
+        let names: Vec<_> = kept_revisions.iter().map(|id| format!("pack-{id}")).collect();
+        let needs =
+            Needs { kept_revisions: kept_revisions.clone(), one_pack: false, max_packs: 50, no_room: false };
+        let run = |task| {
+            let job = job(task);
+            let minute = Duration::from_secs(60);
+            let report = run(&program, &job, minute, &CancellationToken::new()).unwrap();
+            assert_eq!(report, Report::Collected { pack: None, gone: Vec::new() });
+            let argument = serde_json::to_string(&job).unwrap();
+            (argument, std::fs::read(dir.path().join("read")).unwrap())
+        };
+        let (argument, list) = run(Task::CollectGarbage(needs));
+        assert!(matches!(serde_json::from_str(&argument), Ok(Job { task: Task::CollectGarbage(_), .. })));
+        assert_eq!(serde_json::from_slice::<Vec<ObjectId>>(&list).unwrap(), kept_revisions);
+        let (argument, list) = run(Task::Merge(names.clone()));
+        assert!(matches!(serde_json::from_str(&argument), Ok(Job { task: Task::Merge(_), .. })));
+        assert_eq!(serde_json::from_slice::<Vec<String>>(&list).unwrap(), names);
+    }
+
     #[test]
     fn a_child_can_name_no_file_outside_of_the_packs() {
-        let job = Job {
-            dir: "/mirror".into(),
-            task: Task::Merge(Vec::new()),
-            memory: 0,
-            max_bytes: 0,
-            durable: false,
-            sandbox: Sandbox::Off,
-        };
+        let job = job(Task::Merge(Vec::new()));
         for (name, is_taken) in
             [("pack-1", true), ("..", true), ("../../other/objects/pack/pack-1", false), ("/pack-1", false)]
         {

@@ -45,7 +45,8 @@ pub(in crate::mirror) fn is_reused(git: &Path, name: &str) -> bool {
 /// The parameters of a garbage collection.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub(in crate::mirror) struct Needs {
-    /// Revisions to keep, even if no ref names them.
+    /// Revisions to keep, even if no ref names them. The child reads them from standard input.
+    #[serde(skip)]
     pub(in crate::mirror) kept_revisions: Vec<ObjectId>,
     /// Rewrite everything into one pack.
     pub(in crate::mirror) one_pack: bool,

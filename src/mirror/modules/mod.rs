@@ -32,7 +32,7 @@ use tokio_util::sync::CancellationToken;
 use super::error::Error;
 use super::files::{Freed, remove_mirrors};
 use super::object_error::ObjectError;
-use super::{Mirror, Options, Tip, tree};
+use super::{Mirror, Options, Role, Tip, tree};
 use crate::payload::{Limits, Refusal, Rule, escaped};
 use crate::revision::{ObjectId, Ref, Revision};
 use crate::secret::Secret;
@@ -196,7 +196,7 @@ impl Mirror {
             let tip = Tip { name: None, object: link.commit, peeled: Some(link.commit) };
             allowance.enter(number, &link.path).map_err(|rule| refuse(&link, rule))?;
             let child = self.child(&link.name, &address, link.commit).await?;
-            let received_before = child.received_bytes();
+            let received_before = child.complete_pack_bytes();
             let usual = child.options.wire.max_fetch_bytes;
             let fetched = match allowance.fetched_before() {
                 Some(before) => Ok(before), // only of the submodules in it some are missing
@@ -213,7 +213,7 @@ impl Mirror {
                 Err(error) => Err(in_module(error)),
             };
             // Before any return: what was received counts, whether or not it is of use.
-            self.received += child.received_bytes() - received_before;
+            self.complete_pack_bytes += child.complete_pack_bytes() - received_before;
             done?;
             allowance.leave(link.commit);
         }
@@ -295,7 +295,7 @@ impl Mirror {
                 return Err(Error::Cancelled);
             }
             if let Some(child) = self.children.get_mut(key) {
-                done = done.and(child.mirror.until(&self.cancel).housekeep(commits));
+                done = done.and(child.mirror.cancelled_by(&self.cancel).housekeep(commits));
             }
         }
         done
@@ -364,7 +364,7 @@ impl Mirror {
         let mut known: Vec<_> = credentials.filter_map(address::host_of).collect();
         let written = access.written.as_ref().map_or(wire.remote.as_str(), Secret::expose);
         // That of a submodule was written by an author.
-        let by_operator = (!self.is_submodule).then_some(written);
+        let by_operator = (self.role != Role::Submodule).then_some(written);
         for remote in by_operator.into_iter().chain([wire.remote.as_str()]) {
             if let Ok(super::wire::RemoteHost::Host(host)) = super::wire::RemoteHost::of(remote) {
                 known.push(host);
@@ -451,7 +451,7 @@ fn free_space(
     let mut irreplaceable = None;
     for (key, commits) in needed {
         let Some(child) = children.get_mut(key) else { continue };
-        match child.mirror.until(cancel).free_space(commits) {
+        match child.mirror.cancelled_by(cancel).free_space(commits) {
             Ok(freed) => all = all.and(freed),
             Err(error @ Error::Irreplaceable { .. }) => irreplaceable = irreplaceable.or(Some(error)),
             Err(error) => return Err(error),

@@ -29,6 +29,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 pub use channel::{Channel, End};
 pub use distrust::{Distrust, UntrustedReason};
 pub use error::Error;
+pub use keys::unusable_key;
 #[cfg(any(test, fuzzing))]
 pub(crate) use known_hosts::fuzz;
 pub use target::{DEFAULT_USER, Target};
@@ -39,6 +40,9 @@ use super::Timeouts;
 use keys::Key;
 use known_hosts::HostKeys;
 use verifier::{SessionError, Verifier};
+
+/// A key file or a known_hosts file may have so many bytes.
+const FILE_MAX: u64 = 16 << 20;
 
 /// The interval of keepalive requests on an idle connection; the session ends after three unanswered ones.
 const KEEPALIVE: Duration = Duration::from_secs(15);

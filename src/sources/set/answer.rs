@@ -102,24 +102,14 @@ impl SourceSet {
         }
         let mut found = Relation::Ahead;
         for (part, before) in shared.into_iter().filter(|(part, before)| part.revision != *before) {
-            if self.sources.iter().any(|source| source.listed.name == part.name) {
-                found = worse(found, self.relation_of(part, before).await?);
-            }
+            let listed = self.sources.iter().find(|source| source.listed.name == part.name);
+            let Some(source) = listed else { continue };
+            let idle = self.repositories.get(&part.mirror).and_then(|repository| repository.idle());
+            let Some(mut mirror) = idle else { return Err(self.failure_of(source, None, None)) };
+            let of_part = mirror.relation(before, part.revision).await;
+            found = worse(found, of_part.map_err(|error| of_source(&part.name, &error))?);
         }
         Ok(found)
-    }
-
-    async fn relation_of(&self, part: &Part, before: Revision) -> Result<Relation, SetError> {
-        match self.repositories.get(&part.mirror).and_then(|repository| repository.idle()) {
-            Some(mut mirror) => {
-                let found = mirror.relation(before, part.revision).await;
-                found.map_err(|error| of_source(&part.name, &error))
-            }
-            None => {
-                let source = self.not_answered();
-                Err(SetError::Source { name: part.name.clone(), source, retry_after: None })
-            }
-        }
     }
 }
 

@@ -144,25 +144,12 @@ fn one_of(names: &[String]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{name_commit, resolve_until, two_sources};
+    use super::super::tests::{name_commit, opened_sources, part};
     use super::*;
     use crate::human::one_line;
     use crate::mirror::author::{Author, Content};
     use crate::payload::{Limits, Rule, Rules};
     use crate::revision::{ObjectId, Revision};
-
-    fn part(name: &str, revision: Revision, to: &str) -> Part {
-        Part {
-            name: name.to_owned(),
-            repo: "https://git.example.com/x.git".to_owned(),
-            ref_name: "main".to_owned(),
-            revision,
-            path: String::new(),
-            to: to.to_owned(),
-            sparse: Vec::new(),
-            mirror: "m".to_owned(),
-        }
-    }
 
     #[test]
     fn the_source_of_a_refused_path_is_found_though_the_path_is_escaped() {
@@ -207,9 +194,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_cause_of_a_refusal_of_the_first_set_is_named_and_in_the_status_of_its_sources() {
-        let dir = tempfile::tempdir().unwrap();
-        let mut set = two_sources(dir.path());
-        resolve_until(&mut set, |set| set.repositories.len() == 2).await;
+        let (dir, mut set) = opened_sources().await;
         set.options.root = true;
         let repository = dir.path().join("repository");
         let author = Author::init(&repository).unwrap();

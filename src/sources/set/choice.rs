@@ -83,7 +83,7 @@ impl SourceSet {
 
     /// The error of a set that cannot do without a source. An attempt before `retry_after` would fail without having
     /// asked.
-    fn failure_of(
+    pub(super) fn failure_of(
         &self,
         source: &Followed,
         why: Option<SourceError>,
@@ -315,15 +315,13 @@ fn colliding_sources(error: &mirror::Error) -> Option<Vec<String>> {
 #[cfg(test)]
 mod tests {
     use super::super::repository::Pause;
-    use super::super::tests::{name_commit, resolve_until, two_sources};
+    use super::super::tests::{name_commit, opened_sources};
     use super::*;
     use crate::mirror::author::{Author, Content};
 
     #[tokio::test]
     async fn a_source_whose_poll_outlasts_the_attempt_is_named() {
-        let dir = tempfile::tempdir().unwrap();
-        let mut set = two_sources(dir.path());
-        resolve_until(&mut set, |set| set.repositories.len() == 2).await;
+        let (_dir, mut set) = opened_sources().await;
         set.on_failure = OnFailure::Hold;
         for repository in set.repositories.values_mut() {
             repository.errors.clear();
@@ -340,9 +338,7 @@ mod tests {
     async fn only_a_source_that_the_set_needs_is_late() {
         use OnFailure::{Hold, Keep};
 
-        let dir = tempfile::tempdir().unwrap();
-        let mut set = two_sources(dir.path());
-        resolve_until(&mut set, |set| set.repositories.len() == 2).await;
+        let (_dir, mut set) = opened_sources().await;
         set.options.root = true;
         name_commit(&mut set, 0, Revision(ObjectId([1; 20])));
         let last = set.sources[1].mirror.clone();
@@ -359,9 +355,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_next_attempt_comes_after_the_pause_of_a_source_that_the_set_needs() {
-        let dir = tempfile::tempdir().unwrap();
-        let mut set = two_sources(dir.path());
-        resolve_until(&mut set, |set| set.repositories.len() == 2).await;
+        let (_dir, mut set) = opened_sources().await;
         set.options.root = true;
         name_commit(&mut set, 0, Revision(ObjectId([1; 20])));
         let last = set.sources[1].mirror.clone();
@@ -378,9 +372,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_ref_has_one_commit_in_a_set() {
-        let dir = tempfile::tempdir().unwrap();
-        let mut set = two_sources(dir.path());
-        resolve_until(&mut set, |set| set.repositories.len() == 2).await;
+        let (_dir, mut set) = opened_sources().await;
         set.options.root = true;
         let mirror = set.sources[0].mirror.clone();
         set.sources[1].mirror.clone_from(&mirror);
@@ -409,9 +401,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_set_of_nothing_does_not_replace_the_published_one() {
-        let dir = tempfile::tempdir().unwrap();
-        let mut set = two_sources(dir.path());
-        resolve_until(&mut set, |set| set.repositories.len() == 2).await;
+        let (_dir, mut set) = opened_sources().await;
         set.options.root = true;
         name_commit(&mut set, 0, Revision(ObjectId([1; 20])));
         name_commit(&mut set, 1, Revision(ObjectId([1; 20])));
@@ -430,9 +420,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_source_that_was_removed_is_in_the_way_of_no_listed_one() {
-        let dir = tempfile::tempdir().unwrap();
-        let mut set = two_sources(dir.path());
-        resolve_until(&mut set, |set| set.repositories.len() == 2).await;
+        let (dir, mut set) = opened_sources().await;
         set.options.root = true;
         let repository = dir.path().join("repository");
         let author = Author::init(&repository).unwrap();
@@ -461,9 +449,7 @@ mod tests {
     /// The first set is refused, with its optional source and without.
     #[tokio::test]
     async fn a_source_that_was_held_back_in_vain_is_tried_again_with_the_next_set() {
-        let dir = tempfile::tempdir().unwrap();
-        let mut set = two_sources(dir.path());
-        resolve_until(&mut set, |set| set.repositories.len() == 2).await;
+        let (_dir, mut set) = opened_sources().await;
         set.options.root = true;
         set.sources[1].listed.optional = true;
         let [first, other, next] = [1, 2, 3].map(|number| Revision(ObjectId([number; 20])));

@@ -165,7 +165,7 @@ fn still_opening() -> SourceError {
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    use super::super::tests::{resolve_until, two_sources};
+    use super::super::tests::{opened_sources, resolve_until, two_sources};
     use super::*;
 
     /// By source, why its mirror is not open.
@@ -180,9 +180,7 @@ mod tests {
 
     #[tokio::test]
     async fn later_attempts_do_not_wait_for_the_same_mirror_again() {
-        let dir = tempfile::tempdir().unwrap();
-        let mut set = two_sources(dir.path());
-        resolve_until(&mut set, |set| set.repositories.len() == 2).await;
+        let (_dir, mut set) = opened_sources().await;
         let hour = Duration::from_secs(3_600);
         set.options.limit.time = hour;
         let (first, _) = set.repositories.pop_first().unwrap();
@@ -199,9 +197,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_first_publication_waits_little_for_the_mirror_of_an_optional_source() {
-        let dir = tempfile::tempdir().unwrap();
-        let mut set = two_sources(dir.path());
-        resolve_until(&mut set, |set| set.repositories.len() == 2).await;
+        let (_dir, mut set) = opened_sources().await;
         let text = std::fs::read_to_string(&set.options.file).unwrap();
         std::fs::write(&set.options.file, text.replace("to: two}", "to: two, optional: true}")).unwrap();
         set.options.root = true;

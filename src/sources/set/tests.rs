@@ -44,6 +44,28 @@ pub(super) async fn resolve_until(set: &mut SourceSet, is_expected: impl Fn(&Sou
     tokio::time::timeout(Duration::from_secs(60), attempts).await.unwrap();
 }
 
+/// The set of [`two_sources`] with both mirrors open, in a directory that is to outlive it.
+pub(super) async fn opened_sources() -> (tempfile::TempDir, SourceSet) {
+    let dir = tempfile::tempdir().unwrap();
+    let mut set = two_sources(dir.path());
+    resolve_until(&mut set, |set| set.repositories.len() == 2).await;
+    (dir, set)
+}
+
+/// A source's part of a set.
+pub(super) fn part(name: &str, revision: Revision, to: &str) -> Part {
+    Part {
+        name: name.to_owned(),
+        repo: "https://git.example.com/x.git".to_owned(),
+        ref_name: "main".to_owned(),
+        revision,
+        path: String::new(),
+        to: to.to_owned(),
+        sparse: Vec::new(),
+        mirror: "m".to_owned(),
+    }
+}
+
 /// Lets the ref of a source name a commit, as if a poll had ended with it.
 pub(super) fn name_commit(set: &mut SourceSet, source: usize, commit: Revision) {
     let mirror = set.sources[source].mirror.clone();
@@ -68,9 +90,7 @@ async fn only_a_single_unbounded_attempt_waits_longer_than_the_timeout() {
 
 #[tokio::test]
 async fn each_failure_is_counted_for_the_stage_that_it_is_of() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut set = two_sources(dir.path());
-    resolve_until(&mut set, |set| set.repositories.len() == 2).await;
+    let (_dir, mut set) = opened_sources().await;
     set.take_failures();
     set.begin_attempt();
     let error = |class| SourceError { what: "a test".to_owned(), hints: Vec::new(), class };
@@ -102,9 +122,7 @@ async fn each_failure_is_counted_for_the_stage_that_it_is_of() {
 /// An attempt that holds a source back resolves again.
 #[tokio::test]
 async fn a_source_counts_once_in_an_attempt_however_often_it_is_found_to_fail() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut set = two_sources(dir.path());
-    resolve_until(&mut set, |set| set.repositories.len() == 2).await;
+    let (_dir, mut set) = opened_sources().await;
     set.take_failures();
     set.failing.clear();
     let refused = SourceError { what: "a test".to_owned(), hints: Vec::new(), class: ErrorClass::Refused };
@@ -136,9 +154,7 @@ async fn a_source_counts_once_in_an_attempt_however_often_it_is_found_to_fail() 
 /// At the end of an attempt a delivery may hold the upstream, and a poll may outlast the delivery that asked for it.
 #[tokio::test]
 async fn failures_that_were_not_taken_before_the_next_attempt_are_not_lost() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut set = two_sources(dir.path());
-    resolve_until(&mut set, |set| set.repositories.len() == 2).await;
+    let (_dir, mut set) = opened_sources().await;
     set.take_failures();
     set.sources.pop();
     let mirror = set.sources[0].mirror.clone();
@@ -158,9 +174,7 @@ async fn failures_that_were_not_taken_before_the_next_attempt_are_not_lost() {
 /// A webhook came while the attempt was about to accept the answer of a poll that had begun before.
 #[tokio::test]
 async fn a_request_that_came_between_two_polls_requests_another_attempt() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut set = two_sources(dir.path());
-    resolve_until(&mut set, |set| set.repositories.len() == 2).await;
+    let (_dir, mut set) = opened_sources().await;
     let triggers = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&triggers);
     set.on_answer(move || _ = count.fetch_add(1, Ordering::Relaxed));
@@ -183,9 +197,7 @@ async fn a_request_that_came_between_two_polls_requests_another_attempt() {
 
 #[tokio::test]
 async fn a_source_is_well_only_if_its_newest_commit_is_known_and_published() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut set = two_sources(dir.path());
-    resolve_until(&mut set, |set| set.repositories.len() == 2).await;
+    let (_dir, mut set) = opened_sources().await;
     set.options.root = true;
     let absent = SourceError { what: "a test".to_owned(), hints: Vec::new(), class: ErrorClass::Permanent };
     let named = RefResult::Named(ObjectId([1; 20]), Revision(ObjectId([1; 20])));
@@ -222,9 +234,7 @@ async fn what_is_wrong_with_a_sources_url_or_credentials_has_a_hint() {
 
 #[tokio::test]
 async fn a_missing_ref_pauses_no_repository_so_that_its_other_refs_go_on() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut set = two_sources(dir.path());
-    resolve_until(&mut set, |set| set.repositories.len() == 2).await;
+    let (_dir, mut set) = opened_sources().await;
     let mirror = set.sources[0].mirror.clone();
     let absent = SourceError { what: "a test".to_owned(), hints: Vec::new(), class: ErrorClass::Permanent };
     for (is_reached, is_paused) in [(false, true), (true, false)] {
@@ -242,24 +252,13 @@ async fn a_missing_ref_pauses_no_repository_so_that_its_other_refs_go_on() {
 /// After a delivery was planned, a webhook for another source started polls in which this source has no part.
 #[tokio::test]
 async fn a_source_without_an_answer_to_the_last_poll_counts_in_a_comparison() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut set = two_sources(dir.path());
-    resolve_until(&mut set, |set| set.repositories.len() == 2).await;
+    let (dir, mut set) = opened_sources().await;
     let repository = dir.path().join("repository");
     let author = Author::init(&repository).unwrap();
     let revision = author.commit(&[("file", Content::File(b"x"))], "x").unwrap();
     set.composer.read_from(&[repository]);
     name_commit(&mut set, 0, revision);
-    set.parts = vec![Part {
-        name: "one".to_owned(),
-        repo: "https://git.example.com/x.git".to_owned(),
-        ref_name: "main".to_owned(),
-        revision,
-        path: String::new(),
-        to: "one".to_owned(),
-        sparse: Vec::new(),
-        mirror: "m".to_owned(),
-    }];
+    set.parts = vec![part("one", revision, "one")];
     let composed = set.compose(&Selection::default()).await.unwrap();
     set.polled_at = Some(Instant::now());
     assert!(set.unanswered(&set.sources[0]).is_some());
@@ -273,66 +272,55 @@ async fn a_source_without_an_answer_to_the_last_poll_counts_in_a_comparison() {
     assert_eq!(set.relation(&recorded, composed).await.unwrap(), Relation::Ahead, "no longer followed");
 }
 
-#[tokio::test]
-async fn the_first_publication_waits_for_an_optional_source_only_as_long_as_a_later_one() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut set = two_sources(dir.path());
-    resolve_until(&mut set, |set| set.repositories.len() == 2).await;
+/// The set of [`opened_sources`] before its first publication. An attempt may take a minute, no poll is running, and
+/// the clock advances only while everything waits.
+async fn idle_sources() -> (tempfile::TempDir, SourceSet) {
+    let (dir, mut set) = opened_sources().await;
     set.options.root = true;
-    let minute = Duration::from_secs(60);
-    set.options.limit = AttemptLimit::sync_timeout(minute);
+    set.options.limit = AttemptLimit::sync_timeout(Duration::from_secs(60));
     set.polls.shutdown().await;
     while set.answers.try_recv().is_ok() {}
     tokio::time::pause();
+    (dir, set)
+}
+
+/// Returns true if an attempt waits for less than half of its time while only the first of two remotes answers.
+async fn is_wait_short(set: &mut SourceSet, of_ref: RefResult) -> bool {
+    set.any_reached = false;
+    for repository in set.repositories.values_mut() {
+        repository.busy = true;
+    }
     let mirrors = [0, 1].map(|at| set.sources[at].mirror.clone());
+    let of_refs = vec![("main".to_owned(), of_ref)];
+    let answer = PollResult { of_refs, is_reached: true, ..PollResult::default() };
+    assert!(set.answer_sender.send.send((mirrors[0].clone(), answer)).is_ok());
+    let start = Instant::now();
+    set.wait_for_answers(&BTreeSet::new(), true, start).await;
+    assert!(!set.repositories[&mirrors[0]].busy && set.repositories[&mirrors[1]].busy);
+    start.elapsed() < set.options.limit.time / 2
+}
+
+#[tokio::test]
+async fn the_first_publication_waits_for_an_optional_source_only_as_long_as_a_later_one() {
+    let (_dir, mut set) = idle_sources().await;
     for (optional, one_time, is_short) in [(true, false, true), (false, false, false), (true, true, false)] {
         set.sources[1].listed.optional = optional;
         set.options.one_time = one_time;
-        set.any_reached = false;
-        for mirror in &mirrors {
-            set.repositories.get_mut(mirror).unwrap().busy = true;
-        }
         let named = RefResult::Named(ObjectId([1; 20]), Revision(ObjectId([1; 20])));
-        let of_refs = vec![("main".to_owned(), named)];
-        let answer = PollResult { of_refs, is_reached: true, ..PollResult::default() };
-        assert!(set.answer_sender.send.send((mirrors[0].clone(), answer)).is_ok());
-        let start = Instant::now();
-        set.wait_for_answers(&BTreeSet::new(), true, start).await;
-        assert!(!set.repositories[&mirrors[0]].busy && set.repositories[&mirrors[1]].busy);
-        let waited = start.elapsed();
-        assert_eq!(waited < minute / 2, is_short, "{optional} {one_time} {waited:?}");
+        assert_eq!(is_wait_short(&mut set, named).await, is_short, "{optional} {one_time}");
     }
 }
 
 #[tokio::test]
 async fn the_first_publication_of_optional_sources_waits_for_a_commit() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut set = two_sources(dir.path());
-    resolve_until(&mut set, |set| set.repositories.len() == 2).await;
-    set.options.root = true;
-    let minute = Duration::from_secs(60);
-    set.options.limit = AttemptLimit::sync_timeout(minute);
-    set.polls.shutdown().await;
-    while set.answers.try_recv().is_ok() {}
-    tokio::time::pause();
+    let (_dir, mut set) = idle_sources().await;
     for source in &mut set.sources {
         source.listed.optional = true;
     }
-    let mirrors = [0, 1].map(|at| set.sources[at].mirror.clone());
     let absent = SourceError { what: "a test".to_owned(), hints: Vec::new(), class: ErrorClass::Permanent };
     let is_absent = RefResult::Failed(StagedError::new(Stage::Resolve, absent));
     let named = RefResult::Named(ObjectId([1; 20]), Revision(ObjectId([1; 20])));
     for (of_ref, is_short) in [(is_absent, false), (named, true)] {
-        set.any_reached = false;
-        for mirror in &mirrors {
-            set.repositories.get_mut(mirror).unwrap().busy = true;
-        }
-        let of_refs = vec![("main".to_owned(), of_ref)];
-        let answer = PollResult { of_refs, is_reached: true, ..PollResult::default() };
-        assert!(set.answer_sender.send.send((mirrors[0].clone(), answer)).is_ok());
-        let start = Instant::now();
-        set.wait_for_answers(&BTreeSet::new(), true, start).await;
-        let waited = start.elapsed();
-        assert_eq!(waited < minute / 2, is_short, "{waited:?}");
+        assert_eq!(is_wait_short(&mut set, of_ref.clone()).await, is_short, "{of_ref:?}");
     }
 }

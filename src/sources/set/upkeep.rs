@@ -36,7 +36,7 @@ impl SourceSet {
     }
 
     /// Collects garbage in the mirrors, and removes those that neither the file nor a kept revision needs. Blocking. A
-    /// mirror that is being polled is skipped. Ends once the token is cancelled: see `Mirror::until`.
+    /// mirror that is being polled is skipped. Ends once the token is cancelled: see `Mirror::cancelled_by`.
     pub fn housekeep(&mut self, kept: &[Revision], cancel: &CancellationToken) -> Result<(), mirror::Error> {
         let objects = self.composer.objects();
         let parts: Vec<Part> = kept.iter().flat_map(|revision| objects.parts(*revision)).collect();
@@ -63,13 +63,14 @@ impl SourceSet {
             }
             if let Some(mut mirror) = repository.idle() {
                 let kept = repository.kept_revisions(name, &parts);
-                result = result.and(mirror.until(cancel).housekeep(&kept));
+                result = result.and(mirror.cancelled_by(cancel).housekeep(&kept));
             }
         }
         result
     }
 
-    /// Frees space on a full volume: see `Mirror::make_room` and `Mirror::until`. Returns true if that freed any.
+    /// Frees space on a full volume: see `Mirror::make_room` and `Mirror::cancelled_by`. Returns true if that freed
+    /// any.
     pub fn make_room(
         &mut self,
         keep: &[Revision],
@@ -83,7 +84,7 @@ impl SourceSet {
                 return Err(mirror::Error::Cancelled);
             }
             if let Some(mut mirror) = repository.idle() {
-                let more = mirror.until(cancel).make_room(&repository.kept_revisions(name, &parts));
+                let more = mirror.cancelled_by(cancel).make_room(&repository.kept_revisions(name, &parts));
                 freed = freed.and_then(|freed| more.map(|more| freed || more));
             }
         }

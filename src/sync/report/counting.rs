@@ -9,7 +9,7 @@ use crate::hooks::Kind;
 use crate::phase::HookStatus;
 use crate::sync::error::{Error, Stage};
 use crate::sync::view::{Done, View};
-use crate::telemetry::metrics::{HookName, ResultLabel, Room, StateLabel};
+use crate::telemetry::metrics::{ResultLabel, Room};
 
 impl Report {
     pub(super) fn count(
@@ -75,7 +75,7 @@ impl Report {
             hook.hints.clear();
             true
         });
-        self.metrics.hook_failures.get_or_create(&HookName { hook: gate }).set(0);
+        self.metrics.hook_failures.get_or_create(&[("hook", gate)]).set(0);
     }
 
     /// Updates the metrics that describe the root.
@@ -83,10 +83,8 @@ impl Report {
         let pinned = view.plan.decisions.iter().filter(|decision| decision.pinned).count();
         let current = usize::from(view.current().is_some());
         let set = |state, count: usize| {
-            self.metrics
-                .generations
-                .get_or_create(&StateLabel { state })
-                .set(i64::try_from(count).unwrap_or(0));
+            let gauge = self.metrics.generations.get_or_create(&[("state", state)]);
+            gauge.set(i64::try_from(count).unwrap_or(0));
         };
         set("current", current);
         set("retired", view.generations.len() - current);

@@ -9,36 +9,35 @@ use super::millis;
 use crate::generation::GenerationRecord;
 use crate::phase::{EarlierSuccess, GenerationStatus, Status};
 use crate::store::Published;
+use crate::sync::Options;
 use crate::sync::view::View;
 
-/// Returns when an attempt for this remote and ref last succeeded, from the previous process's status, and the last
-/// success of another remote or ref in this root. The latter is kept so that a run for one ref does not lose the record
-/// of another. Without a status, the publication of the current generation counts as the last success.
-pub(super) fn known_success(
-    before: Option<Status>,
-    view: &View,
-    remote: &str,
-    ref_name: &str,
-) -> (Option<Timestamp>, Option<EarlierSuccess>) {
-    let (known, earlier) = match before {
-        Some(before) if before.remote == remote && before.ref_name == ref_name => {
-            (before.last_success, before.earlier_success)
-        }
-        Some(Status { last_success, earlier_success, remote: other_remote, ref_name: other_ref, .. }) => {
-            let ours =
-                earlier_success.as_ref().filter(|one| one.remote == remote && one.ref_name == ref_name);
-            let ours = ours.map(|one| one.at);
-            let other =
-                last_success.map(|at| EarlierSuccess { at, remote: other_remote, ref_name: other_ref });
-            (ours, other.or(earlier_success.filter(|_| ours.is_none())))
-        }
-        None => {
-            let current = view.current().filter(|record| record.is_known());
-            (current.map(|record| record.published), None)
-        }
-    };
-    // If the clock was set back since, the recorded time is in the future.
-    (known.map(|at| at.min(Timestamp::now())), earlier)
+impl Options {
+    /// Returns when an attempt for this ref of `remote` last succeeded, from the previous process's status, and the
+    /// last success of another remote or ref in this root. The latter is kept so that a run for one ref does not lose
+    /// the record of another. Without a status, the publication of the current generation counts as the last success.
+    pub(crate) fn known_success(
+        &self,
+        before: Option<Status>,
+        current: Option<&GenerationRecord>,
+        remote: &str,
+    ) -> (Option<Timestamp>, Option<EarlierSuccess>) {
+        let is_ours = |of: &str, ref_name: &str| of == remote && ref_name == self.ref_name;
+        let (known, earlier) = match before {
+            Some(before) if is_ours(&before.remote, &before.ref_name) => {
+                (before.last_success, before.earlier_success)
+            }
+            Some(Status { last_success, earlier_success, remote, ref_name, .. }) => {
+                let ours = earlier_success.as_ref().filter(|one| is_ours(&one.remote, &one.ref_name));
+                let ours = ours.map(|one| one.at);
+                let other = last_success.map(|at| EarlierSuccess { at, remote, ref_name });
+                (ours, other.or(earlier_success.filter(|_| ours.is_none())))
+            }
+            None => (current.filter(|record| record.is_known()).map(|record| record.published), None),
+        };
+        // If the clock was set back since, the recorded time is in the future.
+        (known.map(|at| at.min(Timestamp::now())), earlier)
+    }
 }
 
 /// Copies the view into the status.

@@ -48,7 +48,7 @@ fn names_are_stable() {
     metrics.error("fetch", "transient");
     metrics.hook("webhook", false, Duration::from_millis(30));
     metrics.triggers.get_or_create(&SourceLabel { source: "timer" }).inc();
-    metrics.generations.get_or_create(&StateLabel { state: "retired" }).set(2);
+    metrics.generations.get_or_create(&[("state", "retired")]).set(2);
     metrics.delivered([("a", "failed"), ("b", "unchanged")].into_iter());
     metrics.delivered([("a", "unchanged"), ("a", "unchanged")].into_iter());
     metrics.name_current(Some(("aa".into(), "..one".into())));

@@ -1,8 +1,8 @@
 //! Runs the targets with a stable compiler, a few seconds each: first the whole corpus, then inputs made of it.
 //!
 //! Each target has a process of its own, under a limit of memory: an input may end the process in any way, and what it
-//! registers as a secret must not affect other tests. An input follows from the seed and its number alone, so one line
-//! repeats a failure, however fast the machine is.
+//! registers as a secret must not affect other tests. An input follows from the corpus, the seed and its number, so one
+//! line repeats a failure on the same commit, however fast the machine is.
 
 use std::fmt::Write as _;
 use std::os::unix::fs::FileExt as _;
@@ -15,7 +15,7 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 
 use super::{Target, targets};
 
-/// `TARGET`, `TARGET:SEED:NUMBER` to repeat one input, or `TARGET:FILE`.
+/// `TARGET`, `TARGET:SEED:NUMBER` (two numbers) to repeat one input, or `TARGET:FILE`.
 const INPUT_VAR: &str = "TREESWAP_TEST_FUZZ";
 /// Names the file in which a child notes the number of the input that it tries.
 const PROGRESS_FILE_VAR: &str = "TREESWAP_TEST_FUZZ_AT";
@@ -53,7 +53,8 @@ fn corpus(target: &Target) -> Vec<Vec<u8>> {
     files.iter().map(|file| std::fs::read(file).unwrap()).collect()
 }
 
-/// A mutated file of the corpus, or of two spliced together; one time in eight random bytes.
+/// A file of the corpus, two of them spliced (one time in eight), or random bytes (one time in eight), after up to five
+/// mutations.
 fn mutated(corpus: &[Vec<u8>], seed: u64, number: u64) -> Vec<u8> {
     let random = &mut Random(seed.wrapping_mul(0x1000_0000_01b3) ^ number);
     let mut data = match random.below(8) {
@@ -95,12 +96,14 @@ fn child_main(which: &str) {
     let limit = Rlimit { current: Some(MEMORY), maximum: Some(MEMORY) };
     setrlimit(Resource::Data, limit).unwrap();
     let corpus = corpus(target);
-    if let Some((seed, number)) = input.split_once(':') {
-        let number = number.parse().unwrap();
+    let numbers = |(seed, number): (&str, &str)| -> Option<(u64, u64)> {
+        Some((seed.parse().ok()?, number.parse().ok()?))
+    };
+    if let Some((seed, number)) = input.split_once(':').and_then(numbers) {
         // Numbers below the corpus' size are its files.
         return match usize::try_from(number).ok().and_then(|number| corpus.get(number)) {
             Some(data) => target.try_on(data),
-            None => target.try_on(&mutated(&corpus, seed.parse().unwrap(), number)),
+            None => target.try_on(&mutated(&corpus, seed, number)),
         };
     }
     if !input.is_empty() {

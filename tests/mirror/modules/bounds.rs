@@ -74,13 +74,13 @@ fn a_repository_that_contains_itself_is_published_or_refused_by_the_number_of_al
         run::to_end(git.args(["rev-list", "--objects", "--no-walk", &levels[level]])).expect_ok(at);
     }
     remote.commit(&with(Files::new(), &[("kept", "../sub", &levels[2]), ("never", "../sub", &levels[14])]));
-    let received = mirror.received_bytes();
+    let received = mirror.complete_pack_bytes();
     let error = try_update(&mut mirror, &[good]).unwrap_err();
     let Error::Refused(refusal) = &error else { panic!("{error:?}") };
     assert!(refusal.path.starts_with("never/"), "{error}");
     assert!(error.to_string().ends_with("the revision has more than 1000 submodules"), "{error}");
     assert!(error.hints().iter().any(|hint| hint.starts_with("--submodules=off")), "{:?}", error.hints());
-    assert!(mirror.received_bytes() - received < 20_000, "one small pack for each level");
+    assert!(mirror.complete_pack_bytes() - received < 20_000, "one small pack for each level");
     assert_eq!(kept(family.bench.dir()), ["kept"], "what only the refused revision has is gone");
     assert_eq!(family.shown(&mirror, good), shown);
 }

@@ -50,7 +50,7 @@ struct Beside<'a> {
 
 impl<'a> Beside<'a> {
     fn new(shop: &'a Shop) -> Self {
-        let kube = shop.kube.namespace("beside", "baseline");
+        let kube = shop.kube.in_new_namespace("beside", "baseline");
         let sources = shop.dir.join("sources.yaml");
         let url = shop.url();
         let source = |(path, to): (&str, &str)| {

@@ -51,7 +51,7 @@ fn objects(kube: &Kube) -> Vec<String> {
 pub fn installed(shop: &Shop) {
     shop.serve();
     let revision = commit(shop, &MAPS);
-    let kube = shop.kube.namespace(NAMESPACE, "privileged");
+    let kube = shop.kube.in_new_namespace(NAMESPACE, "privileged");
     // The last thing that a new namespace is given.
     eventually("the namespace has its ConfigMap", || {
         (!kube.get("configmap/kube-root-ca.crt").is_null()).then_some(())

@@ -31,7 +31,7 @@ fn programs(consumers: &Path) -> Vec<(&'static str, Command)> {
 /// The same programs on both volumes load the first revision and the second.
 pub fn load(shop: &Shop) {
     shop.serve();
-    let kube = shop.kube.namespace("consumers", "privileged");
+    let kube = shop.kube.in_new_namespace("consumers", "privileged");
     let first = shop.commit();
     kube.apply(&files(first));
     kube.apply(&reading_pod("mounted", "..data", MAPPED));

@@ -10,7 +10,7 @@ const LABEL: &str = "app.kubernetes.io/name=gateway";
 /// revision arrives.
 pub fn survives(shop: &Shop) {
     shop.serve();
-    let kube = shop.kube.namespace("crash", "restricted");
+    let kube = shop.kube.in_new_namespace("crash", "restricted");
     shop.deploy(&kube, "examples/one-service", "treeswap-sidecar", &[], &one_reader(""));
     let pod = kube.ready(LABEL);
     let reader = shop.follow(&kube, &pod, "gateway");
@@ -58,7 +58,7 @@ pub fn survives(shop: &Shop) {
 /// again. The application has its complete set throughout, and a later revision without that file is all it takes.
 pub fn out_of_memory(shop: &Shop) {
     shop.serve();
-    let kube = shop.kube.namespace("memory-limit", "restricted");
+    let kube = shop.kube.in_new_namespace("memory-limit", "restricted");
     // A ceiling for files that does not match the limit for memory.
     let ceiling = "TREESWAP_MAX_FILE_BYTES=1Gi";
     let cramped = one_reader("initContainers: [{name: treeswap, resources: {limits: {memory: 64Mi}}}]");

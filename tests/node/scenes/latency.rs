@@ -128,7 +128,7 @@ spec:
 /// treeswap promises must hold; times are for people.
 pub fn side_by_side(shop: &Shop) {
     shop.serve();
-    let kube = shop.kube.namespace("latency", "baseline");
+    let kube = shop.kube.in_new_namespace("latency", "baseline");
     let first = shop.commit(); // before anybody looks: revisions are told apart by their order
     deploy_applier(shop, &kube);
     let ways = ways(shop);

@@ -112,7 +112,7 @@ fn usage(component: &str) -> (&'static str, &'static [&'static str], &'static st
 
 /// Each manifest, each example, each component on every kind of workload, and the chart with each of its values.
 pub fn accepted(shop: &Shop) {
-    let kube = shop.kube.namespace("manifests", "privileged");
+    let kube = shop.kube.in_new_namespace("manifests", "privileged");
     kube.apply(&prometheus_operator_crds());
     kube.run(&["wait", "--for=condition=Established", "--all", "customresourcedefinitions", "--timeout=60s"]);
     // Namespaces that the manifests and testdata/every-value.yaml name.

@@ -42,7 +42,7 @@ spec:
 /// complete revision at every moment.
 pub fn pod(shop: &Shop) {
     shop.serve();
-    let kube = shop.kube.namespace("migrate-pod", "baseline");
+    let kube = shop.kube.in_new_namespace("migrate-pod", "baseline");
     kube.apply(&pod_of_git_sync(&shop.url()));
     let found = || kube.get("pod/migrant");
     eventually("the Pod is ready", || kube::is_ready(&found()).then_some(()));
@@ -104,7 +104,7 @@ pub fn deployment(shop: &Shop) {
     let directory = shop.dir.join("git");
     std::fs::create_dir(&directory).unwrap();
     chown(&directory, Some(65533), Some(65533)).unwrap();
-    let kube = shop.kube.namespace("migrate-deployment", "privileged");
+    let kube = shop.kube.in_new_namespace("migrate-deployment", "privileged");
     kube.apply(&deployment_of_git_sync(&shop.url(), &directory));
     eventually("git-sync has published", || std::fs::read_link(directory.join("current")).ok());
     let volume = format!("hostPath: {{path: {}, type: Directory}}", directory.display());

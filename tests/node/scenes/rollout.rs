@@ -9,7 +9,7 @@ use crate::shop::{READER, Reader, Shop};
 /// complete sets from its first look to its last, and every sidecar ends with exit code 0 in its grace period.
 pub fn drains(shop: &Shop) {
     shop.serve();
-    let kube = shop.kube.namespace("rollout", "restricted");
+    let kube = shop.kube.in_new_namespace("rollout", "restricted");
     shop.deploy(&kube, "examples/one-service", "treeswap-sidecar", &[], READER);
     let label = "app.kubernetes.io/name=gateway";
     let mut old = kube.all_ready(label, 2);

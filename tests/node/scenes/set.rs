@@ -115,7 +115,7 @@ fn lines(seen: &Path) -> Vec<String> {
 /// same without the flag, and a consumer in the Pod, take what lies between for a set.
 pub fn complete(shop: &Shop) {
     shop.serve();
-    let kube = shop.kube.namespace("sets", "restricted");
+    let kube = shop.kube.in_new_namespace("sets", "restricted");
     let writer = Writer::new(shop, &kube);
     commit(shop, &MAPS[..2]);
     let first = writer.whole();

@@ -34,7 +34,7 @@ spec:
 pub fn reads(shop: &Shop) {
     shop.serve();
     shop.set_away(true);
-    let kube = shop.kube.namespace("shared", "privileged");
+    let kube = shop.kube.in_new_namespace("shared", "privileged");
     shop.deploy(&kube, "examples/ten-services", "treeswap-node", &[], CONSUMERS);
     let (node, services) = ("app.kubernetes.io/name=treeswap-node", "app.kubernetes.io/name!=treeswap-node");
     eventually("the services wait", || {

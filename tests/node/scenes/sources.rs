@@ -124,7 +124,7 @@ fn watching(shop: &Shop, root: &Path) -> (Background, PathBuf) {
 /// by name, and what was published goes on being read. A changed file of sources is read by the Pod that runs.
 pub fn one_directory(shop: &Shop) {
     shop.serve();
-    let kube = shop.kube.namespace("places", "privileged");
+    let kube = shop.kube.in_new_namespace("places", "privileged");
     let generated = Remote::create(&shop.dir.join("repositories/generated.git"));
     let places = Places { shop, kube: kube.clone(), generated };
     places.generate("shop-generated.yaml", "periodics: []\n");

@@ -26,7 +26,7 @@ fn shown(kube: &Kube, pod: &str, why: &str) {
 /// What the guide shows, as a newcomer does it: the application container never starts before the first publication.
 /// Meanwhile `kubectl describe` shows why, and nobody has to do anything once the remote is there.
 pub fn waits(shop: &Shop) {
-    let kube = shop.kube.namespace("start", "restricted");
+    let kube = shop.kube.in_new_namespace("start", "restricted");
     // Nothing listens where the repository should be.
     shop.deploy_by_guide(&kube, READER);
     let label = "app.kubernetes.io/name=gateway";

@@ -27,7 +27,7 @@ pub fn on_disk(shop: &Shop) {
 /// A volume that belongs to a group; its reader is another user, in that group, and cannot write to it.
 fn of_a_group(shop: &Shop, kind: &str, volume: &str, literals: &[&str]) {
     shop.serve();
-    let kube = shop.kube.namespace(kind, "restricted");
+    let kube = shop.kube.in_new_namespace(kind, "restricted");
     shop.deploy(&kube, "examples/one-service", "treeswap-sidecar", literals, &patched(volume));
     let pod = kube.ready(LABEL);
     let found = kube.get(&format!("pod/{pod}"));
@@ -59,7 +59,7 @@ fn of_a_group(shop: &Shop, kind: &str, volume: &str, literals: &[&str]) {
 /// serves again once the repository is of a size that fits.
 pub fn too_small(shop: &Shop) {
     shop.serve();
-    let kube = shop.kube.namespace("small", "restricted");
+    let kube = shop.kube.in_new_namespace("small", "restricted");
     shop.deploy(&kube, "examples/one-service", "treeswap-sidecar", &[], &patched("{sizeLimit: 8Mi}"));
     let pod = kube.ready(LABEL);
     let reader = shop.follow(&kube, &pod, "gateway");
@@ -86,7 +86,7 @@ pub fn too_small(shop: &Shop) {
 /// refused by name, the kernel kills nobody, and what fits is published again.
 pub fn full_memory(shop: &Shop) {
     shop.serve();
-    let kube = shop.kube.namespace("full-memory", "restricted");
+    let kube = shop.kube.in_new_namespace("full-memory", "restricted");
     let volume = one_reader("volumes: [{name: config, emptyDir: {medium: Memory}}]");
     shop.deploy(&kube, "examples/one-service", "treeswap-sidecar", &["TREESWAP_DURABILITY=none"], &volume);
     let pod = kube.ready(LABEL);

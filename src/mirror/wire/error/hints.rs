@@ -3,7 +3,7 @@
 use std::error::Error as _;
 use std::path::Path;
 
-use super::{ANY_WANT, Error, FILTER, Unfollowed};
+use super::{ANY_WANT, Error, FILTER, Unfollowed, ssh};
 
 /// The environment variables that name a proxy.
 const PROXIES: [&str; 6] =
@@ -112,7 +112,12 @@ impl Error {
             Self::Local { .. } | Self::LocalDenied { .. } => {
                 hint("check the path, and that the user treeswap runs as may read it")
             }
-            Self::Ssh { source, .. } => source.hints(),
+            Self::Ssh { remote, source } => {
+                let not_there = matches!(**source, ssh::Error::Connect { .. } | ssh::Error::Slow { .. });
+                let url = if not_there { as_url_with_port(remote) } else { None };
+                let meant = url.map(|url| format!("host:path has no port: write {url}"));
+                meant.into_iter().chain(source.hints()).collect()
+            }
             Self::Issuer { source, .. } => source.hints(),
         }
     }
@@ -157,6 +162,14 @@ fn without_scheme<'p>(path: &'p Path, dir: &Path) -> Option<&'p str> {
     is_url.then_some(given)
 }
 
+/// The URL that may be meant by a remote of the form `[user@]host:path` whose path begins with digits and a slash.
+fn as_url_with_port(remote: &str) -> Option<String> {
+    let (login, rest) = remote.split_once(':').filter(|(login, _)| !login.contains(['/', '[']))?;
+    let (port, path) = rest.split_once('/').filter(|(_, path)| !path.is_empty())?;
+    let is_port = port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_ok();
+    is_port.then(|| format!("ssh://{login}:{port}/{path}"))
+}
+
 /// Returns true if an answer is a list of refs as `git update-server-info` writes it: ids, tabs and names.
 fn is_ref_list(said: &str) -> bool {
     let id = said.bytes().take_while(u8::is_ascii_hexdigit).count();
@@ -179,6 +192,22 @@ mod tests {
         for other in ["/work/foo/bar", "/work/.cache/bar", "/work/repo.git", "/elsewhere/github.com/foo/bar"]
         {
             assert_eq!(of(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn a_port_in_the_form_that_has_none_is_not_taken_for_any_other_path() {
+        let of = |remote: &str| {
+            let source = std::io::ErrorKind::ConnectionRefused.into();
+            let source = ssh::Error::Connect { host: "h".to_owned(), port: 22, source };
+            Error::Ssh { remote: remote.to_owned(), source: Box::new(source) }.hints()
+        };
+        let hints = of("root@h:20222/srv/x.git");
+        assert_eq!(hints[0], "host:path has no port: write ssh://root@h:20222/srv/x.git");
+        assert_eq!(hints.len(), 2, "{hints:?}");
+        let paths = ["root@h:srv/x.git", "h:70000/x", "h:/22/x", "h:22/", "h:2x/y"];
+        for other in paths.into_iter().chain(["[h:22]:1/x", "ssh://h:22/x"]) {
+            assert_eq!(of(other).len(), 1, "{other}");
         }
     }
 }

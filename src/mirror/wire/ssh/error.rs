@@ -161,6 +161,9 @@ impl Error {
             Self::NoKeys { .. } => {
                 vec!["name the private key with --ssh-key-file; it may be given several times".to_owned()]
             }
+            Self::ReadKey { source, .. } if source.kind() == io::ErrorKind::IsADirectory => {
+                vec!["it is a directory: name a file in it".to_owned()]
+            }
             Self::ReadKey { .. } => {
                 vec![
                     "the file must be readable by the user that treeswap runs as (fsGroup, or defaultMode)"
@@ -172,6 +175,9 @@ impl Error {
                  (`ssh-keygen -p -N '' -f {}` removes it)",
                 file.display()
             )],
+            Self::BadKey { file, .. } if file.extension().is_some_and(|extension| extension == "pub") => {
+                vec!["name the file without .pub".to_owned()]
+            }
             Self::BadKey { .. } => vec![
                 "OpenSSH, PKCS#1 and PKCS#8 files of ed25519, ecdsa and rsa keys are understood".to_owned(),
                 "a key pasted into a Secret often lost its line breaks".to_owned(),
@@ -246,8 +252,10 @@ mod tests {
             Error::NoCommonAlgorithm { server: text(), kind: "cipher".into(), theirs: "des".into() },
             Error::NoKeys { files: vec![file()] },
             Error::ReadKey { file: file(), source: io() },
+            Error::ReadKey { file: file(), source: io::ErrorKind::IsADirectory.into() },
             Error::EncryptedKey { file: file() },
             Error::BadKey { file: file(), why: "it is empty".into() },
+            Error::BadKey { file: file().with_extension("pub"), why: "it is a public key".into() },
             Error::Denied { server: text(), user: "git".into(), keys: vec![text()], said: None },
             Error::ReadKnownHosts { file: file(), source: io(), scan: "ssh-keyscan x".into() },
             Error::BadKnownHosts { file: file(), line: 3, why: "it is cut".into() },

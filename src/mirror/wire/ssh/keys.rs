@@ -1,5 +1,6 @@
 //! Loads private keys from files. Keys with a passphrase are refused, because there is nobody to ask for it.
 
+use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -7,7 +8,8 @@ use std::sync::Arc;
 use russh::keys::{HashAlg, PrivateKey, decode_secret_key};
 use secrecy::{ExposeSecret, SecretString};
 
-use super::Error;
+use super::{Error, FILE_MAX};
+use crate::fsx;
 
 /// A private key, and the file it came from.
 #[derive(Clone, Debug)]
@@ -44,13 +46,22 @@ pub(super) fn load(files: &[PathBuf]) -> Result<Vec<Key>, Error> {
     Err(failed.into_iter().next().unwrap_or_else(|| Error::NoKeys { files: files.to_vec() }))
 }
 
+/// Returns why the content of a file is no key that can be used, and what to do. `None` if it is one, and if the file
+/// cannot be read.
+pub fn unusable_key(file: &Path) -> Option<String> {
+    let error = read(file).err().filter(|error| !matches!(error, Error::ReadKey { .. }))?;
+    let hint = error.hints().into_iter().next().unwrap_or_default();
+    Some(format!("{error}; {hint}"))
+}
+
 /// Reads one key. Returns `None` if the file does not exist.
 fn read(file: &Path) -> Result<Option<Key>, Error> {
-    let text = match std::fs::read_to_string(file) {
+    let text = match std::fs::File::open(file).and_then(|from| fsx::read_text(from, FILE_MAX)) {
         Ok(text) => SecretString::from(text),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) if error.kind() == std::io::ErrorKind::InvalidData => {
-            return Err(Error::BadKey { file: file.to_owned(), why: "it is not text".to_owned() });
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        // What `read_text` refuses by itself: no text, or too much of it.
+        Err(error) if matches!(error.kind(), ErrorKind::InvalidData | ErrorKind::Other) => {
+            return Err(Error::BadKey { file: file.to_owned(), why: error.to_string() });
         }
         Err(source) => return Err(Error::ReadKey { file: file.to_owned(), source }),
     };
@@ -78,6 +89,16 @@ fn parse(text: &str, file: &Path) -> Result<PrivateKey, Error> {
     }
 }
 
+/// Whether what is between the first and the last line is not what a key consists of.
+fn is_cut(error: &russh::keys::Error) -> bool {
+    use russh::keys::{Error as Bad, ssh_key};
+    match error {
+        Bad::Decode(_) | Bad::Der(_) | Bad::SshEncoding(_) | Bad::KeyIsCorrupt => true,
+        Bad::SshKey(error) => matches!(error, ssh_key::Error::Encoding(_) | ssh_key::Error::FormatEncoding),
+        _ => false,
+    }
+}
+
 /// Explains why a file is not a private key.
 fn why(text: &str, error: &russh::keys::Error) -> String {
     let text = text.trim_start();
@@ -90,6 +111,8 @@ fn why(text: &str, error: &russh::keys::Error) -> String {
         "it is a public key".to_owned()
     } else if !text.contains("PRIVATE KEY-----") {
         "it holds no private key".to_owned()
+    } else if !text.contains("-----END ") || is_cut(error) {
+        "it is cut off or damaged".to_owned()
     } else {
         error.to_string().to_lowercase()
     }

@@ -15,9 +15,11 @@ use russh::keys::ssh_key::certificate::CertType;
 use russh::keys::ssh_key::known_hosts::{HostPatterns, Marker};
 use russh::keys::{Algorithm, Certificate, HashAlg, PublicKey, PublicKeyOrCertificate};
 
+use super::FILE_MAX;
 use super::distrust::{Distrust, UntrustedReason};
 use super::error::Error;
 use super::target::Target;
+use crate::fsx;
 
 #[cfg(any(test, fuzzing))]
 #[path = "../../../../tests/fuzz/targets/known_hosts.rs"]
@@ -46,7 +48,8 @@ struct Entry {
 impl HostKeys {
     /// Reads and parses the file.
     pub(super) fn read(file: &Path, target: &Target) -> Result<Self, Error> {
-        let text = std::fs::read(file).map_err(|source| Error::ReadKnownHosts {
+        let read = std::fs::File::open(file).and_then(|from| fsx::read_whole(from, FILE_MAX));
+        let text = read.map_err(|source| Error::ReadKnownHosts {
             file: file.to_owned(),
             source,
             scan: scan(target),

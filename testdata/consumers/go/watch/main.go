@@ -5,6 +5,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"log"
 	"os"
@@ -57,6 +58,13 @@ func main() {
 			}
 		case err := <-watcher.Errors:
 			log.Print(err)
+			if !errors.Is(err, fsnotify.ErrEventOverflow) {
+				continue
+			}
+			// The event for ..data may be among those that were lost.
+			if err := load(root); err != nil {
+				log.Print(err)
+			}
 		}
 	}
 }
