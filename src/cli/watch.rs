@@ -231,7 +231,9 @@ impl Watch<'_> {
     /// time, too, if `--skip-first` has left out a generation, which may be long ago.
     fn without_child(&mut self, error: &io::Error, newest: Pin) -> Step {
         let program = &self.args.command[0];
-        let may_pass = !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied);
+        use io::ErrorKind::{ArgumentListTooLong, InvalidInput, NotADirectory, NotFound, PermissionDenied};
+        let lasts = [ArgumentListTooLong, InvalidInput, NotADirectory, NotFound, PermissionDenied];
+        let may_pass = !lasts.contains(&error.kind());
         let goes_on = self.has_run || (may_pass && self.served.is_some());
         if !goes_on || self.args.exit_on_failure {
             return Step::Exit(pin::cannot_run(program, error));

@@ -182,7 +182,11 @@ impl Finding {
             Self::IllegalKey { .. } if policies.illegal_keys == IllegalKeys::Skip => "; it is left out",
             Self::BadSymlink { .. } if policies.links == Links::Skip => "; it is left out",
             Self::Oversize { .. } | Self::OversizeKey { .. } if policies.oversize == Oversize::Skip => {
-                "; the ConfigMap is left as it is"
+                if applies {
+                    "; the ConfigMap is left as it is"
+                } else {
+                    "; it is left out"
+                }
             }
             Self::NoMatch { empties: true, .. } if applies => {
                 "; its ConfigMap, if it is this owner's or adopted, is emptied, or deleted with --prune; --max-prune=0 \
