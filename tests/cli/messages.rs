@@ -222,7 +222,7 @@ fn a_warning_says_what_is_done_with_what_a_policy_skips() {
     for (about, end) in [
         ("..key cannot have the key", "; it is left out"),
         ("link is ", "; it is left out"),
-        ("key big (big) of ConfigMap a", "; the ConfigMap is left as it is"),
+        ("key big (big) of ConfigMap a", "; it is left out"),
         ("no file matches", "the rule none"),
     ] {
         let line = ran.stderr.lines().find(|line| line.contains(about));

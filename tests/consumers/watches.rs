@@ -212,7 +212,9 @@ fn a_process_is_told_of_every_swap_by_its_name() {
     let name = format!("gw-{}", std::process::id()); // a process' name has 15 bytes at most
     let service = writer.dir.path().join(&name);
     run::executable(&service, "#!/bin/sh\ntrap 'echo told' HUP\necho up\nwhile :; do sleep 0.05; done\n");
-    let mut service = Talker::start(&[service.to_str().unwrap().to_owned()]);
+    // A shell cannot trap a signal that it was started to ignore, as under nohup.
+    let heard = ["env", "--default-signal=HUP", service.to_str().unwrap()];
+    let mut service = Talker::start(&heard.map(str::to_owned));
     assert_eq!(service.line(), "up");
     let log = writer.dir.path().join("log");
     let command = ["pkill", "-HUP", "-x", name.as_str()];
