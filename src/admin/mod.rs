@@ -47,6 +47,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::HttpBody as _;
+use axum::http::{HeaderValue, header};
+use hyper::body::Incoming;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use prometheus_client::registry::Registry;
@@ -251,7 +255,22 @@ async fn serve_connection(
 ) {
     let mut http = hyper::server::conn::http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD_DEADLINE).max_buf_size(MAX_HEAD);
-    let served = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+    let routes = TowerToHyperService::new(router);
+    // A connection ends with the first request that has a body. hyper may drain a body that was not read and then take
+    // the next request before the answer is sent: answers to a client that reads none would pile up in memory.
+    let service = service_fn(move |request: hyper::Request<Incoming>| {
+        let has_body = !request.body().is_end_stream();
+        let answer = Service::call(&routes, request);
+        async move {
+            answer.await.map(|mut response| {
+                if has_body {
+                    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+                }
+                response
+            })
+        }
+    });
+    let served = http.serve_connection(TokioIo::new(stream), service);
     tokio::pin!(served);
     let ended = tokio::select! {
         ended = served.as_mut() => Ok(ended),
@@ -344,7 +363,7 @@ fn port(bind: &str) -> Option<u16> {
 #[cfg(test)]
 mod tests {
     use axum::routing::get;
-    use tokio::io::AsyncWriteExt as _;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     use super::*;
 
@@ -366,5 +385,19 @@ mod tests {
         let began = tokio::time::Instant::now();
         serve_connection(stream, router, CancellationToken::new()).await;
         assert_eq!(began.elapsed().as_secs(), 2 * CONNECTION_LIMIT.as_secs());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_whose_bodies_nobody_reads_are_not_answered_without_end() {
+        let router = Router::new().route("/", get(async || "x"));
+        let (mut client, stream) = tokio::io::duplex(1 << 10);
+        let serving = tokio::spawn(serve_connection(stream, router, CancellationToken::new()));
+        client.write_all(b"HEAD / HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+        let expect = "HEAD / HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 1\r\n\r\nx";
+        client.write_all(expect.repeat(10_000).as_bytes()).await.expect_err("it reads on, and is not read");
+        let mut answers = String::new();
+        client.read_to_string(&mut answers).await.unwrap();
+        assert_eq!(answers.matches("HTTP/1.1 200").count(), 2, "{answers}");
+        serving.await.unwrap();
     }
 }

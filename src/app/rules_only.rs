@@ -238,8 +238,11 @@ impl DeliveryReporter {
     }
 
     fn begins(&mut self, trigger: Trigger) {
-        self.began = Some((trigger, Timestamp::now(), std::time::Instant::now()));
+        let now = Timestamp::now();
+        self.began = Some((trigger, now, std::time::Instant::now()));
         let Some(polls) = &self.polls else { return };
+        self.metrics.attempt_start.set(seconds(now));
+        self.metrics.phase_changed.set(seconds(now));
         // The others are counted when they are received.
         if matches!(trigger, Trigger::StartUp | Trigger::Timer) {
             self.metrics.triggers.get_or_create(&SourceLabel { source: trigger.label() }).inc();
@@ -400,12 +403,13 @@ impl DeliveryReporter {
         };
         self.metrics.syncs.get_or_create(&ResultLabel { result }).inc();
         let now = Timestamp::now();
-        let seconds = now.as_millisecond() as f64 / 1_000.0; // exact for the next 285,000 years
-        self.metrics.last_attempt.set(seconds);
+        self.metrics.attempt_start.set(None);
+        self.metrics.phase_changed.set(seconds(now));
+        self.metrics.last_attempt.set(seconds(now));
         // While no remote is reached, it is not known that anything is up to date.
         let is_reached = self.polls.as_ref().is_none_or(|polls| polls.outcome == Ok(true));
         if success && is_reached {
-            self.metrics.succeeded(Some(seconds));
+            self.metrics.succeeded(Some(seconds(now)));
         }
         self.status.send_modify(|status| {
             status.progress = None;
@@ -423,6 +427,10 @@ impl DeliveryReporter {
             status.last_attempt = Some(attempt);
         });
     }
+}
+
+fn seconds(at: Timestamp) -> f64 {
+    at.as_duration().as_secs_f64()
 }
 
 /// A target that is not as it should be, in a line; `more` others are so by the same cause.

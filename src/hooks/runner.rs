@@ -250,6 +250,11 @@ impl RunnerTask {
             let older = failed.take(); // dropped if there is a newer one
             let next = waiting.or(older);
             if self.stop.is_cancelled() {
+                // The publication that was under way may still hand one over, and its hook then counts as not run.
+                if self.attempts.retry.is_none() && next.is_none() && !closed {
+                    self.slot.changed.notified().await;
+                    continue;
+                }
                 return self.cancelled(next);
             }
             let Some(pinned) = next else {

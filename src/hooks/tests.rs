@@ -23,6 +23,25 @@ async fn a_panic_in_the_task_of_a_hook_is_no_success() {
     }
 }
 
+#[tokio::test]
+async fn a_generation_that_comes_after_the_stop_is_a_hook_that_did_not_run_with_once() {
+    let dir = tempfile::tempdir().unwrap();
+    for (once, comes, fails) in [(true, true, true), (true, false, false), (false, true, false)] {
+        let options = Options { exec: Some(exec("/bin/true")), once, ..Options::default() };
+        let draining = CancellationToken::new();
+        let observer: Observer = Arc::new(|_| panic!("it runs"));
+        let hooks = Hooks::start(options, &draining, &observer);
+        draining.cancel();
+        tokio::task::yield_now().await; // the task finds out while it is idle
+        if comes {
+            hooks.published(&event(dir.path()));
+        }
+        let completed = hooks.completed().await;
+        let did_not_run = completed.is_err_and(|error| matches!(error.why, Failure::ShutDown));
+        assert_eq!(did_not_run, fails, "once: {once}, comes: {comes}");
+    }
+}
+
 #[test]
 fn a_hook_event_pins_its_generation_unless_the_reaper_holds_it() {
     let dir = tempfile::tempdir().unwrap();

@@ -75,8 +75,8 @@ pub struct Part {
 #[derive(Debug)]
 pub struct Composer {
     shared: Arc<Shared>,
-    /// Keeps other processes from removing objects that were just written.
-    _lock: Layout,
+    /// Its lock keeps other processes from removing objects that were just written.
+    layout: Mutex<Layout>,
     limits: Limits,
     /// The last tree that passed the check of base names, and the globs that it was checked with.
     checked: Mutex<Option<(ObjectId, UniqueBaseNames)>>,
@@ -93,7 +93,19 @@ impl Composer {
         layout.sync_skeleton()?; // it never gets a tip, the first of which would make it durable
         let dir = layout.dir().to_owned();
         let shared = Arc::new(Shared::new(dir, Submodules::Off, durable, false).composed());
-        Ok(Self { shared, _lock: layout, limits, turns: Arc::new(Turns::new()), checked: Mutex::default() })
+        let layout = Mutex::new(layout);
+        Ok(Self { shared, layout, limits, turns: Arc::new(Turns::new()), checked: Mutex::default() })
+    }
+
+    /// Recreates the repository if it was deleted while it was open: it is a cache, and deleting it is allowed.
+    fn recreate_if_removed(&self) -> Result<(), Error> {
+        let mut layout = self.layout.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(recreated) = layout.recreate_if_removed()? {
+            recreated.sync_skeleton()?;
+            tracing::warn!("{} was removed, and is created again", self.dir().display());
+            *layout = recreated;
+        }
+        Ok(())
     }
 
     /// Opens the mirror of a source. Blocking, without network.
@@ -125,6 +137,7 @@ impl Composer {
         unique: &UniqueBaseNames,
         cancel: &CancellationToken,
     ) -> Result<Revision, Error> {
+        self.recreate_if_removed()?;
         let lease = self.shared.lease();
         let store = self.shared.all()?;
         let composed = self.try_to_compose(&store, parts, unique, cancel);
@@ -162,8 +175,12 @@ impl Composer {
         checked.as_ref().is_some_and(|(of, by)| *of == tree && by == unique)
     }
 
-    /// Removes objects that none of the `kept` revisions needs. Blocking. Does nothing while there are readers.
+    /// Removes objects that none of the `kept` revisions needs. Blocking. Does nothing while there are readers, or if
+    /// the repository was deleted: [`Self::compose`] recreates it.
     pub fn collect_garbage(&self, kept: &[Revision]) -> Result<(), Error> {
+        if !self.dir().is_dir() {
+            return Ok(());
+        }
         let Some(_exclusive) = self.shared.exclusive() else { return Ok(()) };
         let store = self.shared.store()?; // without the mirrors: only objects in this repository count
         let needed = needed(&store, kept)?;
@@ -272,18 +289,29 @@ fn needed(store: &Store, kept: &[Revision]) -> Result<HashSet<ObjectId>, Error> 
     let mut needed = HashSet::new();
     let mut trees = Vec::new();
     for revision in kept {
-        let Ok(commit) = reader.commit(&revision.0) else { continue };
-        needed.insert(revision.0);
-        trees.push(commit.tree);
+        match reader.commit(&revision.0) {
+            Ok(commit) => {
+                needed.insert(revision.0);
+                trees.push((*revision, commit.tree));
+            }
+            Err(ObjectError::Missing { .. }) => {} // it was lost, or is that of a single repository
+            // What cannot be read now may need any object.
+            Err(error) => return Err(Error::damaged(*revision, error)),
+        }
     }
-    while let Some(id) = trees.pop() {
-        let Ok(tree) = reader.tree(&id) else { continue };
+    while let Some((revision, id)) = trees.pop() {
+        let tree = match reader.tree(&id) {
+            Ok(tree) => tree,
+            Err(ObjectError::Missing { .. }) => continue,
+            Err(error) => return Err(Error::damaged(revision, error)),
+        };
         let read: Result<_, ObjectError> = lines(&id, tree.data());
         if needed.insert(id)
             && let Ok(lines) = read
         {
             let below = lines.filter(|line| line.is_dir() && !needed.contains(&line.id)).map(|line| line.id);
-            trees.extend(below.collect::<HashSet<_>>());
+            let below: HashSet<_> = below.collect();
+            trees.extend(below.into_iter().map(|id| (revision, id)));
         }
     }
     Ok(needed)

@@ -39,6 +39,8 @@ pub(super) struct PollRequest {
     pub(super) failed: BTreeSet<String>,
     /// Revisions that the mirror must keep.
     pub(super) kept_revisions: Vec<Revision>,
+    /// Revisions that are part of the published set.
+    pub(super) published: Vec<Revision>,
     /// The time limit of the attempt. The time that the mirror waits for its turns does not count: other remotes use it
     /// up.
     pub(super) limit: AttemptLimit,
@@ -190,8 +192,28 @@ async fn ask(request: PollRequest, has_begun_to_fetch: &AtomicBool) -> PollResul
         };
         result.of_refs.push((ref_name.clone(), of_ref));
     }
+    // Otherwise the mirror has not been rebuilt since the last poll.
+    if request.known.is_empty() && connection_error.is_none() {
+        fetch_published(&mut mirror, &request).await;
+    }
     result.compare(&request, connection_error.as_ref());
     result
+}
+
+/// Fetches by their ids the published commits that a rebuilt mirror lacks, because its refs name newer ones: if those
+/// are refused, the set stays at what is published. A remote may send no commit that no ref names.
+async fn fetch_published(mirror: &mut Mirror, request: &PollRequest) {
+    let objects = mirror.objects();
+    let published = request.published.clone();
+    let find_absent =
+        move || published.into_iter().filter(|revision| !objects.holds(*revision)).collect::<Vec<_>>();
+    let absent = tokio::task::spawn_blocking(find_absent).await.unwrap_or_default();
+    for revision in absent {
+        let tip = Tip { name: None, object: revision.0, peeled: None };
+        if let Err(error) = mirror.fetch(&tip, &request.kept_revisions).await {
+            tracing::debug!(%revision, %error, "a published commit that the mirror lacks is not fetched");
+        }
+    }
 }
 
 /// Returns what each ref names, all at one moment as far as the protocol allows. The outer error is about the
@@ -278,6 +300,7 @@ mod tests {
             failed: ["two", "again"].map(str::to_owned).into(),
             refused: BTreeMap::from([("two".to_owned(), (object(2), refused))]),
             kept_revisions: Vec::new(),
+            published: Vec::new(),
             limit: AttemptLimit {
                 time: Duration::from_millis(100),
                 part: "a quarter of ",

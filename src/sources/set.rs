@@ -100,8 +100,10 @@ pub struct SourceSet {
     named_cause: Option<NamedCause>,
     /// The last set that was refused as a whole, until the cause is named.
     refused_set: Option<RefusedSet>,
-    /// The parts of the published set.
+    /// The parts of the published set; empty if it cannot be read.
     published: Vec<Part>,
+    /// The sources of which the root serves files.
+    served: BTreeSet<String>,
     /// The parts that the next revision is composed of.
     parts: Vec<Part>,
     /// When polls were last started.
@@ -148,6 +150,7 @@ impl SourceSet {
             named_cause: None,
             refused_set: None,
             published: Vec::new(),
+            served: BTreeSet::new(),
             parts: Vec::new(),
             polled_at: None,
             suspects: Vec::new(),
@@ -220,6 +223,14 @@ impl SourceSet {
                 repository.known.clear();
             }
         }
+        // In a root that is missing nothing is made, in case something else takes its place. So this is asked last.
+        let dir = self.options.dir.clone();
+        let may_recreate = || dir.parent().is_some_and(Path::is_dir);
+        for (name, repository) in &mut self.repositories {
+            if !repository.busy && !dir.join(name).join("objects").is_dir() && may_recreate() {
+                repository.known.clear(); // the mirror was removed: the poll fetches all of it again
+            }
+        }
         self.polled.clear();
         self.any_reached = false;
         self.accept_answers();
@@ -232,11 +243,16 @@ impl SourceSet {
         self.wait_for_answers(&not_awaited, is_outage, start).await;
         drop(waiting);
         self.accept_answers();
+        self.update_read_dirs(); // after the polls, which recreate mirrors that were removed
         self.log_failures();
         self.count_failures();
         self.request_overlooked();
         self.choose_anew()?;
-        Ok(self.tip())
+        let mut tip = self.tip();
+        if self.options.root && current.is_some() && self.published.is_empty() && may_recreate() {
+            tip.object.0[0] ^= 1; // what is published cannot be read any more: the same set is composed again
+        }
+        Ok(tip)
     }
 
     /// Follows the listed sources: opens the mirrors of new repositories, and closes those that are no longer listed.
@@ -284,7 +300,6 @@ impl SourceSet {
         self.sources = followed;
         self.on_failure = list.on_failure;
         self.unique = list.unique;
-        self.update_read_dirs();
         Ok(())
     }
 
@@ -348,6 +363,8 @@ impl SourceSet {
             }
             let kept_revisions =
                 kept_parts.iter().filter(|part| part.mirror == *name).map(|part| part.revision);
+            let published =
+                self.published.iter().filter(|part| part.mirror == *name).map(|part| part.revision);
             let request = PollRequest {
                 mirror: Arc::clone(&repository.mirror),
                 turn_wait: repository.turn_wait.clone(),
@@ -356,6 +373,7 @@ impl SourceSet {
                 failed: repository.errors.keys().cloned().collect(),
                 refused: repository.refused.clone(),
                 kept_revisions: kept_revisions.collect(),
+                published: published.collect(),
                 limit: self.options.limit,
             };
             repository.busy = true;
@@ -384,13 +402,13 @@ impl SourceSet {
     /// Returns true if nothing can be published without an answer from this repository of the sources, or the process
     /// ends with this attempt. The first publication needs every source that is not optional.
     fn is_required(&self, mirror: &str, sources: &[Followed], on_failure: OnFailure) -> bool {
-        let needs = |source: &Followed| source.mirror == mirror && !source.listed.optional;
+        let needs = |source: &Followed| source.mirror == mirror && !self.may_be_absent(&source.listed);
         self.options.one_time
             || on_failure == OnFailure::Hold
             || self.is_first_publication() && sources.iter().any(needs)
     }
 
-    /// Returns true if nothing is published in the root yet.
+    /// Returns true if nothing is published in the root yet, or what is published cannot be read.
     fn is_first_publication(&self) -> bool {
         self.options.root && self.published.is_empty()
     }

@@ -1,5 +1,6 @@
 //! What a root follows: one repository, or a set of sources. Both yield revisions whose objects are in mirrors.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -110,6 +111,13 @@ impl Upstream {
     pub fn begin_attempt(&mut self) {
         if let Self::Set(set) = self {
             set.begin_attempt();
+        }
+    }
+
+    /// See [`SourceSet::set_served`].
+    pub fn set_served(&mut self, served: BTreeSet<String>) {
+        if let Self::Set(set) = self {
+            set.set_served(served);
         }
     }
 

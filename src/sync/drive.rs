@@ -153,6 +153,8 @@ impl<W: Work> Drive<'_, W> {
             }
         };
         self.work.stop();
+        // What the process waits for after the loop, its hooks and deliveries, has time limits of its own.
+        self.report.promise_update(Duration::MAX);
         let status = self.report.last_status(self.work.view());
         // A hanging file system must not delay the shutdown any longer.
         let _ = tokio::time::timeout(LAST_RECORD, self.work.record(status)).await;

@@ -100,11 +100,7 @@ fn a_mirror_that_is_lost_is_fetched_again_and_garbage_goes() {
         many.shows(&[("one/f", "1"), ("two/g", &n.to_string()), ("two/d/keep", "1")]);
         sidecar.idle(2);
     }
-    for entry in std::fs::read_dir(&mirrors).unwrap().flatten() {
-        if entry.file_name() != "composed" {
-            std::fs::remove_dir_all(entry.path()).unwrap();
-        }
-    }
+    take_mirrors_away(&many);
     one.commit(&Files::new().file("f", "9"));
     many.shows(&[("one/f", "9"), ("two/g", "7"), ("two/d/keep", "1")]);
     let loose = || {
@@ -113,6 +109,35 @@ fn a_mirror_that_is_lost_is_fetched_again_and_garbage_goes() {
         dirs.map(|dir| std::fs::read_dir(dir.path()).unwrap().count()).sum::<usize>()
     };
     eventually(30, "what no generation needs goes", || (loose() < 15).then_some(()));
+}
+
+/// Takes the mirrors of all sources away at once, so that none is recreated while it is being removed.
+fn take_mirrors_away(many: &Many) {
+    let found = std::fs::read_dir(many.world.root.join("..treeswap/mirrors")).unwrap();
+    let found: Vec<_> = found.flatten().filter(|mirror| mirror.file_name() != "composed").collect();
+    assert_eq!(found.len(), 2);
+    for mirror in found {
+        std::fs::rename(mirror.path(), many.world.dir().join(mirror.file_name())).unwrap();
+    }
+}
+
+/// Its ref names a commit that is refused, so that its new mirror gets the published one by its id.
+#[test]
+fn a_source_that_is_held_back_when_its_mirror_is_lost_keeps_its_commit_and_stops_no_other() {
+    let many = Many::new();
+    let (one, two) = (many.remote("one"), many.remote("two"));
+    one.commit(&Files::new().file("f", "1"));
+    two.commit(&Files::new().file("dir/g", "1"));
+    many.list(&[source("one", &one, ", to: one"), source("two", &two, ", path: dir, to: two")]);
+    let sidecar = many.sidecar(&[]);
+    many.shows(&[("one/f", "1"), ("two/g", "1")]);
+    two.commit(&Files::new().file("other", "2"));
+    said(&sidecar.process, "it is the `path` of the source, and the revision does not have it");
+    take_mirrors_away(&many);
+    one.commit(&Files::new().file("f", "2"));
+    many.shows(&[("one/f", "2"), ("two/g", "1")]);
+    two.commit(&Files::new().file("dir/g", "3"));
+    many.shows(&[("one/f", "2"), ("two/g", "3")]);
 }
 
 #[test]

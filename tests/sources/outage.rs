@@ -166,6 +166,36 @@ fn nothing_is_fetched_into_what_has_taken_the_place_of_the_root() {
     assert_eq!(names.collect::<Vec<_>>(), ["foreign"]);
 }
 
+/// The mirrors are lost with it, and so is the record of which commits the published set has.
+#[test]
+fn a_root_that_is_made_again_or_loses_its_mirrors_has_them_again_and_goes_on() {
+    for lost in [None, Some("..treeswap")] {
+        let many = Many::new();
+        let names = ["one", "two", "three"];
+        let remotes = names.map(|name| many.remote(name));
+        for remote in &remotes {
+            remote.commit(&file("1"));
+        }
+        many.list(&[0, 1, 2].map(|at| source(names[at], &remotes[at], &format!(", to: {}", names[at]))));
+        let _sidecar = many.sidecar(&[]);
+        many.shows(&[("one/f", "1"), ("three/f", "1"), ("two/f", "1")]);
+        let root = &many.world.root;
+        let at = lost.map_or_else(|| root.clone(), |lost| root.join(lost));
+        std::fs::rename(at, root.with_file_name("away")).unwrap(); // at once, while it is written to
+        std::fs::create_dir_all(root).unwrap();
+        let mirrors = root.join("..treeswap/mirrors");
+        eventually(30, "all mirrors and the composed repository", || {
+            let found = std::fs::read_dir(&mirrors).ok()?.flatten();
+            (found.filter(|mirror| mirror.path().join("objects").is_dir()).count() == 4).then_some(())
+        });
+        many.shows(&[("one/f", "1"), ("three/f", "1"), ("two/f", "1")]);
+        remotes[0].commit(&file("2"));
+        many.shows(&[("one/f", "2"), ("three/f", "1"), ("two/f", "1")]);
+        remotes[1].commit(&file("3"));
+        many.shows(&[("one/f", "2"), ("three/f", "1"), ("two/f", "3")]);
+    }
+}
+
 /// The published set is as good without an answer as with one: only the answer shows that it is up to date.
 #[test]
 fn a_remote_that_hangs_is_no_success_either() {

@@ -42,7 +42,11 @@ impl Two {
         let mut command = self.many.sync(&flags);
         let sidecar = Sidecar::of(&self.many.world, command.arg("--webhook-secret-file").arg(&self.secret));
         self.many.shows(&FIRST);
-        eventually(30, "the attempt ends", || (sidecar.attempts() > 0).then_some(()));
+        // It is counted a moment before the status has its sources, and until then every name is accepted.
+        eventually(30, "the attempt ends", || {
+            let is_shown = sidecar.ask("/status.json")?.contains("\"one\"");
+            (is_shown && sidecar.attempts() > 0).then_some(())
+        });
         self.server.forget();
         sidecar
     }

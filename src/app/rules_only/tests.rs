@@ -123,6 +123,18 @@ fn polls_that_no_source_answers_are_no_success_without_a_root() {
 }
 
 #[test]
+fn the_metrics_show_that_an_attempt_runs_unless_attempts_are_the_roots() {
+    for ((mut reporter, _shown), is_beside) in [(without_root(), false), (with_root(), true)] {
+        let metrics = reporter.metrics.clone();
+        let known = || (metrics.attempt_start.get().is_some(), metrics.phase_changed.get().is_some());
+        reporter.report(&LoopEvent::Begins(Trigger::Timer));
+        assert_eq!(known(), (!is_beside, !is_beside));
+        reporter.report(&LoopEvent::Failed(&down()));
+        assert_eq!(known(), (false, !is_beside), "it has ended");
+    }
+}
+
+#[test]
 fn a_failure_that_a_poll_counted_is_not_counted_again_if_a_step_is_shown_before_the_attempt_ends() {
     let (mut reporter, _shown) = without_root();
     let metrics = reporter.metrics.clone();

@@ -71,6 +71,20 @@ fn a_second_writer_is_refused_until_the_first_one_has_gone() {
     open().unwrap();
 }
 
+#[test]
+fn a_repository_that_was_removed_while_it_was_open_is_made_again_with_its_lock() {
+    let world = World::new(Limits::default());
+    let parts = [part("one", world.mirror.commit_of(&model(&["f"])), "one")];
+    let revision = world.compose(&parts, &[]).unwrap();
+    let dir = world.composer.dir();
+    std::fs::remove_dir_all(dir).unwrap();
+    world.composer.collect_garbage(&[revision]).unwrap();
+    assert!(!dir.exists(), "there is no garbage in it");
+    assert_eq!(world.compose(&parts, &[]).unwrap(), revision);
+    world.composer.objects().payload(revision, &everything()).unwrap();
+    assert!(matches!(Composer::open(dir, false, Limits::default()), Err(Error::Locked { .. })));
+}
+
 /// libgit2 does not write an object if a file of its name exists.
 #[test]
 fn what_a_power_cut_took_of_a_set_is_written_again() {

@@ -1,6 +1,7 @@
 //! Chooses the commit of each source that a set is composed of, and composes it. A source whose new commit was refused
 //! is held back at its published commit, so that the others can be updated.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -56,8 +57,11 @@ impl SourceSet {
                 (Some(named), _) => parts.push(new(named)),
                 (None, Some(before)) => parts.push(before.clone()),
                 // Only the first publication needs all sources that are not optional.
-                (None, None) if listed.optional || !self.published.is_empty() || !self.options.root => {}
-                (None, None) => return Err(self.failure_of(source, why, self.pause_of(source))),
+                (None, None) if self.may_be_absent(listed) || !self.is_first_publication() => {}
+                (None, None) => {
+                    let why = self.with_hint_if_served(listed, why);
+                    return Err(self.failure_of(source, Some(why), self.pause_of(source)));
+                }
             }
         }
         self.keep_removed(&mut parts);
@@ -70,6 +74,29 @@ impl SourceSet {
         }
         self.parts = parts;
         Ok(())
+    }
+
+    /// Tells the set of which sources the root serves files. That is known although the composed revision, which has the
+    /// parts of what is published, may be lost with the mirrors.
+    pub fn set_served(&mut self, served: BTreeSet<String>) {
+        self.served = served;
+    }
+
+    /// Returns true if the first publication may go ahead without the source. If what is published cannot be read, the
+    /// next set is chosen like the first one, and must not take away the files of an optional source that are served.
+    pub(super) fn may_be_absent(&self, listed: &SourceSpec) -> bool {
+        listed.optional && !(self.published.is_empty() && self.served.contains(&listed.name))
+    }
+
+    /// Why the first publication lacks a source, with a hint if the root serves files of it already.
+    fn with_hint_if_served(&self, listed: &SourceSpec, why: Option<SourceError>) -> SourceError {
+        let mut why = why.unwrap_or_else(|| self.not_answered());
+        if self.served.contains(&listed.name) {
+            let hint = "the root serves files of this source, which are in no mirror any more: nothing new is published \
+                        until it can be fetched, or is removed from the file of --sources together with its files";
+            why.hints.push(hint.to_owned());
+        }
+        why
     }
 
     /// How long a set that needs this source has to wait for its server. A daemon reads its file at each attempt, which
@@ -164,9 +191,14 @@ impl SourceSet {
     }
 
     /// Returns a tip whose object id is a digest of the chosen parts and the unique base names, so that the same set
-    /// has the same tip.
+    /// has the same tip. So are `optional` and `on-failure`, which decide what may be held back if the set is refused:
+    /// a refused set is tried again when they change.
     pub(super) fn tip(&self) -> Tip {
-        let mut text = serde_json::to_vec(&(&self.parts, self.unique.globs())).unwrap_or_default();
+        let optional = self.sources.iter().filter(|source| source.listed.optional);
+        let optional: Vec<&str> = optional.map(|source| source.listed.name.as_str()).collect();
+        let holds = self.on_failure == OnFailure::Hold;
+        let chosen = (&self.parts, self.unique.globs(), optional, holds);
+        let mut text = serde_json::to_vec(&chosen).unwrap_or_default();
         if self.repositories.values().any(|repository| repository.full.is_some()) {
             let again = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
             text.extend_from_slice(&again.as_nanos().to_be_bytes()); // a fetch failed on a full volume: never settled
@@ -284,9 +316,9 @@ impl SourceSet {
         let is_new =
             self.published.iter().find(|before| before.name == name).is_none_or(|before| before != part);
         let is_known = self.refused.get(name).is_some_and(|(revision, _)| *revision == part.revision);
-        let is_optional =
-            self.sources.iter().any(|source| source.listed.name == name && source.listed.optional);
-        if self.options.root && self.published.is_empty() && !is_optional || !is_new || is_known {
+        let mut listed = self.sources.iter().filter(|source| source.listed.name == name);
+        let may_be_absent = listed.any(|source| self.may_be_absent(&source.listed));
+        if self.is_first_publication() && !may_be_absent || !is_new || is_known {
             return Ok(false);
         }
         self.refused.insert(name.to_owned(), (part.revision, why.clone()));

@@ -441,6 +441,7 @@ async fn one_time_ends_after_the_first_success() {
     let ran = drive(&mut worker, Options { one_time: true, ..options() }, &[]).await;
     assert!(matches!(ran.end, End::Done));
     assert_eq!(worker.attempts.len(), 3);
+    assert_eq!(ran.status.alive_until_ms, u64::MAX, "a long hook is no loop that hangs");
 }
 
 #[tokio::test(start_paused = true)]
