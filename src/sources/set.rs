@@ -400,7 +400,7 @@ impl SourceSet {
     }
 
     /// Returns true if nothing can be published without an answer from this repository of the sources, or the process
-    /// ends with this attempt. The first publication needs every source that is not optional.
+    /// ends with this attempt. The first publication needs every source that is not optional, or is served already.
     fn is_required(&self, mirror: &str, sources: &[Followed], on_failure: OnFailure) -> bool {
         let needs = |source: &Followed| source.mirror == mirror && !self.may_be_absent(&source.listed);
         self.options.one_time

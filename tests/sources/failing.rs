@@ -201,6 +201,50 @@ fn an_optional_source_that_is_refused_holds_no_first_publication_up() {
     assert!(ran.stderr.contains("source two: ") && ran.stderr.contains("two/bad"), "{}", ran.stderr);
 }
 
+/// The set itself is the same, and was refused.
+#[test]
+fn a_refused_first_set_is_published_without_the_cause_once_the_file_says_that_it_is_optional() {
+    let many = Many::new();
+    let (one, two) = (many.remote("one"), many.remote("two"));
+    one.commit(&Files::new().file("f", "1"));
+    two.commit(&Files::new().link("bad", "/etc/passwd").file("g", "1"));
+    let one_at = source("one", &one, ", to: one");
+    many.list(&[one_at.clone(), source("two", &two, ", to: two")]);
+    let sidecar = many.sidecar(&[]);
+    said(&sidecar.process, "two/bad");
+    sidecar.idle(3);
+    assert!(!many.world.root.join("..data").exists());
+    many.list(&[one_at, source("two", &two, ", to: two, optional: true")]);
+    many.shows(&[("one/f", "1")]);
+}
+
+/// The generation's record still names it, so that its files do not disappear.
+#[test]
+fn an_optional_source_that_is_served_is_needed_when_the_mirrors_are_lost() {
+    let many = Many::new();
+    let (one, two) = (many.remote("one"), many.remote("two"));
+    one.commit(&Files::new().file("f", "1"));
+    two.commit(&Files::new().file("g", "1"));
+    let one_at = source("one", &one, ", to: one");
+    let lose_mirrors = || std::fs::remove_dir_all(many.world.root.join("..treeswap/mirrors")).unwrap();
+    many.list(&[one_at.clone(), source("two", &two, ", to: two, optional: true")]);
+    many.once().expect_ok("both");
+    lose_mirrors();
+    one.commit(&Files::new().file("f", "2"));
+    let away = two.away();
+    let ran = many.once().expect_failure("one is not there");
+    assert!(ran.stderr.contains("source two: ") && ran.stderr.contains("remove it from"), "{}", ran.stderr);
+    many.shows(&[("one/f", "1"), ("two/g", "1")]);
+    drop(away);
+    many.once().expect_ok("both are there");
+    many.shows(&[("one/f", "2"), ("two/g", "1")]);
+    lose_mirrors();
+    let _away = two.away();
+    many.list(std::slice::from_ref(&one_at));
+    many.once().expect_ok("it is removed from the file");
+    many.shows(&[("one/f", "2")]);
+}
+
 #[test]
 fn a_first_publication_of_nothing_but_failing_optional_sources_fails() {
     let many = Many::new();

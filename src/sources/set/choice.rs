@@ -76,8 +76,8 @@ impl SourceSet {
         Ok(())
     }
 
-    /// Tells the set of which sources the root serves files. That is known although the composed revision, which has the
-    /// parts of what is published, may be lost with the mirrors.
+    /// Tells the set of which sources the root serves files. That is known even if the composed revision, with the parts
+    /// of what is published, was lost with the mirrors.
     pub fn set_served(&mut self, served: BTreeSet<String>) {
         self.served = served;
     }
@@ -92,8 +92,8 @@ impl SourceSet {
     fn with_hint_if_served(&self, listed: &SourceSpec, why: Option<SourceError>) -> SourceError {
         let mut why = why.unwrap_or_else(|| self.not_answered());
         if self.served.contains(&listed.name) {
-            let hint = "the root serves files of this source, which are in no mirror any more: nothing new is published \
-                        until it can be fetched, or is removed from the file of --sources together with its files";
+            let hint = "the root serves files of this source, so nothing is published without it; to go on without \
+                        them, remove it from the file of --sources";
             why.hints.push(hint.to_owned());
         }
         why

@@ -220,6 +220,51 @@ async fn a_source_is_well_only_if_its_newest_commit_is_known_and_published() {
     assert_eq!(set.source_statuses(None, false)[1].error, unanswered);
 }
 
+/// With the mirrors the composed revision is lost, and with it the parts of what is published.
+#[tokio::test]
+async fn an_optional_source_that_is_served_is_needed_if_what_is_published_cannot_be_read() {
+    let (_dir, mut set) = opened_sources().await;
+    set.options.root = true;
+    set.sources[1].listed.optional = true;
+    let last = set.sources[1].mirror.clone();
+    let [first, other] = [1, 2].map(|number| Revision(ObjectId([number; 20])));
+    name_commit(&mut set, 0, first);
+    for is_served in [true, false] {
+        set.set_served(is_served.then(|| "two".to_owned()).into_iter().collect());
+        set.repositories.get_mut(&last).unwrap().known.clear();
+        assert_eq!(set.is_required(&last, &set.sources, OnFailure::Keep), is_served);
+        match set.choose() {
+            Ok(()) => assert!(!is_served, "it would take away its files"),
+            Err(error) => {
+                assert!(is_served, "{error:?}");
+                let has_hint = error.hints().iter().any(|hint| hint.contains("remove it from the file"));
+                assert!(has_hint, "{:?}", error.hints());
+            }
+        }
+        name_commit(&mut set, 1, other);
+        set.choose().unwrap();
+        assert_eq!(set.hold_back_one_updated("it is too large", &[]), !is_served);
+        assert_eq!(set.parts.len(), if is_served { 2 } else { 1 });
+    }
+}
+
+/// The tip of a refused set is not tried again.
+#[tokio::test]
+async fn a_set_has_another_tip_when_the_file_lets_other_sources_be_held_back() {
+    let (_dir, mut set) = opened_sources().await;
+    for source in 0..2 {
+        name_commit(&mut set, source, Revision(ObjectId([1; 20])));
+    }
+    set.choose().unwrap();
+    let before = set.tip();
+    assert_eq!(set.tip(), before);
+    set.sources[1].listed.optional = true;
+    let optional = set.tip();
+    assert_ne!(optional, before);
+    set.on_failure = OnFailure::Hold;
+    assert_ne!(set.tip(), optional);
+}
+
 #[tokio::test]
 async fn what_is_wrong_with_a_sources_url_or_credentials_has_a_hint() {
     let dir = tempfile::tempdir().unwrap();

@@ -17,7 +17,8 @@ impl Worker {
         let began = Instant::now();
         let kept = self.kept_revisions();
         let current = self.view.revision();
-        let served = self.view.current().into_iter().flat_map(|record| record.sources.keys().cloned()).collect();
+        let served =
+            self.view.current().into_iter().flat_map(|record| record.sources.keys().cloned()).collect();
         let mut upstream = self.upstream(bounds, Stage::Resolve).await?;
         if !std::mem::replace(&mut self.has_asked, true) {
             upstream.begin_attempt();
