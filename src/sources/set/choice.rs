@@ -191,8 +191,8 @@ impl SourceSet {
     }
 
     /// Returns a tip whose object id is a digest of the chosen parts and the unique base names, so that the same set
-    /// has the same tip. So are `optional` and `on-failure`, which decide what may be held back if the set is refused:
-    /// a refused set is tried again when they change.
+    /// has the same tip. The digest includes `optional` and `on-failure`, which decide what may be held back: a refused
+    /// set is tried again when they change.
     pub(super) fn tip(&self) -> Tip {
         let optional = self.sources.iter().filter(|source| source.listed.optional);
         let optional: Vec<&str> = optional.map(|source| source.listed.name.as_str()).collect();
