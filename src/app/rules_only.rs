@@ -444,7 +444,7 @@ fn failure_line(target: &Target, more: usize) -> String {
 /// their whole cluster or namespace are one line, and each hint is given once. These lines come first, as failures are
 /// left out that only repeat them.
 fn failures_with_hints(report: &Report) -> Vec<(Vec<String>, Vec<&String>)> {
-    let failures: Vec<String> = report.told_failures().take(MAX_LISTED).cloned().collect();
+    let failures: Vec<String> = report.other_failures().take(MAX_LISTED).cloned().collect();
     let mut log = vec![(failures, Vec::new())];
     let mut left = MAX_LISTED;
     let mut given = BTreeSet::new();

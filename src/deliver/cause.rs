@@ -1,4 +1,4 @@
-//! What fails the requests of a delivery whatever ConfigMap they are about, so that people are told of it once.
+//! What fails the requests of a delivery whatever ConfigMap they are about, so that it is reported once.
 
 use crate::cluster::{Error, Failure};
 use crate::human;

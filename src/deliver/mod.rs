@@ -35,11 +35,12 @@
 //! ledger, `record` writes them (step 5). `aliases` finds names that mean the same cluster; `orphaned` finds namespaces
 //! that no rule names any more. `turns` decides when a worker may write, by `lease` (options), `pool` and `places` (a
 //! limit for a fleet) and `renewal` (one Lease). `pauses` has the waits, retries and limits at shutdown, `report` the
-//! results, `cause` what fails many targets, `told` what people are told of the results, `step` the step that a
+//! results, `cause` what fails many targets, `causes` groups failures by it, `step` the step that a
 //! delivery is in, `ledgers` merges a report into ledgers, `follow` is the loop that delivers every new revision.
 
 mod aliases;
 mod cause;
+mod causes;
 mod earlier_writes;
 mod follow;
 mod lease;
@@ -58,7 +59,6 @@ mod step;
 mod survey;
 #[cfg(test)]
 mod testing;
-mod told;
 mod turns;
 mod worker;
 mod write;

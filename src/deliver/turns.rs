@@ -261,8 +261,8 @@ impl LeaseTurns {
     fn unusable(&mut self, namespace: &str, leases: &Leases, why: &str, notes: &mut Notes) {
         self.states.insert(namespace.to_owned(), LeaseState::Without);
         let missing = Failure::NamespaceNotFound { namespace: namespace.to_owned() }.to_string();
-        let told_anyway = self.cancel.is_cancelled() || why.ends_with(&missing);
-        if !told_anyway && leases.is_first_report(&self.cluster_name) {
+        let is_reported_anyway = self.cancel.is_cancelled() || why.ends_with(&missing);
+        if !is_reported_anyway && leases.is_first_report(&self.cluster_name) {
             notes.add(format!(
                 "cannot use Leases to take turns with other instances ({why}); conflicting writes are retried"
             ));

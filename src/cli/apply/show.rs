@@ -41,7 +41,7 @@ pub(super) fn notes(report: &Report) {
 
 /// Failures that concern no single target, and sources that did not answer.
 fn failures(report: &Report) -> impl Iterator<Item = &String> {
-    report.unanswered.iter().chain(report.told_failures())
+    report.unanswered.iter().chain(report.other_failures())
 }
 
 /// The failed targets with hints, grouped by cause: a line for the first target of each cause, and the hints. The

@@ -1,5 +1,5 @@
-//! What people are told of a report: each cause once, however many targets fail by it. An API server that does not
-//! answer fails every target of its cluster. Programs get each target, note and failure.
+//! Groups the failures of a report for people: each cause once, however many targets fail by it. An API server that
+//! does not answer fails every target of its cluster. Programs get each target, note and failure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,7 +27,7 @@ impl Report {
     }
 
     /// Returns the failures that concern no single target, but for those that only repeat the cause of a failed one.
-    pub fn told_failures(&self) -> impl Iterator<Item = &String> {
+    pub fn other_failures(&self) -> impl Iterator<Item = &String> {
         let targets = self.targets.iter();
         let causes: BTreeSet<&Cause> = targets.filter_map(|target| target.cause.as_ref()).collect();
         self.failures.iter().filter(move |failure| !causes.iter().any(|cause| cause.is_repeated_by(failure)))
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_repeats_that_a_namespace_is_missing_is_not_told_beside_its_targets() {
+    fn what_only_repeats_that_a_namespace_is_missing_is_left_out_beside_its_targets() {
         let missing = |namespace: &str| Failure::NamespaceNotFound { namespace: namespace.to_owned() };
         let [here, elsewhere] = ["gone", "other"].map(|name| human::one_line(&error(name, missing(name))));
         let pruning = format!("cluster kube-a: nothing is pruned in more: {here}");
@@ -82,13 +82,13 @@ mod tests {
             failures: vec![here, pruning.clone(), elsewhere.clone()],
             ..Report::new(&desired())
         };
-        assert_eq!(report.told_failures().collect::<Vec<_>>(), [&pruning, &elsewhere]);
+        assert_eq!(report.other_failures().collect::<Vec<_>>(), [&pruning, &elsewhere]);
         let alone = Report { targets: Vec::new(), ..report };
-        assert_eq!(alone.told_failures().count(), 3, "nothing else tells");
+        assert_eq!(alone.other_failures().count(), 3, "nothing else tells");
     }
 
     #[test]
-    fn single_requests_that_failed_in_a_cluster_that_served_others_are_told_one_by_one() {
+    fn single_requests_that_failed_in_a_cluster_that_served_others_are_reported_one_by_one() {
         let busy = || Failure::Busy { status: 429, pause: None };
         let failure = human::one_line(&error("c", busy()));
         let told = |targets: Vec<Target>| {
@@ -97,7 +97,7 @@ mod tests {
             let mut report = Report::new(&desired());
             let ended = ClusterOutcome { revision, targets, notes, failures, unread };
             report.add("default".to_owned(), ended);
-            (report.causes().len(), report.told_failures().count())
+            (report.causes().len(), report.other_failures().count())
         };
         let mut targets = vec![failed("a", busy()), failed("b", busy())];
         assert_eq!(told(targets.clone()), (1, 0), "none succeeded");
