@@ -39,21 +39,28 @@ pub const SYNC_SIGNALS: [(&str, i32); 8] = [
 /// Listens for SIGTERM and SIGINT from now on. The first of them cancels the returned token, a second one exits with
 /// 128 and its number, unless it is the first again within [`FORWARDED_WITHIN`].
 ///
-/// `deadline_exit_code` is the exit code if the drain exceeds its deadline. Needs a tokio runtime with a worker thread
-/// that is never blocked.
+/// `deadline_exit_code` is the exit code if the drain exceeds its deadline.
+///
+/// The signals have a thread and a runtime of their own. The handlers that tokio installs stay when a runtime ends, so
+/// that with the caller's runtime nothing would end a process that is still busy afterwards.
 pub fn listen(deadline_exit_code: u8) -> io::Result<CancellationToken> {
-    let mut signals = EndSignals::listen()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let inside = runtime.enter();
+    let mut signals = EndSignals::listen()?; // before this returns, so that a signal right after it is not lost
+    drop(inside);
     let draining = CancellationToken::new();
     let token = draining.clone();
-    tokio::spawn(async move {
+    let exit_code = async move {
         signals.next().await;
         let deadline = Instant::now() + DRAIN;
         token.cancel();
         tokio::select! {
-            second = signals.next() => process::exit(128 + second),
-            () = tokio::time::sleep_until(deadline) => process::exit(i32::from(deadline_exit_code)),
+            second = signals.next() => 128 + second,
+            () = tokio::time::sleep_until(deadline) => i32::from(deadline_exit_code),
         }
-    });
+    };
+    let end = move || process::exit(runtime.block_on(exit_code));
+    std::thread::Builder::new().name("signals".to_owned()).spawn(end)?;
     Ok(draining)
 }
 

@@ -30,6 +30,7 @@ use prometheus_client::registry::Registry;
 use tokio_util::sync::CancellationToken;
 
 use super::TriggerFn;
+use super::ceiling::Ceiling;
 use super::proof::{Claims, Key, read_keys};
 use crate::phase::Trigger;
 use crate::repeats::{Repeats, suppressed};
@@ -142,7 +143,8 @@ impl From<WebhookOutcome> for Decision {
 pub(super) struct Gate {
     /// Files with the secrets.
     secrets: Vec<PathBuf>,
-    bodies: Bodies,
+    /// The bodies being read.
+    bodies: Ceiling<MAX_BODIES>,
     memory: Mutex<Memory>,
     /// Limits the log of rejected requests, by the label of the result.
     rejections: Mutex<HashMap<&'static str, Repeats>>,
@@ -159,7 +161,7 @@ impl Gate {
         }
         registry.register("webhooks", "Requests to POST /sync, by result", counts.clone());
         let memory = Mutex::new(Memory::new(clock::now().boottime));
-        Self { secrets, bodies: Bodies::default(), memory, rejections: Mutex::default(), counts }
+        Self { secrets, bodies: Ceiling::default(), memory, rejections: Mutex::default(), counts }
     }
 
     /// Decides on one request, counts it, and logs a rejection. `unknown` says why a source that it names does not
@@ -212,11 +214,13 @@ impl Gate {
         if !claims.may_be_valid(&keys) {
             return Err(WebhookOutcome::Refused.into());
         }
-        let slot = self.bodies.enter();
+        let dropped = CancellationToken::new(); // cancelled to make room
+        let _ended = dropped.clone().drop_guard();
+        self.bodies.enter(&dropped);
         let tags = tokio::select! {
             tags = digest(&keys, body) => tags?,
             () = tokio::time::sleep(BODY_DEADLINE) => return Err(WebhookOutcome::Incomplete.into()),
-            () = slot.dropped.cancelled() => return Err(WebhookOutcome::Incomplete.into()),
+            () = dropped.cancelled() => return Err(WebhookOutcome::Incomplete.into()),
         };
         if !claims.valid(&keys, &tags) {
             return Err(WebhookOutcome::Refused.into());
@@ -276,47 +280,6 @@ impl Deferred {
 /// Locks a mutex. Poisoning is harmless: the guarded values are consistent after every step.
 fn lock<T>(guarded: &Mutex<T>) -> MutexGuard<'_, T> {
     guarded.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The bodies being read, oldest first.
-#[derive(Default)]
-struct Bodies(Mutex<Queue>);
-
-#[derive(Default)]
-struct Queue {
-    slots: VecDeque<(u64, CancellationToken)>,
-    next: u64,
-}
-
-/// A body's slot in the queue, which it leaves when the value is dropped.
-struct BodySlot<'b> {
-    bodies: &'b Bodies,
-    number: u64,
-    /// Cancelled when the body is dropped to make room.
-    dropped: CancellationToken,
-}
-
-impl Bodies {
-    /// Adds a body. If there are too many, drops the oldest.
-    fn enter(&self) -> BodySlot<'_> {
-        let mut queue = lock(&self.0);
-        if queue.slots.len() >= MAX_BODIES
-            && let Some((_, oldest)) = queue.slots.pop_front()
-        {
-            oldest.cancel();
-        }
-        let number = queue.next;
-        let dropped = CancellationToken::new();
-        queue.next += 1;
-        queue.slots.push_back((number, dropped.clone()));
-        BodySlot { bodies: self, number, dropped }
-    }
-}
-
-impl Drop for BodySlot<'_> {
-    fn drop(&mut self) {
-        lock(&self.bodies.0).slots.retain(|(number, _)| *number != self.number);
-    }
 }
 
 /// Reads a body and returns its HMAC under each key.

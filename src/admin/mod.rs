@@ -20,9 +20,10 @@
 //!
 //! A probe is answered quickly whatever other clients do: a request's head must be complete after [`HEAD_DEADLINE`],
 //! and there are never more than [`MAX_CONNECTIONS`]. When one more comes, the oldest is closed, so a client that holds
-//! connections open only affects older ones, and none lasts longer than a minute. The status is rendered once at a time,
-//! away from the threads that sync. Everything shown is escaped. No route but `POST /sync` has an effect, and that one
-//! can only trigger an attempt, for all sources or those that its query names: its body is authenticated, but never
+//! connections open only affects older ones, and none lasts longer than a minute. By the same rule at most 16 hold an
+//! answer of more than 64 KiB, so that clients that read nothing cost little memory. The status is rendered once at a
+//! time, away from the threads that sync. Everything shown is escaped. No route but `POST /sync` has an effect, and that
+//! one can only trigger an attempt, for all sources or those that its query names: its body is authenticated, but never
 //! interpreted.
 //!
 //! # What it does not do
@@ -30,6 +31,7 @@
 //! TLS and authentication of users: every client that can connect can read the status, which holds no secret. Bind the
 //! listener to an address that only the intended clients can reach, or put a proxy in front.
 
+mod ceiling;
 #[cfg(any(test, fuzzing))]
 #[path = "../../tests/fuzz/targets/admin.rs"]
 pub(crate) mod fuzz;
@@ -64,12 +66,19 @@ use crate::detached_io;
 use crate::phase::{Status, Trigger};
 use crate::repeats::{Repeats, suppressed};
 
+use ceiling::Ceiling;
+
 /// How long the head of a request may take, from when the connection waits for one. It ends idle connections, too.
 pub const HEAD_DEADLINE: Duration = Duration::from_secs(10);
 
 /// The most connections at one time. Far more than probes, a scraper and some webhooks need, far fewer than the 1,024
 /// descriptors that a process usually has.
 pub const MAX_CONNECTIONS: usize = 256;
+
+/// The most connections at one time that were given a large answer, and the size in bytes above which one is large. A
+/// rendering is shared for a second only: a client that reads nothing could make each connection keep one of its own.
+const MAX_LARGE: usize = 16;
+const LARGE: u64 = 64 << 10;
 
 /// The largest head of a request, in bytes.
 const MAX_HEAD: usize = 16 << 10;
@@ -223,6 +232,8 @@ fn is_peer_error(error: &std::io::Error) -> bool {
 struct Connections {
     tasks: JoinSet<()>,
     order: VecDeque<AbortHandle>,
+    /// Those that were given a large answer.
+    large: Arc<Ceiling<MAX_LARGE>>,
 }
 
 impl Connections {
@@ -234,7 +245,8 @@ impl Connections {
         if self.order.len() >= MAX_CONNECTIONS {
             self.cut_oldest();
         }
-        self.order.push_back(self.tasks.spawn(serve_connection(stream, router, shutdown)));
+        let serving = serve_connection(stream, router, shutdown, Arc::clone(&self.large));
+        self.order.push_back(self.tasks.spawn(serving));
     }
 
     fn cut_oldest(&mut self) {
@@ -246,25 +258,33 @@ impl Connections {
     }
 }
 
-/// Serves one connection until it ends, or gracefully ends it at shutdown or after [`CONNECTION_LIMIT`]. Errors are only
-/// logged.
+/// Serves one connection until it ends, or gracefully ends it at shutdown or after [`CONNECTION_LIMIT`]. It is cut when
+/// too many others were given a large answer after it. Errors are only logged.
 async fn serve_connection(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     router: Router,
     shutdown: CancellationToken,
+    large: Arc<Ceiling<MAX_LARGE>>,
 ) {
     let mut http = hyper::server::conn::http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD_DEADLINE).max_buf_size(MAX_HEAD);
     let routes = TowerToHyperService::new(router);
+    let cut = CancellationToken::new();
+    let _ended = cut.clone().drop_guard();
+    let token = cut.clone();
     // A connection ends with the first request that has a body. hyper may drain a body that was not read and then take
     // the next request before the answer is sent: answers to a client that reads none would pile up in memory.
     let service = service_fn(move |request: hyper::Request<Incoming>| {
         let has_body = !request.body().is_end_stream();
         let answer = Service::call(&routes, request);
+        let (large, token) = (Arc::clone(&large), token.clone());
         async move {
             answer.await.map(|mut response| {
                 if has_body {
                     response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+                }
+                if response.body().size_hint().lower() > LARGE {
+                    large.enter(&token);
                 }
                 response
             })
@@ -272,17 +292,20 @@ async fn serve_connection(
     });
     let served = http.serve_connection(TokioIo::new(stream), service);
     tokio::pin!(served);
-    let ended = tokio::select! {
-        ended = served.as_mut() => Ok(ended),
-        _ = tokio::time::timeout(CONNECTION_LIMIT, shutdown.cancelled()) => {
-            served.as_mut().graceful_shutdown();
-            tokio::time::timeout(CONNECTION_LIMIT, served).await
+    let ended = cut.run_until_cancelled(async {
+        tokio::select! {
+            ended = served.as_mut() => Ok(ended),
+            _ = tokio::time::timeout(CONNECTION_LIMIT, shutdown.cancelled()) => {
+                served.as_mut().graceful_shutdown();
+                tokio::time::timeout(CONNECTION_LIMIT, served).await
+            }
         }
-    };
-    match ended {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::debug!(%error, "a connection ended early"),
-        Err(_) => tracing::debug!("a connection was cut: its client reads nothing"),
+    });
+    match ended.await {
+        Some(Ok(Ok(()))) => {}
+        Some(Ok(Err(error))) => tracing::debug!(%error, "a connection ended early"),
+        Some(Err(_)) => tracing::debug!("a connection was cut: its client reads nothing"),
+        None => tracing::debug!("a connection was cut: too many newer ones hold large answers"),
     }
 }
 
@@ -383,15 +406,38 @@ mod tests {
         let (mut client, stream) = tokio::io::duplex(1 << 10);
         client.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
         let began = tokio::time::Instant::now();
-        serve_connection(stream, router, CancellationToken::new()).await;
+        serve_connection(stream, router, CancellationToken::new(), Arc::default()).await;
         assert_eq!(began.elapsed().as_secs(), 2 * CONNECTION_LIMIT.as_secs());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn of_clients_that_do_not_read_large_answers_the_oldest_makes_room() {
+        for (size, fits) in [(1 << 20, false), (1 << 14, true)] {
+            let router = Router::new().route("/", get(move || async move { "x".repeat(size) }));
+            let large = Arc::default();
+            let mut connections = VecDeque::new();
+            for _ in 0..=MAX_LARGE {
+                let (mut client, stream) = tokio::io::duplex(1 << 10);
+                client.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+                let shutdown = CancellationToken::new();
+                let serving = serve_connection(stream, router.clone(), shutdown, Arc::clone(&large));
+                let serving = tokio::spawn(serving);
+                client.read_u8().await.unwrap(); // the answer has begun
+                connections.push_back((client, serving));
+            }
+            let (_client, oldest) = connections.pop_front().unwrap();
+            let ended = tokio::time::timeout(Duration::from_secs(1), oldest).await;
+            assert_eq!(ended.is_err(), fits, "{size} bytes");
+            assert!(connections.iter().all(|(_, serving)| !serving.is_finished()), "{size} bytes");
+        }
     }
 
     #[tokio::test(start_paused = true)]
     async fn requests_whose_bodies_nobody_reads_are_not_answered_without_end() {
         let router = Router::new().route("/", get(async || "x"));
         let (mut client, stream) = tokio::io::duplex(1 << 10);
-        let serving = tokio::spawn(serve_connection(stream, router, CancellationToken::new()));
+        let serving = serve_connection(stream, router, CancellationToken::new(), Arc::default());
+        let serving = tokio::spawn(serving);
         client.write_all(b"HEAD / HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
         let expect = "HEAD / HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 1\r\n\r\nx";
         client.write_all(expect.repeat(10_000).as_bytes()).await.expect_err("it reads on, and is not read");

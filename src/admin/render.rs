@@ -69,7 +69,8 @@ type Pinned = (Name, std::fs::Metadata);
 struct Rendered {
     at: Instant,
     stale: Option<String>,
-    /// Shared by the responses under way: clients that read nothing must not keep a copy each.
+    /// Shared by the responses that begin within [`SHARED`]. A client that reads nothing keeps it for longer:
+    /// [`super::MAX_LARGE`] limits how many do.
     text: Bytes,
 }
 

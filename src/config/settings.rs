@@ -107,7 +107,7 @@ impl Settings {
         let mut credentials = credentials::of_username_flag(args, origins, hidden.password.as_ref())?;
         let issuance = check.issuance(hidden)?;
         credentials.extend(credentials::of_credential_flags(args, origins, hidden.credential.as_ref())?);
-        let admin = check.admin(pace, check.ends_after_success(&followed))?;
+        let admin = check.admin(pace, sync_timeout, check.ends_after_success(&followed))?;
         let (git_entries, git_effect) = check.git_config(hidden)?;
         let has_sources = check.has_sources()?;
         let layout = check.layout(&root)?;

@@ -83,8 +83,8 @@ pub enum Failure {
         /// The status that counts as success.
         wanted: u16,
     },
-    /// The hook was stopped because the process shuts down.
-    #[error("it was cut short because treeswap is shutting down")]
+    /// The hook was stopped, or not begun, because the process shuts down.
+    #[error("it was cut short, or not begun, because treeswap is shutting down")]
     ShutDown,
     /// A system call failed: no pipe could be made, or the process not be waited for.
     #[error("cannot {act}")]
@@ -165,6 +165,12 @@ impl Error {
             Failure::Send { .. } => {
                 vec![format!("check --{name}-url, and that what listens there can be reached from here")]
             }
+            Failure::ShutDown if self.kind == Kind::PrePublish => {
+                vec![
+                    "the next publication runs it; for what is already published it does not run again"
+                        .to_owned(),
+                ]
+            }
             Failure::ShutDown => {
                 vec!["nothing to do: the next start runs it for what is current then".to_owned()]
             }
@@ -221,6 +227,16 @@ mod tests {
             let revision = Revision(crate::revision::ObjectId([0xab; 20]));
             let error = Error { kind: Kind::Exec, revision, why };
             crate::human::assert_message_style(&error, &error.hints());
+        }
+    }
+
+    #[test]
+    fn only_a_hook_that_runs_after_publications_runs_at_the_next_start_in_any_case() {
+        for (kind, at_start) in [(Kind::Exec, true), (Kind::Web, true), (Kind::PrePublish, false)] {
+            let revision = Revision(crate::revision::ObjectId([1; 20]));
+            let error = Error { kind, revision, why: Failure::ShutDown };
+            crate::human::assert_message_style(&error, &error.hints());
+            assert_eq!(error.hints().concat().contains("the next start"), at_start, "{kind:?}");
         }
     }
 

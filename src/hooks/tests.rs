@@ -31,8 +31,9 @@ async fn a_generation_that_comes_after_the_stop_is_a_hook_that_did_not_run_with_
         let draining = CancellationToken::new();
         let observer: Observer = Arc::new(|_| panic!("it runs"));
         let hooks = Hooks::start(options, &draining, &observer);
+        tokio::task::yield_now().await; // the task is idle
         draining.cancel();
-        tokio::task::yield_now().await; // the task finds out while it is idle
+        tokio::task::yield_now().await; // it finds out
         if comes {
             hooks.published(&event(dir.path()));
         }

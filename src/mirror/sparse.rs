@@ -253,6 +253,26 @@ mod tests {
     }
 
     #[test]
+    fn a_malformed_pattern_is_named() {
+        let error = check_sparse(&["/fine/".to_owned(), "/[z-a]".to_owned()]).unwrap_err();
+        assert!(error.to_string().contains("/[z-a]"), "{error}");
+        check_sparse(&["/fine/".to_owned()]).unwrap();
+    }
+
+    #[test]
+    fn a_pattern_for_directories_selects_submodules() {
+        let chosen = chosen_by(&Patterns::parse("sub/\nx.yaml/\n").unwrap());
+        assert_eq!(chosen, MODULES.iter().map(|path| (*path).to_owned()).collect());
+    }
+
+    #[test]
+    fn comments_and_empty_lines_do_not_keep_directories_from_being_passed_over() {
+        let patterns = Patterns::parse("# all of a\n\n/a/b/\n!c\n  \n").unwrap();
+        assert!(patterns.may_select_below(b"a", false));
+        assert!(!patterns.may_select_below(b"docs", false));
+    }
+
+    #[test]
     fn patterns_mean_what_they_mean_to_git() {
         let git = Git::new();
         for patterns in [

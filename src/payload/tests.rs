@@ -1,6 +1,10 @@
 //! The rules, one table each, for whole trees and for deltas alike.
 
-use super::testing::{Tree, delta, id_of, payload, tree};
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+
+use super::testing::{Blobs, Tree, delta, id_of, payload, tree, trees};
 use super::*;
 
 fn strict() -> Rules {
@@ -180,6 +184,28 @@ fn links_stay_inside_the_tree() {
 }
 
 #[test]
+fn links_stay_inside_their_source_unless_they_are_kept() {
+    let parts = || Parts::new([b"one".to_vec(), b"two".to_vec()]);
+    for (symlinks, target, is_refused) in [
+        (Symlinks::Safe, "../two/f", true),
+        (Symlinks::Safe, "d/f", false),
+        (Symlinks::Safe, "./../two/f", true),
+        (Symlinks::Keep, "../two/f", false),
+    ] {
+        let rule = Rule::LinkLeavesSource { target: target.to_owned() };
+        let rules = Rules { symlinks, ..strict() };
+        let mut whole = builder(rules).of_parts(parts());
+        let dir = whole.dir(DirIndex::TOP, b"one").unwrap();
+        let refused = whole.symlink(dir, b"l", id_of(b""), target.as_bytes()).err();
+        assert_eq!(refused.map(|refusal| refusal.rule), is_refused.then(|| rule.clone()), "{target}");
+        let revision = Revision(id_of(b""));
+        let mut delta = DeltaBuilder::new(id_of(b""), 0, 0, revision, id_of(b""), rules).of_parts(parts());
+        let refused = delta.symlink(b"one", b"l", id_of(b""), target.as_bytes()).err();
+        assert_eq!(refused.map(|refusal| refusal.rule), is_refused.then_some(rule), "{target}");
+    }
+}
+
+#[test]
 fn kept_links_may_lead_anywhere_but_must_be_links() {
     for target in ["/etc/passwd", "../..", "d/../.."] {
         assert_eq!(refused_link("l", target.as_bytes(), Symlinks::Keep), None);
@@ -244,6 +270,10 @@ fn names_that_a_folding_file_system_mixes_up_are_refused_there() {
     let delta = DeltaBuilder::new(id_of(b""), 0, 0, refusal.revision, id_of(b""), folding);
     let listing = [("\u{c9}".as_bytes(), 0o100_644), ("\u{e9}".as_bytes(), 0o100_644)];
     assert!(matches!(delta.listing(b"d", || listing.into_iter()).unwrap_err().rule, Rule::Folds { .. }));
+    let apart = [(&b"readme"[..], 0o100_644), (b"\xff", 0o100_644), (b"\xfe", 0o100_644)];
+    delta.listing(b"d", || apart.into_iter()).unwrap();
+    let bytes = [(&b"\xffA"[..], 0o100_644), (b"\xffa", 0o100_644)];
+    assert!(delta.listing(b"d", || bytes.into_iter()).is_err());
 }
 
 #[test]
@@ -285,6 +315,28 @@ fn a_delta_is_held_to_the_limits_of_the_whole() {
     assert_eq!((replaced.entries, replaced.bytes), (4, 3));
 }
 
+proptest! {
+    #[test]
+    fn a_delta_leads_to_the_paths_and_totals_of_the_whole(from in trees(), to in trees()) {
+        let rules = Rules { symlinks: Symlinks::Keep, ..Rules::default() };
+        let [old, new] = [&from, &to].map(|tree| payload(tree, rules).unwrap());
+        let delta = delta(&from, &to, rules).unwrap();
+        prop_assert_eq!((delta.entries, delta.bytes), (new.count(), new.bytes));
+        let paths = |payload: &Payload| -> BTreeSet<Vec<u8>> {
+            let entries = payload.entries.iter().map(|entry| payload.path_of(entry));
+            payload.dir_paths().chain(entries).collect()
+        };
+        let mut reached = paths(&old);
+        for path in delta.removed.iter().chain(&delta.removed_dirs) {
+            prop_assert!(reached.remove(&**path), "{} is not there", path.escape_ascii());
+        }
+        for path in delta.added_dirs.iter().chain(delta.written.iter().map(|entry| &entry.path)) {
+            prop_assert!(reached.insert(path.to_vec()), "{} is there already", path.escape_ascii());
+        }
+        prop_assert_eq!(reached, paths(&new));
+    }
+}
+
 #[test]
 fn names_are_bounded_together_and_depth_costs_nothing() {
     let limits = Limits { entries: 10_000, ..Limits::default() };
@@ -297,8 +349,16 @@ fn names_are_bounded_together_and_depth_costs_nothing() {
         all.file(dir, format!("{n}").as_bytes(), false, id_of(b""), 0).unwrap();
     }
     let mut all = builder(Rules { limits, ..strict() });
-    let refused = (0..10_000).find_map(|n| all.dir(DirIndex::TOP, format!("{n:0255}").as_bytes()).err());
-    assert!(matches!(refused, Some(Refusal { rule: Rule::Names { .. }, .. })), "{refused:?}");
+    for n in 0..(1 << 20) / 128 {
+        all.dir(DirIndex::TOP, format!("{n:0128}").as_bytes()).expect("1 MiB of names is allowed");
+    }
+    let refused = all.dir(DirIndex::TOP, b"n").unwrap_err();
+    assert_eq!(refused.rule, Rule::Names { limit: 1 << 20 });
+}
+
+#[test]
+fn a_source_that_knows_no_better_order_is_read_in_the_order_of_the_entries() {
+    assert_eq!(Blobs::default().order(&[b"b", b"a", b"c"].map(|text| id_of(text))), [0, 1, 2]);
 }
 
 #[test]
@@ -306,15 +366,17 @@ fn an_entry_costs_forty_bytes_and_a_directory_twelve() {
     assert_eq!((size_of::<Entry>(), size_of::<super::Dir>()), (40, 12));
 }
 
+/// Estimated memory of a path: its bytes, and 64.
 #[test]
 fn what_changes_too_much_is_no_delta_and_is_not_held() {
     let mut delta = DeltaBuilder::new(id_of(b""), 1_000_000, 0, Revision(id_of(b"")), id_of(b""), strict());
-    let dir = [b'd'; 3_000];
-    let kept = (0..1_000_000).take_while(|n| {
-        delta.remove(&dir, n.to_string().as_bytes(), 0);
-        !delta.is_large()
-    });
-    assert!(kept.count() < 6_000);
+    let (dir, name) = ([b'd'; 900], [b'n'; 59]);
+    for _ in 0..(16 << 20) / 1024 {
+        delta.remove(&dir, &name, 0);
+    }
+    assert!(!delta.is_large(), "16 MiB are allowed");
+    delta.remove_dir(b"");
+    assert!(delta.is_large());
     assert!(delta.finish().unwrap().is_none());
 }
 
@@ -345,6 +407,12 @@ fn a_refusal_shows_nothing_that_a_terminal_obeys() {
     let refusal = all.file(DirIndex::TOP, name, false, id_of(b""), 1).unwrap_err();
     assert_eq!(refusal.path, r"\u{1b}[31m\xff\n\u{202e}\\red");
     assert!(refusal.to_string().starts_with("revision "), "{refusal}");
+    assert_eq!(escaped(&[b'x'; 512]), "x".repeat(512));
+    assert_eq!(escaped(&[b'x'; 513]), "x".repeat(512) + "... (513 bytes)");
+    let secret: String = (0..2_000).map(|n| format!("Zq{:x}", n * 7_919)).collect();
+    let _registered = crate::secret::Secret::new(secret.clone());
+    assert_eq!(escaped(&secret.as_bytes()[..8 << 10]), "[redacted]");
+    assert_eq!(escaped(&secret.as_bytes()[..8_193]), "[redacted]... (8193 bytes)");
     let long = escaped(&[b'x'; 70_000]);
     assert!(long.len() < 600 && long.ends_with("... (70000 bytes)"), "{long}");
     assert_eq!(escaped("it's \u{e9}".as_bytes()), "it's \u{e9}");
@@ -358,8 +426,38 @@ fn a_tree_that_is_too_large_is_refused_as_a_whole_and_not_because_of_a_path() {
         let said = all.to_string();
         assert!(said.ends_with(" is refused: the tree has more than 100 files and directories"), "{said}");
         assert!(all.hints()[0].contains("a smaller tree"), "{:?}", all.hints());
+        assert!(!all.is_of_one_path());
     }
     let one = of("a/b", Rule::FileBytes { bytes: 2, limit: 1 });
     assert!(one.to_string().contains(" is refused because of `a/b`: it has 2 B"), "{one}");
     assert_eq!(one.hints()[0], "push a commit without it", "perhaps nothing is published yet");
+    assert!(one.is_of_one_path());
+}
+
+#[test]
+fn a_refusal_names_what_its_own_rule_can_be_met_with() {
+    let [path, target, why] = ["p", "../t", "w"].map(str::to_owned);
+    for (rule, hints) in [
+        (Rule::NoDirectory { path: path.clone() }, &["change --path"][..]),
+        (Rule::NotADirectory { path }, &["change --path"]),
+        (Rule::NoPath, &["fix `path` of the source"]),
+        (Rule::PathIsNoDirectory, &["add `to: NAME`"]),
+        (Rule::Submodule { why }, &["without it", "--submodules=off publishes empty directories"]),
+        (
+            Rule::LinkLeaves { target: target.clone() },
+            &["without it", "--symlinks=keep publishes such links"],
+        ),
+        (Rule::LinkLeavesSource { target: target.clone() }, &["without it", "--symlinks=keep publishes"]),
+        (Rule::LinkTurns { target }, &["without it", "--symlinks=keep publishes"]),
+        (Rule::FileBytes { bytes: 2, limit: 1 }, &["without it", "--max-file-bytes raises the limit"]),
+        (Rule::Listed { paths: 1, bytes: 1 }, &["a smaller tree", "globs of the rules"]),
+        (Rule::NameDotGit, &["without it"]),
+    ] {
+        let revision = Revision(ObjectId([0; 20]));
+        let given = Refusal { revision, path: "p".into(), rule }.hints();
+        assert_eq!(given.len(), hints.len(), "{given:?}");
+        for (given, part) in given.iter().zip(hints) {
+            assert!(given.contains(part), "{given}: {part}");
+        }
+    }
 }

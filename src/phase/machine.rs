@@ -28,6 +28,14 @@ pub struct Timing {
     pub jitter: f64,
 }
 
+impl Timing {
+    /// The longest pause between two attempts, unless a server asks for a longer one.
+    pub fn longest_pause(&self) -> Duration {
+        let backoff = self.backoff.ceiling.max(self.init_backoff.ceiling);
+        retry::jittered(self.period.max(self.init_period).max(backoff), self.jitter, 1.0)
+    }
+}
+
 /// How many consecutive failures end the process; `None`: no limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FailureLimits {

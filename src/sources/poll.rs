@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::Mutex;
 
@@ -96,6 +96,15 @@ impl PollResult {
         self.of_refs.iter().any(|(_, of_ref)| matches!(of_ref, RefResult::Failed(why) if is_failure(why)))
     }
 
+    /// Returns true if a fetch failed, or a commit was refused by an earlier poll already.
+    fn has_failed_fetch(&self, request: &PollRequest) -> bool {
+        self.of_refs.iter().any(|(ref_name, of_ref)| match of_ref {
+            RefResult::Named(..) => false,
+            RefResult::Refused(object, _) => request.previous_result(ref_name, *object).is_some(),
+            RefResult::Failed(why) => why.stage == Stage::Fetch,
+        })
+    }
+
     /// Records a failed fetch, and returns the result for its ref.
     fn record_failed_fetch(&mut self, tip: &Tip, error: mirror::Error) -> RefResult {
         let why = StagedError::new(Stage::Fetch, SourceError::of_mirror(&error));
@@ -156,6 +165,7 @@ fn timed_out(time: Duration, AttemptLimit { part, flag, .. }: AttemptLimit) -> S
 
 /// Polls the repository, and sets `has_begun_to_fetch` when it fetches.
 async fn ask(request: PollRequest, has_begun_to_fetch: &AtomicBool) -> PollResult {
+    let (began, waited) = (Instant::now(), request.turn_wait.total());
     let mut mirror = request.mirror.lock().await;
     let tips = match consistent_tips(&mut mirror, &request).await {
         Ok(tips) => tips,
@@ -192,9 +202,13 @@ async fn ask(request: PollRequest, has_begun_to_fetch: &AtomicBool) -> PollResul
         };
         result.of_refs.push((ref_name.clone(), of_ref));
     }
-    // Otherwise the mirror has not been rebuilt since the last poll.
-    if request.known.is_empty() && connection_error.is_none() {
-        fetch_published(&mut mirror, &request).await;
+    // Otherwise the mirror has not been rebuilt since the last poll, or what it lacks would fail like the ref's commit.
+    if request.known.is_empty() && !result.has_failed_fetch(&request) {
+        // Half of the time that is left, so that what the refs name is not lost by the limit of the whole poll.
+        let waited = request.turn_wait.total().saturating_sub(waited);
+        let used = began.elapsed().saturating_sub(waited);
+        let limit = request.limit.time.mul_f64(TIME_PART).saturating_sub(used) / 2;
+        request.turn_wait.within(limit, fetch_published(&mut mirror, &request)).await;
     }
     result.compare(&request, connection_error.as_ref());
     result

@@ -73,21 +73,22 @@ impl Upstream {
         }
     }
 
-    /// Handles a refused revision of a set: `Ok` if one is to be composed at once, with one source held back or to find
-    /// the cause; otherwise the error, with the names of the sources that may be the cause. See
+    /// Handles a refused revision of a set. Returns the tip of the one that is to be composed at once, with one source
+    /// held back or to find the cause; otherwise the error, with the names of the sources that may be the cause. See
     /// [`SourceSet::hold_back`].
-    pub fn hold_back(&mut self, refusal: Refusal) -> Result<(), SetError> {
+    pub fn hold_back(&mut self, refusal: Refusal) -> Result<Tip, SetError> {
         match self {
             Self::Repository(_) => Err(mirror::Error::from(refusal).into()),
-            Self::Set(set) => set.hold_back(refusal),
+            Self::Set(set) => set.hold_back(refusal).map(|()| set.tip()),
         }
     }
 
-    /// Handles a refusal of the whole set: see [`SourceSet::hold_back_one_updated`].
-    pub fn hold_back_one_updated(&mut self, what: &str, hints: &[String]) -> bool {
+    /// Handles a refusal of the whole set: see [`SourceSet::hold_back_one_updated`]. Returns the tip of the set without
+    /// one of the updates.
+    pub fn hold_back_one_updated(&mut self, what: &str, hints: &[String]) -> Option<Tip> {
         match self {
-            Self::Repository(_) => false,
-            Self::Set(set) => set.hold_back_one_updated(what, hints),
+            Self::Repository(_) => None,
+            Self::Set(set) => set.hold_back_one_updated(what, hints).then(|| set.tip()),
         }
     }
 

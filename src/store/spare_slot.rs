@@ -65,7 +65,9 @@ impl SpareSlot {
         found: &mut Recovered,
     ) -> Result<Self, Error> {
         let (slot, was_closed) = Self::open_dir(handles, trash, found)?;
-        match slot.tidy(mode != Spare::Off && was_closed) {
+        let tidy = || slot.tidy(mode != Spare::Off && was_closed);
+        // A second time, as what is moved aside stays, and a single refusal may have been a passing one.
+        match tidy().or_else(|error| if error.is_denied() { tidy() } else { Err(error) }) {
             // Another user's directory cannot be moved to another parent (rename(2)), but the one that it is in can be
             // renamed.
             Err(error) if error.is_denied() => {

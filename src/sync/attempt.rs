@@ -92,8 +92,6 @@ pub(super) struct Worker {
     repair_warnings: BTreeSet<String>,
     /// When publishing the current revision afresh failed, if no attempt has begun since.
     republish_failed: Option<Instant>,
-    /// True if a remote was asked in this attempt.
-    has_asked: bool,
     /// True if the remote answered in this attempt what its ref names.
     was_answered: bool,
     /// True if the root was missing or replaced at the last repair.
@@ -161,7 +159,6 @@ impl Worker {
             readable: None,
             repair_warnings: BTreeSet::new(),
             republish_failed: None,
-            has_asked: false,
             was_answered: false,
             root_missing: false,
             hooks: None,
@@ -240,40 +237,43 @@ impl Worker {
     /// A2 to A8.
     async fn follow(&mut self, bounds: &Bounds, choice: &Choice, may_publish: bool) -> Result<Done, Error> {
         self.named = None;
-        let tip = self.resolve(bounds).await?; // A2
-        let known = SettledTip { object: tip.object, selection_digest: choice.digest.clone() };
-        if self.is_current(&tip, &known) {
-            let done = self.confirm(bounds, &tip, choice, known).await?; // A3
-            self.refused = None; // if it is named again, it is judged again
-            return Ok(done);
-        }
-        let refused = self.refused.as_ref().filter(|(refused, ..)| *refused == known);
-        if let Some((_, stage, message, hints)) = refused.cloned() {
-            return Err(Error::StillRefused { stage, message, hints }); // A3
-        }
-        // The minimum interval applies to new commits only, not to a selection that the operator changed.
-        if !may_publish && self.view.current().is_some_and(|record| record.selection_digest == choice.digest)
-        {
-            return Ok(Done::Postponed); // A4
-        }
-        match self.advance(bounds, &tip, choice).await {
-            Ok(done) => {
-                if let Some(revision) = self.readable {
-                    self.remember_named(revision);
-                }
-                self.remember_settled(known);
-                self.refused = None;
-                Ok(done)
+        let mut tip = self.resolve(bounds).await?; // A2
+        loop {
+            let known = SettledTip { object: tip.object, selection_digest: choice.digest.clone() };
+            if self.is_current(&tip, &known) {
+                let done = self.confirm(bounds, &tip, choice, known).await?; // A3
+                self.refused = None; // if it is named again, it is judged again
+                return Ok(done);
             }
-            Err(error) => match self.hold_back(bounds, error).await {
-                Ok(()) => Box::pin(self.follow(bounds, choice, may_publish)).await,
+            let refused = self.refused.as_ref().filter(|(refused, ..)| *refused == known);
+            if let Some((_, stage, message, hints)) = refused.cloned() {
+                return Err(Error::StillRefused { stage, message, hints }); // A3
+            }
+            // The minimum interval applies to new commits only, not to a selection that the operator changed.
+            let is_selected = |record: &GenerationRecord| record.selection_digest == choice.digest;
+            if !may_publish && self.view.current().is_some_and(is_selected) {
+                return Ok(Done::Postponed); // A4
+            }
+            let error = match self.advance(bounds, &tip, choice).await {
+                Ok(done) => {
+                    if let Some(revision) = self.readable {
+                        self.remember_named(revision);
+                    }
+                    self.remember_settled(known);
+                    self.refused = None;
+                    return Ok(done);
+                }
+                Err(error) => error,
+            };
+            tip = match self.hold_back(bounds, error).await {
+                Ok(tip) => tip,
                 Err(error) => {
                     if error.is_refusal() {
                         self.refused = Some((known, bounds.stage(), one_line(&error), error.hints()));
                     }
-                    Err(error)
+                    return Err(error);
                 }
-            },
+            };
         }
     }
 
@@ -380,7 +380,7 @@ impl Work for Worker {
     }
 
     async fn attempt(&mut self, bounds: &Bounds, may_publish: bool) -> Result<Done, Error> {
-        (self.has_asked, self.was_answered) = (false, false);
+        self.was_answered = false;
         self.note_republish_failed(None);
         self.view.source_failures.clear();
         let (republished, followed) = match self.prepare(bounds).await {

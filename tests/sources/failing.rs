@@ -140,6 +140,32 @@ fn a_source_that_is_held_back_when_its_mirror_is_lost_keeps_its_commit_and_stops
     many.shows(&[("one/f", "2"), ("two/g", "3")]);
 }
 
+/// The same with a commit that is not even fetched.
+#[test]
+fn a_source_whose_commit_is_too_large_keeps_its_published_one_when_its_mirror_is_lost() {
+    let many = Many::new();
+    let (one, two) = (many.remote("one"), many.remote("two"));
+    one.commit(&Files::new().file("f", "1"));
+    two.commit(&Files::new().file("g", "1"));
+    many.list(&[source("one", &one, ", to: one"), source("two", &two, ", to: two")]);
+    let sidecar = many.sidecar(&["--max-fetch-bytes=100Ki"]);
+    many.shows(&[("one/f", "1"), ("two/g", "1")]);
+    let mut state = 1_u64;
+    let large: String = std::iter::repeat_with(|| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        format!("{:08x}", state >> 32)
+    })
+    .take(40_000)
+    .collect();
+    two.commit(&Files::new().file("g", large));
+    said(&sidecar.process, "--max-fetch-bytes");
+    take_mirrors_away(&many);
+    one.commit(&Files::new().file("f", "2"));
+    many.shows(&[("one/f", "2"), ("two/g", "1")]);
+    two.commit(&Files::new().file("g", "3"));
+    many.shows(&[("one/f", "2"), ("two/g", "3")]);
+}
+
 #[test]
 fn what_could_not_be_written_is_no_fault_of_a_commit() {
     let many = Many::new();
@@ -418,6 +444,26 @@ fn a_source_that_waits_for_another_one_is_not_said_to_be_well() {
     one.commit(&Files::new().file("f", "1"));
     many.shows(&[("one/f", "1"), ("two/f", "1")]);
     eventually(30, "both are published", || are(0.0));
+}
+
+/// If they were, each push would begin the search for the source anew.
+#[test]
+fn the_remotes_are_not_asked_again_while_a_set_without_one_source_is_looked_for() {
+    let many = Many::new();
+    let (one, two) = (many.remote("one"), many.remote("two"));
+    for remote in [&one, &two] {
+        remote.commit(&Files::new().file("f", "1"));
+    }
+    many.list(&[source("one", &one, ", to: one"), source("two", &two, ", to: two")]);
+    many.once().expect_ok("the first set");
+    one.commit(&(0..50).fold(Files::new(), |files, at| files.file(format!("f{at}"), "x")));
+    two.commit(&Files::new().file("f", "2"));
+    let sidecar = many.sidecar(&["--max-tree-entries=40", "--period=1h"]);
+    many.shows(&[("one/f", "1"), ("two/f", "2")]);
+    eventually(30, "they were asked once an attempt", || {
+        let asked = sidecar.metric_of("treeswap_sync_duration_seconds_count", "{stage=\"resolve\"}")?;
+        (asked > 0.0 && asked == sidecar.attempts() as f64).then_some(())
+    });
 }
 
 #[test]

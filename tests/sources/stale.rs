@@ -7,7 +7,8 @@ use super::common::remote::Away;
 use super::common::run::to_end;
 use super::common::{Files, Sidecar, World, eventually};
 
-const FLAGS: [&str; 3] = ["--period=500ms", "--min-interval=0s", "--max-stale=3s"];
+const FLAGS: [&str; 5] =
+    ["--period=500ms", "--min-interval=0s", "--max-backoff=500ms", "--sync-timeout=5s", "--max-stale=6s"];
 
 fn file(content: &str) -> Files {
     Files::new().file("f", content)
@@ -29,7 +30,7 @@ fn becomes(sidecar: &Sidecar, code: &str, body: &str) {
 #[track_caller]
 fn turns(sidecar: &Sidecar, away: Away<'_>, who: &str) {
     let began = Instant::now();
-    let said = format!("{who} has not answered for longer than --max-stale=3s");
+    let said = format!("{who} has not answered for longer than --max-stale=6s");
     becomes(sidecar, "503", &format!("not ready: {said}\n"));
     assert!(began.elapsed() >= Duration::from_secs(2), "{:?}", began.elapsed());
     let (code, checks) = asked(sidecar, "/readyz?verbose");
@@ -71,7 +72,7 @@ fn so_does_the_only_repository_but_no_commit_that_is_refused() {
         (sidecar.metric("treeswap_sync_consecutive_failures")? > 0.0).then_some(())
     });
     let refused = Instant::now();
-    while refused.elapsed() < Duration::from_secs(5) {
+    while refused.elapsed() < Duration::from_secs(8) {
         assert_eq!(asked(&sidecar, "/readyz").0, "200");
         std::thread::sleep(Duration::from_millis(100));
     }
@@ -84,7 +85,8 @@ fn what_could_never_be_fresh_is_refused() {
     for (flags, words) in [
         (
             &["--http-bind=:0", "--max-stale=24s"][..],
-            "--max-stale=24s needs 25s or more: twice --period plus --min-interval",
+            "--max-stale=24s needs 3m55s or more: the longest pause between attempts (--period, \
+             --init-period, --max-backoff) plus --min-interval plus --sync-timeout",
         ),
         (&["--max-stale=1h"], "--max-stale needs --http-bind"),
     ] {

@@ -182,10 +182,7 @@ pub(super) fn run(args: &Args, given: &FlagOrigins) -> anyhow::Result<ExitCode> 
         .enable_all()
         .build()
         .context("cannot start the runtime")?;
-    let cancel = {
-        let _inside = runtime.enter();
-        shutdown::listen(Exit::Some as u8).context("cannot listen for signals")?
-    };
+    let cancel = shutdown::listen(Exit::Some as u8).context("cannot listen for signals")?;
     let limit = args.once.timeout;
     let time_left = || limit.saturating_sub(began.elapsed());
     let (ended, timed_out) = match args.input.tree_location("apply", given)? {

@@ -343,8 +343,9 @@ pub struct ServerArgs {
 
     /// /readyz returns 503 once a remote has not answered for this long; 0s for never
     ///
-    /// With --sources, the remote of any source counts. At least twice --period plus --min-interval. By default an outage
-    /// of the remote does not change readiness, because the current generation stays published.
+    /// With --sources, the remote of any source counts. At least the longest pause between attempts plus --min-interval
+    /// plus --sync-timeout. By default an outage of the remote does not change readiness, because the current generation
+    /// stays published.
     #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = duration, hide_short_help = true)]
     pub max_stale: Duration,
 }

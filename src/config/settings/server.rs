@@ -1,6 +1,7 @@
 //! Validates the flags of the HTTP listener and the log.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use crate::config::check::Check;
 use crate::config::error::Error;
@@ -15,18 +16,23 @@ impl Check<'_> {
     pub(super) fn admin(
         &self,
         pace: Timing,
+        sync_timeout: Duration,
         ends_after_success: bool,
     ) -> Result<Option<admin::Options>, Error> {
         let given = &self.args.server;
         let max_stale = Some(given.max_stale).filter(|max| !max.is_zero());
-        // The remote may be asked as late as a pause after the end of the least time between publications.
-        let longest = pace.min_interval.saturating_add(pace.period.saturating_mul(2));
-        if let Some(max) = max_stale.filter(|max| *max < longest) {
+        // The remote is asked in attempts only, also after failures that are not the remote's, and its answer shows at
+        // the end of one.
+        let longest = pace.longest_pause().saturating_add(pace.min_interval).saturating_add(sync_timeout);
+        let goes_on = !ends_after_success && !self.args.pace.one_time;
+        if let Some(max) = max_stale.filter(|max| *max < longest && goes_on) {
             let of = |flag| self.origins.name(flag);
             let [given, least] = [max, longest].map(values::print_duration);
+            let pauses = ["period", "init-period", "max-backoff"].map(of).join(", ");
+            let plus = ["min-interval", "sync-timeout"].map(of).join(" plus ");
             return Err(Error::Needs {
                 one: format!("{}={given}", of("max-stale")),
-                other: format!("{least} or more: twice {} plus {}", of("period"), of("min-interval")),
+                other: format!("{least} or more: the longest pause between attempts ({pauses}) plus {plus}"),
             });
         }
         let personality = self.origins.personality();

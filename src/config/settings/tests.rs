@@ -37,6 +37,24 @@ fn what_waits_for_a_first_revision_is_asked_again_within_half_a_minute() {
 }
 
 #[test]
+fn silence_is_not_shorter_than_the_time_between_two_answers() {
+    let is_refused = |flags: &[&str]| {
+        let flags = [&["--http-bind=:0"][..], flags].concat();
+        validated(&flags, &Hidden::default()).is_err()
+    };
+    for (flags, shortest, too_short) in [
+        (&["--period=10s"][..], "--max-stale=3m55s", "--max-stale=3m54s"),
+        (&["--sync-timeout=30s", "--max-backoff=10s"], "--max-stale=46s", "--max-stale=45s"),
+        (&["--period=10m", "--jitter=0"], "--max-stale=12m5s", "--max-stale=12m4s"),
+        (&["--init-period=10m", "--jitter=0"], "--max-stale=12m5s", "--max-stale=12m4s"),
+    ] {
+        assert!(!is_refused(&[flags, &[shortest]].concat()), "{flags:?} {shortest}");
+        assert!(is_refused(&[flags, &[too_short]].concat()), "{flags:?} {too_short}");
+    }
+    assert!(!is_refused(&["--max-stale=1s", "--one-time"]), "a sidecar's flags in an init container");
+}
+
+#[test]
 fn what_a_gate_may_change_or_keep_open_is_neither_shared_nor_used_again() {
     use crate::store::Spare;
     let gate = ["--pre-publish-gate", "--pre-publish-exechook-command=/bin/true"];

@@ -188,6 +188,7 @@ mod tests {
     #[test]
     fn a_line_of_another_form_ends_cone_mode() {
         for line in [
+            "//",
             "/docs",
             "docs/",
             "docs",

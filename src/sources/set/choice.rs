@@ -191,13 +191,13 @@ impl SourceSet {
     }
 
     /// Returns a tip whose object id is a digest of the chosen parts and the unique base names, so that the same set
-    /// has the same tip. The digest includes `optional` and `on-failure`, which decide what may be held back: a refused
-    /// set is tried again when they change.
-    pub(super) fn tip(&self) -> Tip {
-        let optional = self.sources.iter().filter(|source| source.listed.optional);
-        let optional: Vec<&str> = optional.map(|source| source.listed.name.as_str()).collect();
+    /// has the same tip. The digest includes what decides which part may be held back or left out (the listed names,
+    /// `optional` and `on-failure`): a refused set is tried again when that changes. If what is published cannot be read
+    /// any more, the tip is another one.
+    pub fn tip(&self) -> Tip {
+        let listed = self.sources.iter().map(|source| (source.listed.name.as_str(), source.listed.optional));
         let holds = self.on_failure == OnFailure::Hold;
-        let chosen = (&self.parts, self.unique.globs(), optional, holds);
+        let chosen = (&self.parts, self.unique.globs(), listed.collect::<Vec<_>>(), holds);
         let mut text = serde_json::to_vec(&chosen).unwrap_or_default();
         if self.repositories.values().any(|repository| repository.full.is_some()) {
             let again = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -205,6 +205,7 @@ impl SourceSet {
         }
         let mut object = [0; 20];
         object.copy_from_slice(&sha256(&[&text])[..20]);
+        object[0] ^= u8::from(self.must_recompose);
         Tip { name: None, object: ObjectId(object), peeled: None }
     }
 

@@ -60,8 +60,8 @@ impl SourceSet {
         self.count_failure(name.to_owned(), Stage::Export, ErrorClass::Refused);
     }
 
-    /// Counts a failure of a source: one in each attempt, as for a single repository. An attempt that holds a source
-    /// back polls again, and finds failures that it has counted already.
+    /// Counts a failure of a source: one in each attempt, as for a single repository. What polls several times in an
+    /// attempt, as deliveries do, finds failures that it has counted already.
     fn count_failure(&mut self, name: String, stage: Stage, class: ErrorClass) {
         let failing = self.failing.entry(name.clone()).or_default();
         let is_first = self.counted.insert(name);

@@ -85,6 +85,12 @@ impl Repository {
         }
     }
 
+    /// Forgets what the mirror holds and what was refused: the next poll fetches all of it again.
+    pub(super) fn forget_answers(&mut self) {
+        self.known.clear();
+        self.refused.clear();
+    }
+
     /// Records the result of a poll, and begins or ends a pause. A refused commit or a missing ref begins none: the
     /// remote is healthy, and what replaces them is published as soon as any other commit.
     pub(super) fn accept(&mut self, result: PollResult, backoff: &Backoff) {

@@ -20,9 +20,7 @@ impl Worker {
         let served =
             self.view.current().into_iter().flat_map(|record| record.sources.keys().cloned()).collect();
         let mut upstream = self.upstream(bounds, Stage::Resolve).await?;
-        if !std::mem::replace(&mut self.has_asked, true) {
-            upstream.begin_attempt();
-        }
+        upstream.begin_attempt();
         upstream.set_served(served);
         let resolved = bounds.network(Stage::Resolve, upstream.resolve(current, &kept)).await;
         self.view.sources = upstream.source_statuses(current, false);
@@ -44,21 +42,27 @@ impl Worker {
         let _ = self.resolve(&own).await; // the attempt has its error already
     }
 
-    /// Holds back the source whose new commit `error` is about, so that the others can be published. Returns the error
-    /// if there is no such source.
-    pub(super) async fn hold_back(&self, bounds: &Bounds, error: Error) -> Result<(), Error> {
-        match error {
+    /// Holds back the source whose new commit `error` is about, so that the others can be published. Returns the tip of
+    /// the set that is to be composed instead, or the error if there is no such source. The remotes are not asked again:
+    /// each push would begin the search for that source anew, and while there are pushes it would not end.
+    pub(super) async fn hold_back(&mut self, bounds: &Bounds, error: Error) -> Result<Tip, Error> {
+        let (upstream, tip) = match error {
             Error::Mirror(mirror::Error::Refused(refusal)) => {
                 let mut upstream = self.upstream(bounds, bounds.stage()).await?;
-                Ok(upstream.hold_back(refusal)?)
+                let tip = upstream.hold_back(refusal)?;
+                (upstream, tip)
             }
             Error::Store(error @ (StoreError::Collision { .. } | StoreError::Folded { .. })) => {
                 let hints = error.hints();
                 let mut upstream = self.upstream(bounds, bounds.stage()).await?;
-                let held_back = upstream.hold_back_one_updated(&one_line(&error), &hints);
-                if held_back { Ok(()) } else { Err(error.into()) }
+                let Some(tip) = upstream.hold_back_one_updated(&one_line(&error), &hints) else {
+                    return Err(error.into());
+                };
+                (upstream, tip)
             }
-            error => Err(error),
-        }
+            error => return Err(error),
+        };
+        self.placement = upstream.placement();
+        Ok(tip)
     }
 }
