@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 
 use super::readings::MIN_LENGTH;
 use super::registry::{REDACTED, is_public, percent_decoded};
-use super::{PREFIXES, in_variable, register, register_password, register_ssh_command, register_user};
+use super::{PREFIXES, register, register_password, register_ssh_command, register_user};
 
 /// Redacts a remote for display. Returns only a placeholder if it is uncertain which part is a credential.
 ///
@@ -18,8 +18,8 @@ use super::{PREFIXES, in_variable, register, register_password, register_ssh_com
 pub fn redact(text: &str) -> String {
     match text.split_once("://") {
         Some((scheme, rest)) if is_scheme(scheme) => format!("{scheme}://{}", redact_rest(scheme, rest)),
-        Some(_) if text.contains(['@', ':']) => REDACTED.to_owned(),
-        _ => redact_plain(text),
+        Some(_) => REDACTED.to_owned(),
+        None => redact_plain(text),
     }
 }
 
@@ -145,7 +145,7 @@ fn urls(text: &str) -> impl Iterator<Item = (usize, usize)> {
 pub fn register_url(url: &str) {
     register_remote(url);
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
-    if let Some(at) = rest.find(['/', '?', '#', ';']).filter(|at| rest.len() > at + MIN_LENGTH) {
+    if let Some(at) = rest.find(['/', '?', '#', ';']) {
         let path = &rest[at..];
         if !path.split(['/', '?', '&', '=', '#', ';']).all(is_word) {
             register(path);
@@ -189,7 +189,6 @@ pub fn register_arguments_and_environment(
         before = argument;
     }
     for (name, value) in variables {
-        let is_secret = in_variable(&name, &value);
         let text = value.to_string_lossy();
         let name = name.to_string_lossy();
         let flag = PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix));
@@ -202,7 +201,7 @@ pub fn register_arguments_and_environment(
             None if is_proxy(&name) => register_proxy(&text),
             _ => {}
         }
-        if is_secret || flag.is_some() || name.starts_with("GIT_") {
+        if flag.is_some() || name.starts_with("GIT_") {
             register_urls(&text);
         }
     }
@@ -211,6 +210,7 @@ pub fn register_arguments_and_environment(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::secret::registry::is_within;
     use crate::secret::{quoted, redacted};
 
     #[test]
@@ -257,6 +257,7 @@ mod tests {
             "bob:s3cret@http://h/x",
             "https:\\\\bob:s3cret@h\\x",
             "https://h/x?a=s3@cret",
+            "no scheme://s3cret/x",
         ] {
             let shown = redact(url);
             assert!(shown.ends_with(REDACTED), "{shown}");
@@ -311,5 +312,79 @@ mod tests {
         register_url("https://hooks.example.com/services/T0AB12/B9xYz81kQ");
         assert_eq!(quoted("no B9xYz81kQ here"), "no [redacted] here");
         assert_eq!(redact_path("http://127.0.0.1:9090/-/rereadrules"), "http://127.0.0.1:9090/[redacted]");
+    }
+    #[test]
+    fn the_secrets_in_urls_are_registered_and_the_words_in_them_are_not() {
+        register_urls(
+            "'https://uR4k-zQ8x:uR5k@zQ8x@h/kept-path#kept-section' http://h/x#uR6k-zQ8x \
+             <ssh://h/x?plainquerykey&k=uR7k-zQ8x;uR8k-zQ8x#uR9k-zQ8x>",
+        );
+        for secret in
+            ["uR4k-zQ8x", "uR5k@zQ8x", "uR6k-zQ8x", "uR7k-zQ8x", "uR8k-zQ8x", "uR9k-zQ8x", "plainquerykey"]
+        {
+            assert_eq!(redacted(secret), REDACTED, "{secret}");
+        }
+        assert_eq!(quoted("kept-path kept-section"), "kept-path kept-section");
+        for (piece, expected) in [
+            ("T0AB1", true),
+            ("T0AB12", false),
+            ("re-read_all.now1", false),
+            ("re-read_all.nowx", true),
+            ("re-read_all.nowxy", false),
+        ] {
+            assert_eq!(is_word(piece), expected, "{piece}");
+        }
+    }
+
+    #[test]
+    fn a_url_ends_where_the_text_around_it_goes_on() {
+        let text = "a://b\u{1b}[0m <http://c/d>, 'e://f g' \"h://i";
+        let found: Vec<&str> = urls(text).map(|(start, end)| &text[start..end]).collect();
+        assert_eq!(found, ["b", "c/d", "f", "i"]);
+    }
+
+    #[test]
+    fn what_may_be_a_credential_in_a_remote_is_registered() {
+        register_remote("rM4k-zQ8x:rM5k-zQ8x@h:x");
+        register_remote("https://rM6k-zQ8x@h/x");
+        register_remote("/srv/kept-of-srv@corp/x.git");
+        for secret in ["rM4k-zQ8x", "rM5k-zQ8x", "rM6k-zQ8x"] {
+            assert_eq!(redacted(secret), REDACTED);
+        }
+        assert_eq!(quoted("/srv/kept-of-srv"), "/srv/kept-of-srv");
+    }
+
+    #[test]
+    fn the_secrets_of_the_command_line_and_of_variables_are_registered() {
+        let variable = |name: &str, value: &str| (name.into(), value.into());
+        let arguments = [
+            "--repo",
+            "aG1k-zQ8x:pw@h:x",
+            "--repo=aG2k-zQ8x:pw@h:x",
+            "https://aG3k-zQ8x@h/x",
+            "--git-config",
+            "kept-of-config:x@h:y",
+            "--credential=kept-of-credential:x@h:y",
+        ];
+        register_arguments_and_environment(
+            arguments.map(OsString::from),
+            [
+                variable("TREESWAP_PASSWORD", "aE1k"),
+                variable("GITSYNC_PASSWORD", "aE2k-zQ8x"),
+                variable("GIT_SYNC_WEBHOOK_URL", "https://h/aE3k-zQ8x"),
+                variable("TREESWAP_REPO", "aE4k-zQ8x:pw@h:x"),
+                variable("GIT_SSH_COMMAND", "sshpass -p aE5k-zQ8x ssh"),
+                variable("TREESWAP_ROOT", "https://aE6k-zQ8x@h/x"),
+                variable("GIT_OF_OTHERS", "https://aE7k-zQ8x@h/x"),
+                variable("OTHER", "https://kept-elsewhere@h/x"),
+            ],
+        );
+        let secrets = (1..=3).map(|number| format!("aG{number}k-zQ8x"));
+        for secret in secrets.chain((2..=7).map(|number| format!("aE{number}k-zQ8x"))) {
+            assert_eq!(quoted(&secret), REDACTED, "{secret}");
+        }
+        assert!(is_within(b"aE1k"), "it surely is a password");
+        let kept = "kept-of-config kept-of-credential kept-elsewhere";
+        assert_eq!(quoted(kept), kept);
     }
 }

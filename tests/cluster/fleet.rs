@@ -89,6 +89,7 @@ fn whoever_is_killed_at_any_of_its_requests_a_peer_finishes() {
     let least = "twice a list, two records and three maps; three maps and two records written; a Lease read, taken, let go";
     assert!(requests >= 20, "{least}: {requests}");
     let mut worst = (Duration::ZERO, String::new());
+    let mut killed_at_work = 0;
     for at in (0..requests).step_by(if full() { 1 } else { 4 }) {
         for (when, fault) in [("before", Fault::HoldBefore), ("after", Fault::HoldAfter)] {
             let value = format!("{when} request {at}");
@@ -101,6 +102,7 @@ fn whoever_is_killed_at_any_of_its_requests_a_peer_finishes() {
             eventually(120, "it is at that request, or done without one", || {
                 (proxy.seen().len() > at || !killed.is_running()).then_some(())
             });
+            killed_at_work += usize::from(killed.is_running());
             killed.child.kill().unwrap();
             killed.child.wait().unwrap();
             let (_, took) = timed(&format!("a peer of one killed {value}"));
@@ -114,6 +116,7 @@ fn whoever_is_killed_at_any_of_its_requests_a_peer_finishes() {
             assert!(!again.stdout.contains("created"), "{}", again.stdout);
         }
     }
+    assert!(killed_at_work > 0, "each was done before it was killed");
     let (took, when) = worst;
     println!(
         "fleet: killed at each of {requests} requests: with Leases of {LEASE:?} a peer was done after {took:?} at most \

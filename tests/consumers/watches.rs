@@ -66,6 +66,22 @@ impl Watching {
             std::thread::sleep(Duration::from_millis(3));
         }
     }
+
+    /// Waits until signals are handled: before, they simply kill it or are lost. Its other thread is started after that.
+    #[track_caller]
+    fn until_it_listens(&self) {
+        let status = format!("/proc/{}/status", self.talker.child.id());
+        let threads = || {
+            let text = fs::read_to_string(&status).unwrap();
+            let threads = text.lines().find_map(|line| line.strip_prefix("Threads:")).unwrap();
+            threads.trim().parse::<u32>().unwrap()
+        };
+        let end = Instant::now() + Duration::from_secs(60);
+        while threads() < 2 {
+            assert!(Instant::now() < end, "{}", self.complaints());
+            std::thread::sleep(Duration::from_millis(3));
+        }
+    }
 }
 
 /// Long enough that nothing is found by polling in a test about events.
@@ -90,6 +106,8 @@ fn the_watching_command_runs_at_the_start_and_once_a_swap() {
 fn the_first_run_can_be_left_out() {
     let mut writer = Writer::started();
     let watching = Watching::start(&writer, &[NO_POLL, "--skip-first"], NOTE);
+    watching.until_it_listens();
+    std::thread::sleep(Duration::from_millis(500)); // a first run takes milliseconds
     // It cannot be seen from outside when it has begun to watch, but a swap before that moment is the first one.
     let end = Instant::now() + Duration::from_secs(60);
     for n in (2..200).cycle() {
@@ -259,19 +277,7 @@ fn a_second_sigterm_kills_a_command_that_does_not_listen() {
 fn an_idle_watch_ends_at_sigterm_also_where_nothing_is_published() {
     for writer in [Writer::new(), Writer::started()] {
         let mut watching = Watching::start(&writer, &["--skip-first"], NOTE);
-        // Until it listens, the signal simply kills it, and while it begins to, a signal can be lost. Its other thread
-        // is started after that.
-        let status = format!("/proc/{}/status", watching.talker.child.id());
-        let threads = || {
-            let text = fs::read_to_string(&status).unwrap();
-            let threads = text.lines().find_map(|line| line.strip_prefix("Threads:")).unwrap();
-            threads.trim().parse::<u32>().unwrap()
-        };
-        let end = Instant::now() + Duration::from_secs(60);
-        while threads() < 2 {
-            assert!(Instant::now() < end, "{}", watching.complaints());
-            std::thread::sleep(Duration::from_millis(3));
-        }
+        watching.until_it_listens();
         watching.talker.signal(Signal::TERM);
         assert_eq!(watching.talker.ended().code(), Some(0));
     }

@@ -33,6 +33,8 @@ pub struct Report {
     pub failures: BTreeMap<usize, String>,
     /// How often each system call was the one at the point.
     pub calls: BTreeMap<&'static str, usize>,
+    /// The runs of which the recovery was killed as well.
+    pub twice: usize,
 }
 
 /// How a run is disturbed, which also decides how its end is judged.
@@ -90,19 +92,21 @@ impl Place for Memory {
 pub fn sweep(scenario: &Scenario, disturbance: Disturbance, sample: Sample, place: &dyn Place) -> Report {
     let next = AtomicUsize::new(0);
     let beyond = AtomicUsize::new(0); // successive runs that ended before their point: the scenario has no more points
+    let twice = AtomicUsize::new(0);
     let report = Mutex::new(Report::default());
     let workers = std::thread::available_parallelism().map_or(2, |n| n.get().min(8));
     std::thread::scope(|scope| {
         for worker in 0..workers {
-            let (next, beyond, report) = (&next, &beyond, &report);
+            let (next, beyond, twice, report) = (&next, &beyond, &twice, &report);
             scope.spawn(move || {
                 let world = place.world(worker);
                 let stage = (scenario.prepare)(&world);
-                let bench = Bench { scenario, stage, saved: world.dir().join("saved"), world, place };
+                let saved = world.dir().join("saved");
+                let bench = Bench { scenario, stage, saved, world, place, twice };
                 bench.save();
                 // The number of calls varies from run to run, so stop only after several runs that did not reach their
                 // point.
-                while beyond.load(Ordering::Relaxed) < 3 {
+                while beyond.load(Ordering::Relaxed) < 3 && report.lock().unwrap().failures.len() < 50 {
                     let point = sample.from + sample.step * next.fetch_add(1, Ordering::Relaxed);
                     let outcome = bench.point(point, disturbance);
                     let mut report = report.lock().unwrap();
@@ -125,7 +129,7 @@ pub fn sweep(scenario: &Scenario, disturbance: Disturbance, sample: Sample, plac
             });
         }
     });
-    report.into_inner().unwrap()
+    Report { twice: twice.into_inner(), ..report.into_inner().unwrap() }
 }
 
 /// A worker that runs points of a scenario.
@@ -135,6 +139,8 @@ struct Bench<'a> {
     world: World,
     saved: PathBuf,
     place: &'a dyn Place,
+    /// The recoveries that were killed as well.
+    twice: &'a AtomicUsize,
 }
 
 impl Bench<'_> {
@@ -204,6 +210,7 @@ impl Bench<'_> {
             let trace = Trace::at(&self.world.root, second, Act::Kill);
             let recovery = trace.run(self.sync(ONCE), self.world.dir()).map_err(|error| error.to_string())?;
             if recovery.acted {
+                self.twice.fetch_add(1, Ordering::Relaxed);
                 self.check_reader("at once after the second kill", disturbance)?;
             }
         }

@@ -139,7 +139,9 @@ impl Run {
             assert!(Instant::now() < end, "{}: not {what} in time: {}", self.name, log());
             std::thread::sleep(Duration::from_millis(5));
         }
-        self.watch.take()
+        let peak = self.watch.take();
+        assert!(peak > 1 << 20, "{}: {what}: {peak} bytes: it was not watched", self.name);
+        peak
     }
 
     fn serves(&self, revision: usize) -> u64 {
@@ -194,6 +196,9 @@ fn no_shape_of_a_tree_takes_more_memory_than_deploy_allows() {
     println!(
         "| shape | first sync | one file changed | removal of everything | back again |\n| --- | --- | --- | --- | --- |"
     );
+    if let Some(only) = &only {
+        assert!(Shape::ALL.iter().any(|shape| shape.name() == only), "there is no shape {only}");
+    }
     let mut over = Vec::new();
     for shape in Shape::ALL.into_iter().filter(|shape| only.as_ref().is_none_or(|only| only == shape.name()))
     {

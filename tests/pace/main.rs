@@ -101,8 +101,10 @@ fn a_signal_asks_for_a_look_and_a_signal_that_does_not_changes_nothing() {
 
     let mut sync = start(&world, &["--period=1h", "--min-interval=0s", "--sync-on-signal=USR1"]);
     said(&sync, "already published: ");
-    send(&sync, Signal::HUP); // would end the process if nobody listened
     let three = world.remote.commit(&files("three"));
+    send(&sync, Signal::HUP); // would end the process if nobody listened
+    std::thread::sleep(Duration::from_secs(1)); // an attempt takes milliseconds
+    assert!(world.differences(&two).is_empty(), "another signal asks for nothing");
     send(&sync, Signal::USR1);
     eventually(20, "the third", || world.differences(&three).is_empty().then_some(()));
     drains(&mut sync);
