@@ -162,7 +162,8 @@ impl HttpResponse {
     }
 
     fn failure(&self, operation: &Operation, longest_pause: Duration) -> Failure {
-        // A proxy between us and the server may answer without a `Status`; then the HTTP status decides.
+        // A proxy between us and the server may answer without a `Status`; then the HTTP status decides. But its 404
+        // does not say that there is no such object: the API server gives that as the reason.
         let said: Status = serde_json::from_slice(&self.body).unwrap_or_default();
         let namespace = operation.namespace.clone();
         let text = shown(&said.message);
@@ -183,7 +184,7 @@ impl HttpResponse {
             },
             403 => Failure::AdmissionDenied { said: text },
             404 if said.details.kind == "namespaces" => Failure::NamespaceNotFound { namespace },
-            404 => Failure::NotFound,
+            404 if said.reason == "NotFound" => Failure::NotFound,
             409 if said.reason == "AlreadyExists" => Failure::AlreadyExists,
             409 => Failure::Conflict,
             410 if operation.verb == Verb::List => Failure::Expired,
@@ -420,5 +421,8 @@ mod tests {
         assert!(matches!(answer(503).failure(&put(), LONGEST), Failure::Busy { pause: None, .. }));
         assert!(matches!(answer(302).failure(&put(), LONGEST), Failure::Status { status: 302, .. }));
         assert!(matches!(answer(413).failure(&put(), LONGEST), Failure::TooLarge { .. }));
+        assert!(matches!(answer(404).failure(&put(), LONGEST), Failure::Status { status: 404, .. }));
+        let server = answered(404, &serde_json::json!({ "kind": "Status", "reason": "NotFound" }));
+        assert!(matches!(server.failure(&put(), LONGEST), Failure::NotFound));
     }
 }

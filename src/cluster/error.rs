@@ -50,7 +50,7 @@ pub enum Failure {
     /// 409: there is an object of that name already.
     #[error("it exists already")]
     AlreadyExists,
-    /// 404: there is no such object.
+    /// 404 with this reason: there is no such object.
     #[error("it does not exist")]
     NotFound,
     /// 404: there is no such namespace.

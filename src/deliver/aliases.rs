@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use super::Directory;
 use super::pauses::retried_if;
 use super::survey::SurveyContext;
-use crate::cluster::{Cluster, Error, Failure, Kind, Meta, Operation, Verb};
+use crate::cluster::{Cluster, ConfigError, Error, Failure, Kind, Meta, Operation, Verb};
 use crate::configmap::apply::{Desired, names};
 
 /// How long other clusters are asked whether they are the same one: any of them may be away.
@@ -67,8 +67,7 @@ impl Aliases {
     ) -> Result<bool, Error> {
         let others = desired.clusters().filter(|other| *other != name);
         let others = others.filter(|other| desired.of(other, &inventory.namespace).is_some());
-        let others: Vec<&Cluster> = others.filter_map(|other| self.0.get(other)).collect();
-        let answers = others.into_iter().map(|other| has_inventory(reader, other, inventory));
+        let answers = others.map(|other| self.has_inventory(reader, other, inventory));
         let answers = future::join_all(answers).await;
         if answers.iter().any(|answer| matches!(answer, Ok(true))) {
             return Ok(true);
@@ -87,32 +86,39 @@ impl Aliases {
         }
         names
     }
-}
 
-/// Returns true if a cluster has this very inventory. Asks again where that may soon help, and gives up after
-/// [`PROBE_TIMEOUT`].
-async fn has_inventory(
-    reader: SurveyContext<'_>,
-    cluster: &Cluster,
-    inventory: &Meta,
-) -> Result<bool, Error> {
-    let Meta { namespace, name, uid, .. } = inventory;
-    let may_help = |error: &Error| {
-        let is_away = matches!(error.why, Failure::Timeout { .. } | Failure::Unreachable { .. });
-        error.is_transient() && !is_away && error.pause().is_none_or(|pause| pause < PROBE_TIMEOUT)
-    };
-    let read = || cluster.head(namespace, name);
-    match timeout(PROBE_TIMEOUT, retried_if(may_help, reader.options, reader.cancel, read)).await {
-        Ok(found) => Ok(found?.is_some_and(|found| found.uid == *uid)),
-        Err(_) => Err(Error {
-            cluster: cluster.name().to_owned(),
+    /// Returns true if the cluster called `other` has this very inventory. Asks again where that may soon help, and
+    /// gives up after [`PROBE_TIMEOUT`]. A cluster that is not configured gives no answer either: its kubeconfig may be
+    /// unreadable for now.
+    async fn has_inventory(
+        &self,
+        reader: SurveyContext<'_>,
+        other: &str,
+        inventory: &Meta,
+    ) -> Result<bool, Error> {
+        let Meta { namespace, name, uid, .. } = inventory;
+        let failed = |why: Failure| Error {
+            cluster: self.own(other).unwrap_or(other).to_owned(),
             operation: Box::new(Operation {
                 verb: Verb::Get,
                 kind: Kind::ConfigMap,
                 namespace: namespace.clone(),
                 name: name.clone(),
             }),
-            why: Failure::Timeout { after: PROBE_TIMEOUT },
-        }),
+            why,
+        };
+        let Some(cluster) = self.0.get(other) else {
+            let known = self.0.keys().cloned().collect();
+            return Err(failed(ConfigError::Unknown { name: other.to_owned(), known }.into()));
+        };
+        let may_help = |error: &Error| {
+            let is_away = matches!(error.why, Failure::Timeout { .. } | Failure::Unreachable { .. });
+            error.is_transient() && !is_away && error.pause().is_none_or(|pause| pause < PROBE_TIMEOUT)
+        };
+        let read = || cluster.head(namespace, name);
+        match timeout(PROBE_TIMEOUT, retried_if(may_help, reader.options, reader.cancel, read)).await {
+            Ok(found) => Ok(found?.is_some_and(|found| found.uid == *uid)),
+            Err(_) => Err(failed(Failure::Timeout { after: PROBE_TIMEOUT })),
+        }
     }
 }

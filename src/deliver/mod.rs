@@ -86,6 +86,7 @@ pub use crate::revision::Relation;
 use crate::revision::Revision;
 use crate::sources::{DeliveryInput, Named, SourceError};
 use aliases::Aliases;
+use earlier_writes::EarlierWrites;
 use pauses::Ending;
 use pool::Pool;
 use report::ClusterOutcome;
@@ -236,6 +237,7 @@ async fn deliver_in_steps<S: DeliveryInput>(
 ) -> Result<Report, SourceError> {
     let mut desired = newest(&*input, cancel, step).await?;
     let mut outcomes: BTreeMap<String, ClusterOutcome> = BTreeMap::new();
+    let mut earlier: BTreeMap<String, EarlierWrites> = BTreeMap::new();
     let mut failures = Vec::new();
     let aliases = Arc::new(Aliases::of(clusters));
     let ending = Ending::new(cancel);
@@ -254,7 +256,12 @@ async fn deliver_in_steps<S: DeliveryInput>(
             pool: pool.as_ref(),
         };
         step.begin(Step::Apply);
-        outcomes.extend(context.deliver_to(&names, &desired).await);
+        for (name, mut ended) in context.deliver_to(&names, &desired).await {
+            if let Some(before) = outcomes.remove(&name) {
+                add_earlier(&mut ended, before, earlier.entry(name.clone()).or_default());
+            }
+            outcomes.insert(name, ended);
+        }
         let settled = all.iter().all(|name| outcomes[name].revision == desired.revision);
         if settled || cancel.is_cancelled() || round == MAX_ROUNDS {
             break;
@@ -272,6 +279,17 @@ async fn deliver_in_steps<S: DeliveryInput>(
     report.failures = failures;
     outcomes.into_iter().for_each(|(name, outcome)| report.add(name, outcome));
     Ok(report)
+}
+
+/// Adds to a cluster's outcome what earlier rounds wrote there and noted. `before` is the outcome of the last one, and
+/// `earlier` has what those before it wrote.
+fn add_earlier(ended: &mut ClusterOutcome, before: ClusterOutcome, earlier: &mut EarlierWrites) {
+    earlier.remember(&before.targets);
+    earlier.restore(&mut ended.targets);
+    let mut notes = before.notes;
+    notes.retain(|note| !ended.notes.contains(note));
+    notes.append(&mut ended.notes);
+    ended.notes = notes;
 }
 
 /// Asks the remote which revision its ref names, and computes the desired state of that.

@@ -93,18 +93,24 @@ where
     retried_if(Error::is_transient, options, cancel, read).await
 }
 
-/// Runs a write, and again after failures that stored nothing (a busy or unreachable server), as [`retried`] does.
-/// After a conflict or an unknown outcome the caller has to read first.
+/// Runs a write of a certain version, and again after failures that stored nothing (a busy or unreachable server), as
+/// [`retried`] does. After an unknown outcome it is sent once more: if the first one took effect, the second one
+/// conflicts. Not more often, as other namespaces wait for it, and a webhook that hangs takes its whole timeout.
 pub(super) async fn retried_write<T, F>(
     options: &Options,
     cancel: &CancellationToken,
-    write: impl FnMut() -> F,
+    mut write: impl FnMut() -> F,
 ) -> Result<T, Error>
 where
     F: Future<Output = Result<T, Error>>,
 {
     let is_to_be_sent_again =
         |error: &Error| error.is_transient() && !error.is_unknown() && !is_conflict(&error.why);
+    let written = retried_if(is_to_be_sent_again, options, cancel, &mut write).await;
+    if !written.as_ref().is_err_and(Error::is_unknown) {
+        return written;
+    }
+    pause(options, cancel, 1, None).await;
     retried_if(is_to_be_sent_again, options, cancel, write).await
 }
 

@@ -20,7 +20,8 @@ use crate::sources::DeliveryInput;
 pub(super) enum Recording {
     /// It is done, but for these failures.
     Done(Vec<String>),
-    /// A peer wrote an inventory meanwhile, or may have: the cluster has to be read again. Holds the error's text.
+    /// A peer wrote an inventory meanwhile, or a try of ours that got no answer did: the cluster has to be read again.
+    /// Holds the error's text.
     Conflict(String),
 }
 
@@ -68,7 +69,7 @@ async fn record_namespace<S: DeliveryInput>(
     };
     match recorded {
         Ok(()) => {}
-        Err(error) if error.is_unknown() || is_conflict(&error.why) => {
+        Err(error) if is_conflict(&error.why) => {
             return (Recording::Conflict(human::one_line(&error)), false);
         }
         Err(error) => failures.push(human::one_line(&error)),
@@ -81,7 +82,7 @@ async fn record_namespace<S: DeliveryInput>(
 
 /// Adds to each inventory the objects that are about to be created, so that a crash between a write and its record
 /// leaves no object that is not listed. If an inventory cannot be written, these objects must not be written either,
-/// and the survey says why. Returns `Err` if a peer wrote an inventory meanwhile, or may have.
+/// and the survey says why. Returns `Err` after a conflict, see [`Recording::Conflict`].
 pub(super) async fn announce<S: DeliveryInput>(
     writer: &Writer<'_, S>,
     surveys: &mut [NamespaceSurvey],
@@ -99,16 +100,15 @@ pub(super) async fn announce<S: DeliveryInput>(
                 survey.marker = marker;
                 survey.marker_meta = Some(meta);
             }
-            Some(Err(error)) if error.is_unknown() || is_conflict(&error.why) => {
-                return Err(human::one_line(&error));
-            }
+            Some(Err(error)) if is_conflict(&error.why) => return Err(human::one_line(&error)),
             Some(Err(error)) => survey.unlisted = Some(NamespaceFailure::of(&error)),
         }
     }
     Ok(())
 }
 
-/// Writes the inventory of a namespace.
+/// Writes the inventory of a namespace. It is sent again also after an unknown outcome: if that took effect, the second
+/// one conflicts. So only what stays unknown is an error, and of this namespace alone.
 async fn write_marker<S: DeliveryInput>(
     writer: &Writer<'_, S>,
     survey: &NamespaceSurvey,
@@ -116,12 +116,11 @@ async fn write_marker<S: DeliveryInput>(
 ) -> Result<Meta, Error> {
     let SurveyContext { options, cancel, .. } = writer.reader;
     let meta = survey.marker_meta.as_ref();
-    let write = || writer.record(&survey.namespace, "set", meta, || marker.data());
-    retried_write(options, cancel, write).await
+    retried_write(options, cancel, || writer.record(&survey.namespace, "set", meta, || marker.data())).await
 }
 
 /// Deletes the ledger and the inventory of a namespace in which we own nothing any more. The inventory goes last, as
-/// the namespace is found by it.
+/// the namespace is found by it. After an unknown outcome each is deleted once more, and may be gone by then.
 async fn delete_records<S: DeliveryInput>(
     writer: &Writer<'_, S>,
     survey: &NamespaceSurvey,

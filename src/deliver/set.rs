@@ -31,7 +31,7 @@ pub(super) fn marker(
             (Some(_), _) => None,
             (None, Some(written)) if written.target.outcome == Outcome::Deleted => None,
             // An object that exists and is ours stays in the inventory, whether or not it was to be deleted.
-            (None, _) if item.meta.is_some() && item.decision.why != DecisionReason::NotOurs => old.cloned(),
+            (None, _) if item.meta.is_some() && item.decision.why != DecisionReason::NotOurs => unproven(old),
             (None, _) => None,
         };
         entries.extend(entry.map(|entry| (item.name.clone(), entry)));
@@ -59,6 +59,10 @@ fn entry(item: &Item, digest: &str, old: Option<&Entry>, written: Option<&Writte
     if decision.why == DecisionReason::LeftOut {
         return left_out(item, old);
     }
+    // No file feeds it, and only the damage of the inventory keeps it from being deleted.
+    if decision.why == DecisionReason::NoRule {
+        return unproven(old);
+    }
     let known = match written {
         Some(written) if written.target.outcome == Outcome::Deleted => return None,
         Some(written) if written.target.outcome.is_success() => {
@@ -84,11 +88,17 @@ fn entry(item: &Item, digest: &str, old: Option<&Entry>, written: Option<&Writte
     })
 }
 
+/// Returns the entry of a ConfigMap that stays as it is, without the version that would prove its content: it may have
+/// been written under other rules or options than those that the inventory has from now on.
+fn unproven(old: Option<&Entry>) -> Option<Entry> {
+    old.map(|old| Entry { version: String::new(), ..old.clone() })
+}
+
 /// Returns the entry of a ConfigMap that is left out. It still holds what was verified last, and readers need not wait
 /// for it: nothing else is to be written. If nothing was verified, its annotations say what it holds. It is read again
 /// before that counts, as the rules may be others by then.
 fn left_out(item: &Item, old: Option<&Entry>) -> Option<Entry> {
-    let old = old.map(|old| Entry { version: String::new(), ..old.clone() });
+    let old = unproven(old);
     let ours = item.meta.as_ref().filter(|_| item.decision.claim == Claim::Ours);
     let annotated = ours.and_then(|meta| {
         // Anybody may have annotated it, with anything of any length.
@@ -160,6 +170,11 @@ pub(super) fn marker_before_writes(survey: &NamespaceSurvey) -> Option<Marker> {
             entry.wanted = Some(wanted.digest.clone());
         }
         marker.entries.insert(item.name.clone(), entry);
+    }
+    // What is neither desired nor there leaves the inventory after the writes, and takes no room before them.
+    if marker != survey.marker {
+        let is_gone = |item: &&Item| item.wanted.is_none() && item.meta.is_none();
+        survey.items.iter().filter(is_gone).for_each(|item| drop(marker.entries.remove(&item.name)));
     }
     marker.damaged.retain(|name, _| !marker.entries.contains_key(name));
     (marker != survey.marker).then_some(marker)
@@ -249,9 +264,29 @@ mod tests {
         survey.items[0].wanted = None;
         survey.late = std::mem::take(&mut survey.marker.entries);
         let listed = marker(&survey, &desired(), &BTreeMap::new());
-        assert_eq!(listed.entries, survey.late);
+        assert!(listed.entries["a"].lists(&entry().uid, None), "{listed:?}");
         let announced = marker_before_writes(&survey).unwrap();
         assert_eq!(announced.entries, survey.late, "a crash before the deletion leaves it listed");
+    }
+
+    #[test]
+    fn what_no_rule_names_is_proven_by_no_version_and_that_is_recorded_once() {
+        let mut survey = survey("ci", decided(Action::Nothing, DecisionReason::NoRule));
+        survey.items[0].wanted = None;
+        survey.marker = marker(&survey, &desired(), &BTreeMap::new());
+        assert_eq!(survey.marker.entries["a"], Entry { version: String::new(), ..entry() });
+        assert!(!needs_recording(&survey, &desired()));
+    }
+
+    #[test]
+    fn what_no_file_feeds_stays_listed_while_the_damage_of_the_inventory_keeps_it() {
+        for (why, is_listed) in [(DecisionReason::NoRule, true), (DecisionReason::NotOurs, false)] {
+            let mut survey = survey("ci", decided(Action::Nothing, why));
+            survey.items[0].wanted.as_mut().unwrap().fed = false;
+            let listed = marker(&survey, &desired(), &BTreeMap::new()).entries;
+            let kept = Entry { version: String::new(), ..entry() };
+            assert_eq!(listed.get("a"), Some(&kept).filter(|_| is_listed), "{why:?}");
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ use super::{Options, parse_revision};
 use crate::cluster::{Cluster, ConfigMap, Error, Meta};
 use crate::configmap::apply::{
     Action, Claim, Decision, DecisionReason, Desired, DesiredConfigMap, Entry, Ledger, LiveConfigMap, Marker,
-    Policy, is_proven_by_record, names,
+    Policy, TooLong, is_proven_by_record, names,
 };
 use crate::sources::Recorded;
 
@@ -159,21 +159,16 @@ impl SurveyContext<'_> {
             Some(object) => (Some(object.meta), Ledger::read(&object.content.data)),
             None => (None, Ledger::default()),
         };
+        let spread = "spread the ConfigMaps over more namespaces";
+        Marker::check(namespace, config_maps.keys()).map_err(|why| too_long(&why, spread))?;
         let names: BTreeSet<&String> =
             config_maps.keys().chain(marker.entries.keys()).chain(earlier.keys()).collect();
-        if let Err(why) = Marker::check(namespace, names.iter().copied()) {
-            let hints = vec!["spread the ConfigMaps over more namespaces".to_owned()];
-            return Err(NamespaceFailure {
-                why: why.to_string(),
-                hints,
-                transient: false,
-                outcome: Outcome::Refused,
-                cause: None,
-            });
-        }
         let all: Vec<&str> = names.iter().map(|name| name.as_str()).collect();
         let metas = retried(self.options, self.cancel, || self.cluster.survey(namespace, &all)).await;
         let metas = metas.map_err(|error| NamespaceFailure::of(&error))?;
+        let hint = format!("delete by hand what no rule names any more, or {spread}");
+        let listed = to_be_listed(&names, config_maps, &metas);
+        Marker::check(namespace, listed).map_err(|why| too_long(&why, &hint))?;
         let late = late(&earlier, &marker, &metas);
         let same_rules = marker.rules == desired.rules;
         let mut reads = Vec::new();
@@ -295,6 +290,26 @@ impl SurveyContext<'_> {
     }
 }
 
+/// Returns those names that the inventory will list: of the ConfigMaps that no rule names, only those that exist.
+fn to_be_listed<'n>(
+    names: &'n BTreeSet<&'n String>,
+    config_maps: &'n BTreeMap<String, DesiredConfigMap>,
+    metas: &'n BTreeMap<String, Meta>,
+) -> impl Iterator<Item = &'n String> {
+    names.iter().copied().filter(move |name| config_maps.contains_key(*name) || metas.contains_key(*name))
+}
+
+/// Refuses a namespace whose inventory would be too large.
+fn too_long(why: &TooLong, hint: &str) -> NamespaceFailure {
+    NamespaceFailure {
+        why: why.to_string(),
+        hints: vec![hint.to_owned()],
+        transient: false,
+        outcome: Outcome::Refused,
+        cause: None,
+    }
+}
+
 /// Returns the revision that an inventory records and, with several sources, the commit of each.
 fn recorded(marker: &Marker, meta: &Meta) -> Option<Recorded> {
     let sources = meta.annotations.get(names::SOURCES).and_then(|text| serde_json::from_str(text).ok());
@@ -372,6 +387,17 @@ mod tests {
             annotations.insert(names::DIGEST.to_owned(), digest.to_owned());
             assert_eq!(late(&sent, &empty, &metas), *expected, "{digest}");
         }
+    }
+
+    #[test]
+    fn an_inventory_keeps_no_room_for_what_is_neither_desired_nor_there() {
+        let names = ["desired", "gone", "left"].map(str::to_owned);
+        let mut item = survey("ci", Decision::unchanged(String::new())).items.remove(0);
+        let config_maps = BTreeMap::from([(names[0].clone(), item.wanted.take().unwrap())]);
+        let metas = BTreeMap::from([(names[2].clone(), item.meta.take().unwrap())]);
+        let names: BTreeSet<&String> = names.iter().collect();
+        let listed: Vec<&String> = to_be_listed(&names, &config_maps, &metas).collect();
+        assert_eq!(listed, ["desired", "left"]);
     }
 
     #[test]

@@ -231,8 +231,8 @@ impl<'a, S: DeliveryInput> Writer<'a, S> {
         self.slots.acquire().await // it fails only if the semaphore was closed, which it never is
     }
 
-    /// Sends one write, in a slot that the caller has: one request, or a deletion and a creation for an immutable
-    /// object. Returns the metadata that the server stored; `None` after a deletion.
+    /// Sends one write, in a slot that the caller has: one request or, for an immutable object, a creation as a dry
+    /// run, a deletion and a creation. Returns the metadata that the server stored; `None` after a deletion.
     async fn send(&self, survey: &NamespaceSurvey, item: &Item) -> Result<Option<Meta>, Error> {
         let cluster = self.reader.cluster;
         let mode = if self.reader.options.dry_run { Mode::DryRun } else { Mode::Write };
@@ -241,6 +241,14 @@ impl<'a, S: DeliveryInput> Writer<'a, S> {
             (Action::Create, Some(draft), _) => cluster.create(draft, mode).await.map(Some),
             (Action::Replace, Some(draft), Some(meta)) => cluster.replace(meta, draft, mode).await.map(Some),
             (Action::Recreate, Some(draft), Some(meta)) => {
+                // What the server would not create must not be deleted. It checks everything else before it finds that
+                // there is an object of that name.
+                let checked = cluster.create(draft.clone(), Mode::DryRun).await;
+                if let Err(error) = checked
+                    && !matches!(error.why, Failure::AlreadyExists)
+                {
+                    return Err(error);
+                }
                 cluster.delete(meta, mode).await?;
                 match mode {
                     Mode::Write => cluster.create(draft, mode).await.map(Some),

@@ -80,6 +80,12 @@ impl Entry {
         is_verified || digest.is_some_and(|digest| self.announces(digest))
     }
 
+    /// Returns true if the object was verified to hold the data with this digest, and no other data was to be written
+    /// since. The same data may be still to be written, after another writer changed or deleted it.
+    pub fn is_verified_as(&self, digest: &str) -> bool {
+        self.digest == digest && self.wanted.as_deref().is_none_or(|wanted| wanted == digest)
+    }
+
     /// Returns true if an object with this digest was about to be written.
     fn announces(&self, digest: &str) -> bool {
         let is_unverified = self.uid.is_empty() && !digest.is_empty();
@@ -215,6 +221,15 @@ mod tests {
         }
         let again = Entry { uid: String::new(), ..entry(None) };
         assert!(again.lists("v", Some("d")) && !again.lists("v", Some("e")));
+    }
+
+    #[test]
+    fn an_object_is_verified_as_what_it_held_until_other_data_is_to_be_written() {
+        for (wanted, expected) in [(None, true), (Some("d"), true), (Some("e"), false)] {
+            assert_eq!(entry(wanted).is_verified_as("d"), expected, "{wanted:?}");
+            assert!(!entry(wanted).is_verified_as("e"), "{wanted:?}");
+        }
+        assert!(!Entry::wanted("d").is_verified_as("d"));
     }
 
     #[test]

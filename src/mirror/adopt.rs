@@ -77,18 +77,34 @@ pub(super) fn forget_other_remote(layout: &Layout, remote: &str) -> Result<(), E
     Ok(())
 }
 
-/// Links all packs, each with the mark that a filter left objects out, and its index last, because git only uses packs
-/// with an index. Then copies the shallow boundary.
+/// Links all packs and copies the shallow boundary. If it fails, the packs that it linked are removed: some of a
+/// mirror's packs may have a commit and its tree without all that is below it, and the next fetch would take that for
+/// complete.
 fn link(layout: &Layout, other: &Path) -> Result<(), Error> {
+    let mut linked = Vec::new();
+    let done = link_all(layout, other, &mut linked);
+    if done.is_err() {
+        for path in linked.iter().rev() {
+            let _ = fs::remove_file(path); // the index of a pack first
+        }
+    }
+    done
+}
+
+/// Links all packs, each with the mark that a filter left objects out, and its index last, because git only uses packs
+/// with an index. Then copies the shallow boundary. Adds each new path to `linked`.
+fn link_all(layout: &Layout, other: &Path, linked: &mut Vec<PathBuf>) -> Result<(), Error> {
     let [from, to] = [other, layout.dir()].map(|dir| dir.join("objects/pack"));
     for pack in names(&from)?.iter().filter_map(|name| name.strip_suffix(".pack")) {
         for suffix in SUFFIXES {
             let name = format!("{pack}.{suffix}");
-            match fs::hard_link(from.join(&name), to.join(&name)) {
+            let path = to.join(&name);
+            match fs::hard_link(from.join(&name), &path) {
+                Ok(()) => linked.push(path),
                 // A pack is named by its checksum, so an existing file of the same name has the same content.
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
                 Err(error) if error.kind() == ErrorKind::NotFound && suffix == "promisor" => {}
-                linked => linked.map_err(local("link", &to.join(&name)))?,
+                Err(error) => return Err(local("link", &path)(error)),
             }
         }
     }
@@ -103,6 +119,25 @@ mod tests {
     use rustix::fs::{CWD, FileType, mknodat};
 
     use super::*;
+    use crate::mirror::repo_kind::RepoKind;
+
+    #[test]
+    fn all_packs_are_linked_or_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let [other, mirror] = ["other", "mirror"].map(|name| dir.path().join(name));
+        let from = other.join("objects/pack");
+        fs::create_dir_all(&from).unwrap();
+        for name in ["pack-1.pack", "pack-1.idx", "pack-2.pack"] {
+            fs::write(from.join(name), "x").unwrap();
+        }
+        let layout = Layout::open(&mirror, RepoKind::Bare, false, None).unwrap();
+        let linked = || names(&layout.dir().join("objects/pack")).unwrap();
+        link(&layout, &other).unwrap_err();
+        assert_eq!(linked(), Vec::<String>::new());
+        fs::write(from.join("pack-2.idx"), "x").unwrap();
+        link(&layout, &other).unwrap();
+        assert_eq!(linked().len(), 4);
+    }
 
     #[test]
     fn a_mirror_with_a_pipe_in_the_place_of_a_file_is_passed_over() {

@@ -171,7 +171,8 @@ pub enum Error {
         /// The limit, in bytes.
         limit: u64,
     },
-    /// The mirrors of submodules are too large only because of those that earlier revisions have.
+    /// The mirrors of submodules are too large only because of those that earlier revisions have, or may have, or that
+    /// are still read.
     #[error(
         "the submodules have more than twice {} (--max-mirror-bytes) with those of earlier generations",
         human::bytes(*limit)

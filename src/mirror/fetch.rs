@@ -28,7 +28,7 @@ use super::packed_blobs::PackedBlobs;
 use super::plan::{RequestReason, Situation, plan, without_haves};
 use super::repo_kind::{self, RepoKind};
 use super::shared::Shared;
-use super::wire::{self, Request};
+use super::wire::{self, Deepen, PackResponse, Request};
 use super::{Mirror, Role, Tip};
 use crate::revision::{ObjectId, Revision};
 use local_state::{CompleteTip, Inspection, LocalState, inspect};
@@ -45,7 +45,8 @@ pub(super) enum Renewal {
     /// The next fetch is one.
     Due,
     /// The last one did not succeed, or more was fetched before the older packs could be removed. The next garbage
-    /// collection rewrites the packs instead, which needs no network.
+    /// collection rewrites the packs instead, which needs no network. After that another renewal is allowed; if it
+    /// fails, once the mirror has grown by half.
     Failed,
 }
 
@@ -251,7 +252,8 @@ impl Mirror {
             match self.request(&request, reason, kept, max_bytes).await {
                 Ok(revision) => return Ok(revision),
                 Err(error) => {
-                    if !fresh_request_may_help(&error) {
+                    // What is too large may be a file of a commit in between, which the tip no longer has.
+                    if !fresh_request_may_help(&error) && !is_too_large(&error) {
                         return Err(error);
                     }
                     self.history_shape.note_wrong();
@@ -348,7 +350,7 @@ impl Mirror {
         }
         self.complete_pack_bytes += answer.bytes;
         tracing::debug!(reason = reason.label(), bytes = answer.bytes, pack, "received a pack");
-        let ends: HashSet<_> = answer.shallow.iter().copied().collect();
+        let ends = ends_of_remote(&request, &answer);
         let known = self.inspect(want, kept, Some(ends)).await?;
         match known.complete {
             Some(found) => {
@@ -427,6 +429,20 @@ impl Mirror {
     }
 }
 
+/// The commits at which the remote's own history ends. A server does not repeat those that the request states as
+/// `shallow`: if it was asked to move the boundary, what it did not lift is where its history ends, too.
+fn ends_of_remote(request: &Request, answer: &PackResponse) -> HashSet<ObjectId> {
+    let mut ends: HashSet<ObjectId> = HashSet::new();
+    if request.depth != Deepen::No {
+        ends.extend(&request.shallow);
+        for id in &answer.unshallow {
+            ends.remove(id);
+        }
+    }
+    ends.extend(&answer.shallow);
+    ends
+}
+
 /// Returns true if the remote may have rejected the request because what the tip names cannot be a boundary: it is no
 /// commit. git lets a branch name commits only; a tag may name a tree, and an id may be that of a tag.
 fn boundary_may_be_wrong(tip: &Tip, error: &Error) -> bool {
@@ -437,6 +453,17 @@ fn boundary_may_be_wrong(tip: &Tip, error: &Error) -> bool {
         _ => false,
     };
     said_so && !tip.name.as_ref().is_some_and(is_branch)
+}
+
+/// Returns true if the pack is over a limit.
+fn is_too_large(error: &Error) -> bool {
+    use Error::{FetchBytes, IndexMemory, Wire};
+    matches!(
+        error,
+        FetchBytes { .. }
+            | IndexMemory { .. }
+            | Wire(wire::Error::TooMuch { budget: wire::Budget::Pack, .. })
+    )
 }
 
 /// Returns true if a request that claims no commits as present may succeed where this error occurred.

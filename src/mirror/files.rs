@@ -79,14 +79,22 @@ pub(super) fn replace(path: &Path, content: &[u8], durable: bool) -> Result<(), 
     }
 }
 
-/// Lists the names in a directory. Skips names that are not UTF-8: ours always are. Empty if the directory does not
-/// exist.
-pub(super) fn names(dir: &Path) -> Result<Vec<String>, Error> {
-    match fs::read_dir(dir) {
-        Ok(entries) => Ok(entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-        Err(source) => Err(Error::Local { act: "list", path: dir.to_owned(), source }),
+/// Lists the paths in a directory, whatever bytes their names have: what others made need not be UTF-8. Fails rather
+/// than leave one out. Empty if the directory does not exist.
+pub(super) fn paths(dir: &Path) -> Result<Vec<PathBuf>, Error> {
+    let list = || -> io::Result<Vec<PathBuf>> {
+        fs::read_dir(dir)?.map(|entry| entry.map(|entry| entry.path())).collect()
+    };
+    match list() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()), // also one removed while it is read
+        listed => listed.map_err(local("list", dir)),
     }
+}
+
+/// Lists the names in a directory. Skips names that are not UTF-8: ours always are. Otherwise like [`paths`].
+pub(super) fn names(dir: &Path) -> Result<Vec<String>, Error> {
+    let name = |path: PathBuf| Some(path.file_name()?.to_str()?.to_owned());
+    Ok(paths(dir)?.into_iter().filter_map(name).collect())
 }
 
 /// Removes the files and directories in `dir` whose names match `stale`.
@@ -207,6 +215,18 @@ mod tests {
             let combined = Freed { any, in_use }.or_failure(Error::Cancelled);
             assert_eq!(combined.is_err(), !any && !in_use, "{any} {in_use}");
         }
+    }
+
+    #[test]
+    fn a_listing_has_names_of_any_bytes_and_no_gaps() {
+        use std::os::unix::ffi::OsStrExt as _;
+        let dir = tempfile::tempdir().unwrap();
+        let odd = dir.path().join(std::ffi::OsStr::from_bytes(b"m\xfcnchen"));
+        fs::write(&odd, "").unwrap();
+        assert_eq!(paths(dir.path()).unwrap(), std::slice::from_ref(&odd));
+        assert_eq!(names(dir.path()).unwrap(), Vec::<String>::new());
+        assert_eq!(paths(&dir.path().join("absent")).unwrap(), Vec::<PathBuf>::new());
+        assert!(paths(&odd).is_err(), "it is no directory");
     }
 
     #[test]

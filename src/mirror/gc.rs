@@ -209,12 +209,17 @@ impl Mirror {
             {
                 self.repack(kept, false).map(drop)
             }
-            GcPlan::Renew { .. } if self.renewal == Renewal::Failed || !is_published => {
-                self.repack(kept, false)?;
-                self.renewal = Renewal::Allowed;
-                Ok(())
+            GcPlan::Renew { bytes } if self.renewal == Renewal::Failed || !is_published => {
+                let done = self.repack(kept, false).map(drop);
+                // If the packs cannot be rewritten, only another renewal makes the mirror smaller. That may fail for
+                // the same reason, and is a download of everything: so the mirror first grows by half.
+                if done.is_ok() || has_outgrown(bytes, self.renewal_bytes) {
+                    self.renewal = Renewal::Allowed;
+                }
+                done
             }
             GcPlan::Renew { bytes } => {
+                self.renewal_bytes = bytes;
                 tracing::info!(
                     bytes,
                     packs = packs.len(),

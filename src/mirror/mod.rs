@@ -8,7 +8,8 @@
 //!   as deep as configured.
 //! - A mirror is a cache. It can be deleted and fetched again at any time, and that never touches what is published.
 //! - It writes nothing outside its directory and never runs anything that a commit's author wrote.
-//! - In `ROOT/.git`, foreign refs, worktrees and commits made in a generation are kept.
+//! - In `ROOT/.git`, garbage collection keeps foreign refs, worktrees and commits made in a generation. If the mirror
+//!   is damaged and therefore fetched again, worktrees and configuration stay; foreign refs and commits are lost.
 //!
 //! | files | contents |
 //! | --- | --- |
@@ -258,6 +259,8 @@ pub struct Mirror {
     last_kept: Option<Vec<Revision>>,
     /// Whether the next fetch brings everything, so that all older packs can be removed.
     renewal: fetch::Renewal,
+    /// The size of the packs when a renewal was last wanted, in bytes.
+    renewal_bytes: u64,
     /// The pack of such a fetch, until the older packs are removed or anything else is fetched.
     renewal_pack: Option<fetch::RenewalPack>,
     /// Bytes of all packs that were received completely, those of submodules included.
@@ -345,6 +348,7 @@ impl Mirror {
             settled: None,
             last_kept: None,
             renewal: fetch::Renewal::Allowed,
+            renewal_bytes: 0,
             renewal_pack: None,
             complete_pack_bytes: 0,
             role,

@@ -13,9 +13,9 @@
 //!   rewind, it also sends the history below our boundary: 19,960 objects instead of 4, all counted before it answers.
 //!
 //! So as long as a repository has only shown commits with one parent, requests are of the second kind, with a limit on
-//! the number of objects that the pack may announce. If the limit is exceeded, the fetch starts again with the first
-//! kind. The second kind is used again once a commit follows the one that the mirror holds (a large commit exceeded the
-//! limit), but not after a merge or if the limit is exceeded twice.
+//! the number of objects that the pack may announce. If the limit is exceeded, or the pack is too large, the fetch
+//! starts again with the first kind. The second kind is used again once a commit follows the one that the mirror holds
+//! (a large commit exceeded the limit), but not after a merge or if the limit is exceeded twice.
 
 use super::Depth;
 use super::wire::{Deepen, Request};

@@ -21,6 +21,8 @@
 //!
 //! If durability is enabled, each step is durable before the next begins.
 
+use std::ffi::OsStr;
+use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
@@ -152,10 +154,40 @@ pub(super) fn prune(git: &Path, kept: &[Revision], is_submodule: bool) -> Result
 
 /// Returns true if a worktree's tree is where git-sync puts it: `.worktrees/<hash>`, or `<hash>` as in git-sync v3 if
 /// that directory is gone. The beginning of the recorded path is not compared, because the volume may have been mounted
-/// elsewhere when it was written.
+/// elsewhere when it was written. One without a `gitdir` is incomplete, and nobody's. If that cannot be read, it stays.
 fn is_ours(admin: &Path, name: &str) -> bool {
-    let Ok(text) = fs::read_to_string(admin.join("gitdir")) else { return true };
-    let tree = Path::new(text.trim_end());
+    let text = match fs::read(admin.join("gitdir")) {
+        Ok(text) => text,
+        Err(error) => return error.kind() == ErrorKind::NotFound,
+    };
+    // The path may have any bytes, and newer git may write it relative to the directory that it is in.
+    let tree = admin.join(OsStr::from_bytes(text.trim_ascii_end()));
     let Some(place) = tree.parent().filter(|place| place.ends_with(name)) else { return false };
-    place.parent().is_some_and(|parent| parent.ends_with(".worktrees")) || !tree.exists()
+    place.parent().is_some_and(|parent| parent.ends_with(".worktrees"))
+        || matches!(tree.try_exists(), Ok(false))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worktree_is_ours_only_if_that_is_certain() {
+        let dir = tempfile::tempdir().unwrap();
+        let name = "1".repeat(40);
+        let gitdir = dir.path().join("gitdir");
+        assert!(is_ours(dir.path(), &name), "incomplete");
+        let relative = Path::new(OsStr::from_bytes(b"m\xfcnchen")).join(&name);
+        let foreign = dir.path().join(&relative);
+        fs::create_dir_all(&foreign).unwrap();
+        fs::write(foreign.join(".git"), "").unwrap();
+        let ours = Path::new("/gone").join(OsStr::from_bytes(b"m\xfcnchen/.worktrees")).join(&name);
+        for (place, expected) in [(&foreign, false), (&relative, false), (&ours, true)] {
+            fs::write(&gitdir, [place.as_os_str().as_bytes(), b"/.git\n"].concat()).unwrap();
+            assert_eq!(is_ours(dir.path(), &name), expected, "{}", place.display());
+        }
+        fs::remove_file(&gitdir).unwrap();
+        fs::create_dir(&gitdir).unwrap();
+        assert!(!is_ours(dir.path(), &name), "it cannot be read");
+    }
 }

@@ -364,3 +364,6 @@ fn number(text: &[Byte], at: usize, radix: u32, digits: usize) -> Option<u32> {
         sum.checked_mul(radix)?.checked_add(char::from(digit.value).to_digit(radix)?)
     })
 }
+
+#[cfg(test)]
+mod tests;

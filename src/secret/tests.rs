@@ -123,7 +123,8 @@ fn a_child_program_is_started_without_such_a_variable() {
     }
     let mut command = std::process::Command::new("child");
     withhold_from(&mut command);
-    let removed = |variable: &str| command.get_envs().any(|(name, value)| name == variable && value.is_none());
+    let removed =
+        |variable: &str| command.get_envs().any(|(name, value)| name == variable && value.is_none());
     assert!(removed(VARIABLE) && !removed("PATH"), "{command:?}");
 }
 
@@ -133,30 +134,26 @@ fn what_may_be_a_token_is_registered_and_what_surely_is_a_name_is_not() {
         register_user(user);
         assert_eq!(redacted(user), REDACTED);
     }
-    for user in ["vQ8zx", "x-access-token"] {
-        register_user(user);
-        assert_eq!(quoted(user), user);
-    }
+    register_user("vQ8zx");
+    assert_eq!(quoted("vQ8zx"), "vQ8zx");
+    register_user("x-access-token");
+    assert_eq!(redacted("x-access-token"), "x-access-token");
     let letters = "abcdefghijklmnopqrstuvwxyz-ABCDEF"; // 33
-    for (name, expected) in [
-        ("x1_=?", true),
-        ("x1_=?y", false),
-        ("X-Request-Id", true),
-        (&letters[1..], true),
-        (letters, false),
-    ] {
+    for (name, expected) in
+        [("x1_=?", true), ("x1_=?y", false), ("X-Request-Id", true), (&letters[1..], true), (letters, false)]
+    {
         assert_eq!(is_name(name), expected, "{name}");
     }
     register_name("nP5w-2Rt8");
-    register_name("x-plain-name");
-    assert_eq!(quoted("nP5w-2Rt8 x-plain-name"), "[redacted] x-plain-name");
+    register_name("x-zvqw-name");
+    assert_eq!(quoted("nP5w-2Rt8 x-zvqw-name"), "[redacted] x-zvqw-name");
 }
 
 #[test]
 fn each_word_of_a_header_is_registered_and_what_it_has_in_base64() {
     register_header("kV1 hV3w-kQ9z");
     register_header("kV2=hV4w-kQ9z,hV5w-kQ9z");
-    register_header(&format!("kV3 {}", STANDARD.encode("hV6w-kQ9z:hV7w-kQ9z")));
+    register_header("kV3 aFY2dy1rUTl6OmhWN3cta1E5eg=="); // hV6w-kQ9z:hV7w-kQ9z
     for secret in (3..=7).map(|number| format!("hV{number}w-kQ9z")) {
         assert_eq!(redacted(&secret), REDACTED, "{secret}");
     }

@@ -195,9 +195,45 @@ fn a_namespace_that_moves_to_another_context_of_one_server_is_not_pruned_by_the_
     assert_eq!(stage.values(), [None, Some("3".to_owned())], "no rule names it any more: {report:?}");
 }
 
-/// Whether it is the same server is not known as long as it does not say so.
+/// As where the kubeconfig of the second one cannot be read.
+#[test]
+fn a_context_that_is_not_configured_stops_the_pruning_of_its_namespace_and_nothing_else() {
+    let stage = Stage::new();
+    let [a, b] = &stage.namespaces;
+    let plans = stage.plans(&[
+        (1, json!({ "one": [a, b] })),
+        (2, json!({ "one": [b], "two": [a] })),
+        (3, json!({ "one": [b] })),
+    ]);
+    let deliver = |number| {
+        let clusters = load(&[("one", Kubernetes::shared().access("admin"))]);
+        let input = Arc::new(Script::at(&plans, revision(number)));
+        let cancel = CancellationToken::new();
+        runtime().block_on(deliver(input, &clusters, &stage.options, &cancel)).unwrap()
+    };
+    assert!(deliver(1).is_success());
+    let report = deliver(2);
+    assert_eq!(stage.values(), [Some("1".to_owned()), Some("2".to_owned())], "{report:?}");
+    let unpruned = format!("cluster one: nothing is pruned in {a}: cluster two: ");
+    let said = |failure: &String| failure.starts_with(&unpruned) && failure.ends_with("no cluster two");
+    assert!(report.failures.iter().any(said), "{report:?}");
+    let report = deliver(3);
+    assert_eq!(stage.values(), [None, Some("3".to_owned())], "no rule names it any more: {report:?}");
+}
+
+/// Whether it is the same server is not known as long as it does not say so. Nor does what a proxy says of itself tell.
 #[test]
 fn a_context_that_does_not_answer_stops_the_pruning_of_its_namespace_and_nothing_else() {
+    // One and two read the inventory, and again if that may help.
+    for (answer, asked) in
+        [(Fault::Answer(503, None, "busy"), 4), (Fault::Answer(404, None, "default backend - 404"), 2)]
+    {
+        stops_the_pruning_of_its_namespace(&answer, asked);
+    }
+}
+
+#[track_caller]
+fn stops_the_pruning_of_its_namespace(answer: &Fault, times: usize) {
     let stage = Stage::new();
     let [a, b] = &stage.namespaces;
     let plans = stage.plans(&[(1, json!({ "one": [a, b] })), (2, json!({ "one": [b], "two": [a] }))]);
@@ -211,13 +247,41 @@ fn a_context_that_does_not_answer_stops_the_pruning_of_its_namespace_and_nothing
         runtime().block_on(deliver(input, &clusters, &options, &cancel)).unwrap()
     };
     assert!(deliver(1).is_success());
-    proxy.plan("", "", 0, usize::MAX, Fault::Answer(503, None, "busy"));
+    proxy.plan("", "", 0, usize::MAX, answer.clone());
     let report = deliver(2);
     assert_eq!(stage.values(), [Some("1".to_owned()), Some("2".to_owned())], "{report:?}");
     let unpruned = format!("cluster one: nothing is pruned in {a}: cluster two: ");
     assert!(report.failures.iter().any(|failure| failure.starts_with(&unpruned)), "{report:?}");
     let asked = proxy.count("GET", &format!("/{a}/configmaps/treeswap-set-"));
-    assert_eq!(asked, 4, "one and two read the inventory, twice each: {:?}", proxy.seen());
+    assert_eq!(asked, times, "{:?}", proxy.seen());
+}
+
+/// As where an admission webhook is down.
+#[test]
+fn an_inventory_that_cannot_be_deleted_fails_alone_and_one_that_may_be_gone_is_deleted_once_more() {
+    let stage = Stage::new();
+    let [a, b] = &stage.namespaces;
+    let plans = stage.plans(&[(1, json!({ "one": [a, b] })), (2, json!({ "one": [b] }))]);
+    let proxy = Proxy::start(Kubernetes::shared());
+    let deliver = |number| {
+        let clusters = load(&[("one", proxy.access("admin"))]);
+        let input = Arc::new(Script::at(&plans, revision(number)));
+        let cancel = CancellationToken::new();
+        runtime().block_on(deliver(input, &clusters, &stage.options, &cancel)).unwrap()
+    };
+    assert!(deliver(1).is_success());
+    let inventory = format!("/{a}/configmaps/treeswap-set-");
+    proxy.plan("DELETE", &inventory, 0, usize::MAX, Fault::Answer(500, None, "failed calling webhook"));
+    let report = deliver(2);
+    assert_eq!(stage.values(), [None, Some("2".to_owned())], "{report:?}");
+    assert_eq!(report.failures.len(), 1, "{report:?}");
+    assert_eq!(proxy.count("DELETE", &inventory), 2, "{:?}", proxy.seen());
+    proxy.heal();
+    proxy.next("DELETE", &inventory, Fault::CutAfter);
+    let report = deliver(2);
+    assert!(report.is_success(), "{report:?}");
+    assert!(Kubernetes::shared().configmaps(a).is_empty());
+    assert_eq!(proxy.heal(), 0, "the fault was met");
 }
 
 /// The newer run finds the map announced and absent, and leaves nothing there by which another one could find it.

@@ -103,6 +103,28 @@ fn what_somebody_deleted_comes_back() {
 }
 
 #[test]
+fn what_somebody_deletes_again_and_again_waits_for_the_pause_in_every_later_run() {
+    let kubernetes = Kubernetes::shared();
+    let namespace = kubernetes.namespace("drift");
+    let plans = plans(RULES, &namespace, &FILES);
+    clusters(&namespace);
+    let deliver = || run(Script::at(&plans, revision(1)), &writer(), &options()).unwrap();
+    assert_eq!(only(&deliver()).outcome, Outcome::Created);
+    let path = format!("/api/v1/namespaces/{namespace}/configmaps/job-config");
+    for _ in 0..RepairLimit::default().repairs {
+        kubernetes.must("DELETE", &path, None);
+        assert_eq!(only(&deliver()).outcome, Outcome::Repaired);
+    }
+    kubernetes.must("DELETE", &path, None);
+    for _ in 0..2 {
+        let report = deliver();
+        assert_eq!(only(&report).outcome, Outcome::Refused, "{report:?}");
+        assert!(only(&report).why.contains("contested"), "{report:?}");
+    }
+    assert!(kubernetes.configmap(&namespace, "job-config").is_null());
+}
+
+#[test]
 fn two_owners_never_touch_each_others_configmaps_and_nobodys_are_refused_or_adopted() {
     let kubernetes = Kubernetes::shared();
     let namespace = kubernetes.namespace("owners");
@@ -167,16 +189,17 @@ fn a_damaged_inventory_deletes_nothing_and_keeps_what_cannot_be_read() {
     let kubernetes = Kubernetes::shared();
     let namespace = kubernetes.namespace("damage");
     clusters(&namespace);
-    let rules = "config_updater:\n  maps:\n    a/*: {name: a}\n    b/*: {name: b}\n";
-    let fewer = "config_updater:\n  maps:\n    a/*: {name: a}\n";
-    let both = plans(rules, &namespace, &[(1, &[("a/1", "1"), ("b/1", "1")])]);
+    let rules = "config_updater:\n  maps:\n    a/*: {name: a}\n    b/*: {name: b}\n    c/*: {name: c}\n";
+    let fewer = "config_updater:\n  maps:\n    a/*: {name: a}\n    c/*: {name: c}\n";
+    let all = plans(rules, &namespace, &[(1, &[("a/1", "1"), ("b/1", "1"), ("c/1", "1")])]);
     let one = plans(fewer, &namespace, &[(2, &[("a/1", "2")])]);
-    assert!(run(Script::at(&both, revision(1)), &writer(), &options()).unwrap().is_success());
+    assert!(run(Script::at(&all, revision(1)), &writer(), &options()).unwrap().is_success());
     let mut marker = kubernetes.configmap(&namespace, "treeswap-set-team");
     marker["data"]["zzz"] = json!("{ torn");
     kubernetes.put(&namespace, "treeswap-set-team", marker);
-    let report =
-        run(Script::at(&one, revision(2)), &writer(), &Options { prune: true, ..options() }).unwrap();
+    let deliver =
+        || run(Script::at(&one, revision(2)), &writer(), &Options { prune: true, ..options() }).unwrap();
+    let report = deliver();
     assert!(report.notes[0].contains("zzz") && report.notes[0].contains("nothing is deleted"), "{report:?}");
     assert!(
         report.notes[1].contains("list the ConfigMaps treeswap-set-team of all namespaces"),
@@ -184,9 +207,32 @@ fn a_damaged_inventory_deletes_nothing_and_keeps_what_cannot_be_read() {
     );
     let hint = report.notes[1].hint.as_deref().unwrap_or_default();
     assert!(hint.contains("deploy/apply/prune.yaml"), "{report:?}");
-    assert!(!kubernetes.configmap(&namespace, "b").is_null());
     assert_eq!(data(&kubernetes.configmap(&namespace, "a"))["1"], "2", "the rest is done");
+    deliver();
+    for kept in ["b", "c"] {
+        assert_eq!(data(&kubernetes.configmap(&namespace, kept))["1"], "1", "{kept}, in a later run, too");
+    }
     let marker = data(&kubernetes.configmap(&namespace, "treeswap-set-team"));
     assert_eq!(marker["zzz"], "{ torn");
-    assert!(marker.contains_key("b"));
+    assert!(marker.contains_key("b") && marker.contains_key("c"), "{marker:?}");
+}
+
+#[test]
+fn an_inventory_full_of_what_is_gone_is_no_reason_to_refuse_a_namespace() {
+    let kubernetes = Kubernetes::shared();
+    let namespace = kubernetes.namespace("full");
+    let plans = plans(RULES, &namespace, &FILES);
+    clusters(&namespace);
+    let deliver = |number| run(Script::at(&plans, revision(number)), &writer(), &options()).unwrap();
+    assert!(deliver(1).is_success());
+    let mut marker = kubernetes.configmap(&namespace, "treeswap-set-team");
+    let gone = json!({ "digest": "d", "uid": "u", "resourceVersion": "7", "revision": "r" }).to_string();
+    for at in 0..3_200 {
+        marker["data"][format!("a-name-of-a-usual-length-{at}")] = json!(gone);
+    }
+    kubernetes.put(&namespace, "treeswap-set-team", marker);
+    let report = deliver(2);
+    assert_eq!(only(&report).outcome, Outcome::Unchanged, "{report:?}");
+    let left = data(&kubernetes.configmap(&namespace, "treeswap-set-team"));
+    assert_eq!(left.keys().collect::<Vec<_>>(), ["_revision", "_rules", "job-config"]);
 }

@@ -114,6 +114,51 @@ fn a_busy_server_is_asked_again_and_nothing_is_created_before_the_inventory_list
     assert_eq!(stage.proxy.heal(), 0, "every fault was met");
 }
 
+/// As where an admission webhook of that namespace is down.
+#[test]
+fn a_namespace_whose_writes_fail_in_the_server_keeps_no_other_one_from_being_written() {
+    let stage = Stage::new(2);
+    let [broken, other] = [0, 1].map(|at| stage.namespaces[at].as_str());
+    let path = format!("/{broken}/configmaps");
+    stage.proxy.plan("POST", &path, 0, usize::MAX, Fault::Answer(500, None, "failed calling webhook"));
+    let report = stage.deliver(1, &hasty());
+    let of = |namespace: &str| report.targets.iter().find(|target| target.namespace == namespace).unwrap();
+    assert_eq!(of(other).outcome, Outcome::Created, "{report:?}");
+    assert!(of(broken).outcome == Outcome::Failed && of(broken).transient, "{report:?}");
+    assert!(of(broken).why.contains("the inventory has to list it first"), "{report:?}");
+    stage.proxy.heal();
+
+    // What took effect without an answer conflicts with what is sent again, and everything is read.
+    let before = stage.proxy.count("POST", &path);
+    stage.proxy.next("POST", &path, Fault::AnswerAfter(500, None, "etcdserver: request timed out"));
+    let report = stage.deliver(1, &hasty());
+    assert!(report.is_success(), "{report:?}");
+    let sent = stage.proxy.count("POST", &path) - before;
+    assert_eq!(sent, 4, "the inventory twice, jobs and the ledger");
+    assert_eq!(data(&stage.object(0, "jobs"))["value"], "1");
+    assert_eq!(stage.proxy.heal(), 0, "the fault was met");
+}
+
+#[test]
+fn an_immutable_configmap_that_the_server_would_not_create_again_is_not_deleted() {
+    let stage = Stage::new(1);
+    let recreating = Options { recreate: true, ..hasty() };
+    assert!(stage.deliver(1, &recreating).is_success());
+    let mut object = stage.object(0, "jobs");
+    object["immutable"] = json!(true);
+    Kubernetes::shared().put(&stage.namespaces[0], "jobs", object);
+    stage.proxy.plan("POST", "/configmaps", 0, usize::MAX, DENIED);
+    for dry_run in [true, false] {
+        let report = stage.deliver(2, &Options { dry_run, ..recreating.clone() });
+        assert_eq!(only(&report).outcome, Outcome::Failed, "{report:?}");
+        assert_eq!(data(&stage.object(0, "jobs"))["value"], "1", "{report:?}");
+    }
+    stage.proxy.heal();
+    let report = stage.deliver(2, &recreating);
+    assert_eq!(only(&report).outcome, Outcome::Recreated, "{report:?}");
+    assert_eq!(data(&stage.object(0, "jobs"))["value"], "2");
+}
+
 #[test]
 fn what_replaces_an_object_that_was_deleted_by_hand_is_pruned_though_a_crash_left_it_unrecorded() {
     let stage = Stage::new(1);

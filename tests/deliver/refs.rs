@@ -1,13 +1,17 @@
 //! Refs that are forced, lag, move and do not answer.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use treeswap::deliver::{OnRewind, Options, Outcome, Relation};
+use tokio_util::sync::CancellationToken;
+use treeswap::deliver::{OnRewind, Options, Outcome, Relation, deliver};
 use treeswap::sources::SourceError;
 
+use crate::common::eventually;
 use crate::kubernetes::Kubernetes;
 use crate::proxy::{Fault, Proxy};
-use crate::script::{Script, away, clusters, data, load, only, options, plans, revision, run};
+use crate::script::{Script, away, clusters, data, load, only, options, plans, revision, run, runtime};
 
 const RULES: &str = "config_updater:\n  maps:\n    jobs/*.yaml:\n      name: job-config\n";
 const FILES: [(u8, &[(&str, &str)]); 3] =
@@ -16,7 +20,7 @@ const FILES: [(u8, &[(&str, &str)]); 3] =
 /// A namespace in which revision 2 was delivered.
 struct Delivered {
     namespace: String,
-    plans: std::sync::Arc<crate::script::Plans>,
+    plans: Arc<crate::script::Plans>,
 }
 
 impl Delivered {
@@ -174,6 +178,44 @@ fn a_ref_that_moves_before_or_after_the_writes_is_followed_at_once() {
         assert!(report.is_success());
         assert_eq!(there.content(), "three");
     }
+}
+
+/// It moves after one cluster is done and before another one has begun. The newer revision has the same files, so that
+/// the next round over the first cluster finds nothing to write.
+#[test]
+fn what_was_written_before_the_ref_moved_for_another_cluster_is_reported_as_written() {
+    let kubernetes = Kubernetes::shared();
+    let [a, b] = [(); 2].map(|()| kubernetes.namespace("refs"));
+    let rules = format!(
+        "config_updater:\n  maps:\n    jobs/*.yaml: {{name: jobs, clusters: {{one: [{a}], two: [{b}]}}}}\n"
+    );
+    let same: &[(&str, &str)] = &[("jobs/a.yaml", "one")];
+    let plans = plans(&rules, &a, &[(1, same), (2, same)]);
+    let proxy = Proxy::start(kubernetes);
+    proxy.next("GET", "", Fault::HoldBefore);
+    let has_moved = Arc::new(AtomicBool::new(false));
+    let moved = Arc::clone(&has_moved);
+    let input =
+        Script::answering(&plans, move |_| Ok(revision(if moved.load(Ordering::SeqCst) { 2 } else { 1 })));
+    let clusters = load(&[("one", kubernetes.access("admin")), ("two", proxy.access("admin"))]);
+    let report = std::thread::scope(|scope| {
+        let delivery = scope.spawn(|| {
+            let cancel = CancellationToken::new();
+            runtime().block_on(deliver(Arc::new(input), &clusters, &options(), &cancel))
+        });
+        // The ledger is written last.
+        eventually(60, "one cluster is done", || {
+            (!kubernetes.configmap(&a, "treeswap-ledger-team").is_null()).then_some(())
+        });
+        has_moved.store(true, Ordering::SeqCst);
+        runtime().block_on(proxy.held());
+        proxy.release();
+        delivery.join().unwrap().unwrap()
+    });
+    assert_eq!(report.revision, revision(2), "{report:?}");
+    let outcomes: Vec<_> =
+        report.targets.iter().map(|target| (target.cluster.as_str(), target.outcome)).collect();
+    assert_eq!(outcomes, [("one", Outcome::Created), ("two", Outcome::Created)], "{report:?}");
 }
 
 #[test]

@@ -8,8 +8,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::common::http_backend::{Canned, Hit, HttpBackend, Kind};
 use super::common::{Files, Raw, Remote};
-use super::{Bench, noise, payload, revision, run, try_update, update, wide};
-use treeswap::mirror::{Access, Error, Gc, Mirror, Selection, Submodules, wire};
+use super::{Bench, noise, payload, revision, run, try_update, update, wait, wide};
+use treeswap::mirror::{Access, Depth, Error, Gc, Mirror, Selection, Submodules, wire};
 use treeswap::payload::Rule;
 
 #[test]
@@ -54,6 +54,20 @@ fn a_pack_over_its_budget_names_the_flag() {
     let error = try_update(&mut bench.open(), &[]).unwrap_err();
     assert!(error.to_string().contains("--max-fetch-bytes"), "{error}");
     assert!(bench.packs().is_empty());
+}
+
+/// Both commits came between two polls.
+#[test]
+fn a_commit_that_takes_back_a_file_over_the_budget_is_fetched() {
+    let mut bench = Bench::new("main");
+    bench.options.wire.max_fetch_bytes = 50_000;
+    let commit = |files: Files| revision(&bench.world.remote.commit(&files));
+    let mut mirror = bench.open();
+    for n in 0..3 {
+        commit(Files::new().file("n", n.to_string()).file("noise", noise(n, 400_000)));
+        let wanted = commit(Files::new().file("n", n.to_string()));
+        assert_eq!(try_update(&mut mirror, &[]).unwrap(), wanted, "update {n}");
+    }
 }
 
 #[test]
@@ -135,6 +149,49 @@ fn garbage_collection_that_never_ends_is_killed_and_the_mirror_stays_whole() {
     bench.assert_whole(&mirror, next);
 }
 
+/// Each commit replaces 300,000 bytes; the rest comes again only with a fetch of everything.
+#[test]
+fn a_mirror_whose_packs_cannot_be_rewritten_is_fetched_again_although_that_failed_once() {
+    let mut bench = Bench::new("main");
+    bench.options.max_bytes = 500_000;
+    let indexer = bench.options.indexer.display().to_string();
+    bench.options.indexer = bench.world.dir().join("program");
+    let refused = "*collect-garbage*) echo 'memory allocation of 20 bytes failed' >&2; exit 1 ;;";
+    let script = format!("#!/bin/sh\ncase \"$2\" in\n{refused}\nesac\nexec '{indexer}' \"$@\"\n");
+    run::executable(&bench.options.indexer, &script);
+    let remote = &bench.world.remote;
+    let commit = |n: u64| {
+        let files = Files::new().file("kept", noise(77, 50_000)).file("noise", noise(n, 300_000));
+        revision(&remote.commit(&files))
+    };
+    let mut mirror = bench.open();
+    for n in 0..2 {
+        let held = commit(n);
+        update(&mut mirror, &[]);
+        mirror.housekeep(&[held]).unwrap();
+    }
+    commit(2);
+    let tip = wait(mirror.resolve()).unwrap();
+    let away = remote.away();
+    assert!(wait(mirror.fetch(&tip, &[])).is_err(), "that was to be everything");
+    drop(away);
+    let held = update(&mut mirror, &[]);
+    let is_memory = |error: Error| assert!(matches!(error, Error::IndexMemory { .. }), "{error:?}");
+    is_memory(mirror.housekeep(&[held]).unwrap_err());
+    let held = commit(3);
+    update(&mut mirror, &[]);
+    is_memory(mirror.housekeep(&[held]).unwrap_err()); // it has grown by half
+    let held = commit(4);
+    update(&mut mirror, &[]);
+    mirror.housekeep(&[held]).unwrap();
+    let held = commit(5);
+    update(&mut mirror, &[]);
+    mirror.housekeep(&[held]).unwrap();
+    let bytes: u64 = bench.packs().iter().map(|pack| pack.metadata().unwrap().len()).sum();
+    assert!(bytes < 400_000, "{bytes} bytes");
+    bench.assert_whole(&mirror, held);
+}
+
 #[test]
 fn indexing_that_never_ends_is_killed() {
     let mut bench = Bench::new("main");
@@ -200,6 +257,38 @@ fn what_an_author_wrote_is_published_or_refused_and_not_asked_for_again() {
         assert!(error.is_refusal() && !error.is_transient(), "{error}");
         assert_eq!(requests, 2, "the refs, and one pack");
         assert_eq!(bench.packs().len(), 1, "the useless pack is removed");
+    }
+}
+
+/// A server does not say again that its own history ends where the request says that ours does.
+#[test]
+fn an_update_from_a_remote_that_is_shallow_itself_brings_only_what_changed() {
+    let files = |n: u64| wide().file("kept", noise(77, 100_000)).file("n", n.to_string());
+    for (depth, is_http) in [(Depth::Full, true), (Depth::Commits(100), true), (Depth::Full, false)] {
+        let mut bench = Bench::at_depth("main", depth);
+        let git = |args: &[&str]| {
+            run::to_end(run::clean("git", bench.world.dir()).args(args)).expect_ok("git");
+        };
+        (0..3).for_each(|n| _ = bench.world.remote.commit(&files(n)));
+        let from = format!("file://{}", bench.world.remote.path.display());
+        let shallow = bench.world.dir().join("shallow").display().to_string();
+        git(&["clone", "-q", "--bare", "--depth=2", &from, &shallow]);
+        let server = HttpBackend::start(bench.world.dir(), Kind::default());
+        let url = if is_http { server.url("shallow") } else { shallow.clone() };
+        bench.options.wire = wire::Options::new(url);
+        bench.options.wire.git = "/nonexistent/git".into();
+        let mut mirror = bench.open();
+        let mut held = update(&mut mirror, &[]);
+        for n in 3..5 {
+            bench.world.remote.commit(&files(n));
+            git(&["-C", &shallow, "fetch", "-q", &from, "main:main"]);
+            let received = mirror.complete_pack_bytes();
+            held = update(&mut mirror, &[held]);
+            let bytes = mirror.complete_pack_bytes() - received;
+            assert!(bytes < 20_000, "{depth:?}: {bytes} bytes for commit {n}");
+            assert_eq!(bench.depth_of(held), n as usize, "{depth:?}");
+            bench.assert_whole(&mirror, held);
+        }
     }
 }
 

@@ -158,7 +158,7 @@ fn a_source_whose_commit_is_too_large_keeps_its_published_one_when_its_mirror_is
     .take(40_000)
     .collect();
     two.commit(&Files::new().file("g", large));
-    said(&sidecar.process, "--max-fetch-bytes");
+    said(&sidecar.process, "exceeds 100 KiB (--max-fetch-bytes)");
     take_mirrors_away(&many);
     one.commit(&Files::new().file("f", "2"));
     many.shows(&[("one/f", "2"), ("two/g", "1")]);

@@ -164,6 +164,29 @@ async fn a_server_without_version_two_is_found_out_once() {
     assert_eq!(methods, ["POST", "GET", "GET", "GET"]);
 }
 
+/// As behind a proxy that is replaced by one which does not pass the header on.
+#[tokio::test]
+async fn a_server_that_no_longer_speaks_version_two_is_found_out_at_the_second_poll() {
+    let world = World::new();
+    let old = world.remote.commit(&Files::new().file("a", "1"));
+    // Without kept connections, which would outlive the server.
+    let two = HttpBackend::start(world.dir(), Kind { requests_per_connection: Some(1), ..Kind::default() });
+    let (address, mut client) = (two.address, client(&two.url("remote")));
+    assert_eq!(tip(&mut client, "main").await.unwrap(), old);
+    drop(two);
+    common::eventually(30, "its port is free", || TcpListener::bind(address).ok().map(drop));
+    let zero = HttpBackend::start_at(address, world.dir(), Kind { only_v0: true, ..Kind::default() });
+    let new = world.remote.commit(&Files::new().file("a", "2"));
+    let error = tip(&mut client, "main").await.unwrap_err();
+    assert!(error.is_transient(), "{error}");
+    assert_eq!(zero.hits().len(), 1, "an attempt that fails is one request");
+    for _ in 0..2 {
+        assert_eq!(tip(&mut client, "main").await.unwrap(), new);
+    }
+    let methods: Vec<String> = zero.hits().into_iter().map(|hit| hit.method).collect();
+    assert_eq!(methods, ["POST", "POST", "GET", "GET"]);
+}
+
 #[tokio::test]
 async fn an_ssh_session_is_kept_for_many_polls_and_opened_again_in_silence() {
     let world = World::new();

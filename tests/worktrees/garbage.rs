@@ -1,5 +1,8 @@
 //! What nothing needs any more goes; what anybody needs stays.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+
 use super::common::noise;
 use super::*;
 
@@ -98,6 +101,11 @@ fn what_people_made_stays_while_anything_names_it() {
     bench.git(&place, &["commit", "-qm", "mine"]);
     let committed = bench.git(&place, &["rev-parse", "HEAD"]);
     bench.git(&place, &["branch", "kept"]);
+    // One that is named only by a branch whose name is not UTF-8.
+    let latin = bench.git(&place, &["commit-tree", "-m", "latin", "HEAD^{tree}"]);
+    let mut git = run::clean("git", bench.world.dir());
+    git.current_dir(&place).arg("branch").arg(OsStr::from_bytes(b"m\xfcnchen")).arg(latin.trim());
+    run::to_end(&mut git).expect_ok("git branch");
     let below = || bench.git(&bench.world.root, &["rev-list", "--objects", "kept"]);
     let before = below();
     std::fs::write(place.join("mine"), "staged").unwrap();
@@ -120,7 +128,7 @@ fn what_people_made_stays_while_anything_names_it() {
     assert!(!has(&bench, nobody.trim()) && !has(&bench, &next.to_string()));
     bench.assert_sane();
     bench.reap(&mut mirror, old, &[last]);
-    assert!(has(&bench, committed.trim()), "the branch lives");
+    assert!(has(&bench, committed.trim()) && has(&bench, latin.trim()), "the branches live");
     assert!(!has(&bench, staged.trim()), "its worktree is gone");
     bench.assert_sane();
     assert_eq!(below(), before);

@@ -81,6 +81,34 @@ fn git_works_in_submodules_at_every_level_and_what_is_gone_is_removed() {
     bench.assert_sane();
 }
 
+/// Somebody may have committed in one of them. A mirror of our own can be fetched again.
+#[test]
+fn submodules_of_a_generation_whose_tree_cannot_be_read_stay_until_it_is_gone() {
+    for worktrees in [true, false] {
+        let mut bench = Bench::new();
+        bench.options.worktrees = worktrees;
+        bench.options.modules =
+            Access { submodules: Submodules::Recursive, local: true, ..Access::default() };
+        let sub = Remote::create(&bench.world.dir().join("sub"));
+        let at = sub.commit(&Files::new().file("s", "x"));
+        bench.world.remote.commit(&with(Files::new(), Some(("../sub", &at))));
+        let mut mirror = bench.open();
+        let old = fetch(&mut mirror, &[]);
+        let module = bench.git_dir().join("modules/lib%2fit");
+        assert!(module.exists());
+        for file in std::fs::read_dir(bench.git_dir().join("objects/pack")).unwrap() {
+            std::fs::remove_file(file.unwrap().path()).unwrap();
+        }
+        bench.world.remote.commit(&Files::new().file("top", "alone"));
+        let new = fetch(&mut mirror, &[old]);
+        assert_eq!(module.exists(), worktrees);
+        mirror.housekeep(&[new, old]).unwrap();
+        assert_eq!(module.exists(), worktrees);
+        mirror.housekeep(&[new]).unwrap();
+        assert!(!module.exists());
+    }
+}
+
 #[test]
 fn a_damaged_submodule_is_fetched_again_and_its_worktrees_stay() {
     let mut bench = Bench::new();

@@ -151,7 +151,7 @@ impl Policy {
         entry: Option<&Entry>,
         record: Option<&LastAttempt>,
     ) -> Decision {
-        let known = entry.filter(|entry| entry.digest == wanted.digest && entry.wanted.is_none());
+        let known = entry.filter(|entry| entry.is_verified_as(&wanted.digest));
         let why = if known.is_some() { DecisionReason::Vanished } else { DecisionReason::Absent };
         let mut decision = Decision::new(Action::Create, why, Claim::Ours);
         let recorded = known.map(|entry| entry.revision.as_str()).filter(|text| is_revision(text));
@@ -178,7 +178,13 @@ impl Policy {
         }
         let refusal = self.refusal(&claim);
         if seen.deleting && refusal.is_none() {
-            return Decision::new(Action::Refuse(Refusal::Deleting), DecisionReason::Changed, claim);
+            // What no file feeds is not made again, so nothing waits for its end: a finalizer may keep it for long.
+            let (action, why) = if wanted.fed {
+                (Action::Refuse(Refusal::Deleting), DecisionReason::Changed)
+            } else {
+                (Action::Nothing, DecisionReason::NotOurs)
+            };
+            return Decision::new(action, why, claim);
         }
         if !wanted.fed && self.prune {
             let decision = self.undesired(seen, entry, DecisionReason::Unfed);
@@ -258,8 +264,7 @@ impl Policy {
         // The annotations take precedence: another of our instances may have written the object after the inventory.
         // Anybody may have annotated it, and the revision is written to the inventory: it has to be one.
         let annotated = digest.and_then(|_| seen.annotations.get(names::REVISION));
-        let is_same =
-            |entry: &&Entry| entry.digest == wanted.digest && entry.wanted.is_none() && entry.uid == seen.uid;
+        let is_same = |entry: &&Entry| entry.uid == seen.uid && entry.is_verified_as(&wanted.digest);
         let listed = entry.filter(is_same).map(|entry| &entry.revision);
         let recorded = annotated.into_iter().chain(listed).find(|text| is_revision(text));
         recorded.map(String::as_str)

@@ -52,7 +52,7 @@ pub enum DecisionReason {
     PartOfLeftOut,
     /// No rule names it any more.
     NoRule,
-    /// It is not desired and does not exist, or it is not ours.
+    /// It is not desired and does not exist or is being deleted, or it is not ours.
     NotOurs,
 }
 
@@ -194,7 +194,7 @@ impl DecisionReason {
                 return format!("it may be a part of {whole}, which is left out");
             }
             Self::NoRule => "no rule names it any more",
-            Self::NotOurs => "it is not owned by this installation",
+            Self::NotOurs => "it is not owned by this installation, or it is being deleted",
         };
         phrase.to_owned()
     }

@@ -358,6 +358,44 @@ fn a_contested_target_waits_and_an_ordinary_change_does_not() {
     assert_eq!(policy().decide(Some(&changed), Some(&drifted), None, Some(&record)).action, Action::Replace);
 }
 
+/// The inventory says of one that is refused that it is still to be written.
+#[test]
+fn a_contested_target_still_waits_after_the_refusal_is_recorded() {
+    let wanted = wanted(&[("a", "1")]);
+    let there = ours(&wanted, R1);
+    let refused = Entry { wanted: Some(wanted.digest.clone()), ..entry(&wanted, &there, R1) };
+    let other = Entry { wanted: Some("another".into()), ..refused.clone() };
+    let stripped =
+        LiveConfigMap { version: "8".into(), labels: BTreeMap::new(), annotations: BTreeMap::new(), ..there };
+    let now = policy().now;
+    let record = |repairs: usize| LastAttempt {
+        revision: R1.into(),
+        digest: wanted.digest.clone(),
+        at: now,
+        outcome: "refused".into(),
+        attempts: 0,
+        error: None,
+        repairs: vec![now; repairs],
+        over: None,
+    };
+    for (seen, repaired, written) in [
+        (None, DecisionReason::Vanished, DecisionReason::Absent),
+        (Some(&stripped), DecisionReason::Drift, DecisionReason::Changed),
+    ] {
+        let decide =
+            |entry, repairs| policy().decide(Some(&wanted), seen, Some(entry), Some(&record(repairs)));
+        let decision = decide(&refused, 3);
+        assert_eq!((decision.action, decision.why), (Action::Refuse(Refusal::Contested(3)), repaired));
+        let decision = decide(&refused, 2);
+        assert!(decision.writes() && decision.counts_toward_limit(), "{decision:?}");
+        assert_eq!((decision.why, decision.revision.as_str()), (repaired, R1));
+        // Whether it held other data in between is not known.
+        let decision = decide(&other, 3);
+        assert!(decision.writes() && !decision.counts_toward_limit(), "{decision:?}");
+        assert_eq!((decision.why, decision.revision.as_str()), (written, R2));
+    }
+}
+
 #[test]
 fn a_content_that_moves_under_another_key_is_a_move() {
     let from = wanted(&[("kept", "")]);

@@ -9,7 +9,7 @@
 //!
 //! An object is represented by its position in the sorted list of all ids, which takes 21 bytes for each.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -18,7 +18,7 @@ use git2::{ErrorClass, ErrorCode, ObjectType};
 
 use super::{Job, Report};
 use crate::mirror::error::Libgit2;
-use crate::mirror::files::{local, replace};
+use crate::mirror::files::{local, names, paths, replace};
 use crate::mirror::gc_plan::{PackUsage, RepackPlan, plan_repack};
 use crate::mirror::object_error::ObjectError;
 use crate::mirror::odb::{ObjectReader, Store, oid};
@@ -309,9 +309,9 @@ fn unreadable(reader: &ObjectReader<'_>, ids: &[ObjectId]) -> Option<Error> {
 /// The names of all packs that have an index, without a suffix.
 fn pack_names(git: &Path) -> Result<Vec<String>, Error> {
     let dir = git.join("objects/pack");
-    let all = crate::mirror::files::names(&dir)?;
+    let all: BTreeSet<String> = names(&dir)?.into_iter().collect();
     let stems = all.iter().filter_map(|name| name.strip_suffix(".pack"));
-    Ok(stems.filter(|stem| dir.join(format!("{stem}.idx")).exists()).map(ToOwned::to_owned).collect())
+    Ok(stems.filter(|stem| all.contains(&format!("{stem}.idx"))).map(ToOwned::to_owned).collect())
 }
 
 /// Removes a loose object's file if it is old enough. On a failure the next garbage collection tries again.
@@ -325,20 +325,19 @@ fn remove_if_old(path: &Path) {
     }
 }
 
-/// The ids in all files that keep objects alive.
+/// The ids in all files that keep objects alive. Whatever of them cannot be listed, examined or read is an error: what
+/// it names would be removed.
 fn roots(git: &Path) -> Result<Vec<ObjectId>, Error> {
     let mut named = vec![git.join("HEAD"), git.join("packed-refs")];
     named.extend(files(&git.join("refs"))?);
     named.extend(files(&git.join("logs"))?.into_iter().filter(|file| !is_expired(git, file)));
     let mut indexes = vec![git.join("index")];
-    let worktrees = git.join("worktrees");
-    for name in crate::mirror::files::names(&worktrees)? {
-        let admin = worktrees.join(name);
-        for name in crate::mirror::files::names(&admin)? {
-            let path = admin.join(&name);
-            if name == "index" || name.starts_with("sharedindex.") {
+    for admin in paths(&git.join("worktrees"))? {
+        for path in paths(&admin)? {
+            let name = path.file_name().unwrap_or_default().as_encoded_bytes();
+            if name == b"index" || name.starts_with(b"sharedindex.") {
                 indexes.push(path);
-            } else if path.is_file() {
+            } else if unless_absent("examine", &path, path.metadata())?.is_some_and(|found| found.is_file()) {
                 named.push(path); // HEAD, and ORIG_HEAD, MERGE_HEAD and the like
             }
         }
@@ -349,8 +348,8 @@ fn roots(git: &Path) -> Result<Vec<ObjectId>, Error> {
     for path in named {
         found.extend(ids_in(&path)?);
     }
-    for path in indexes.iter().filter(|path| path.exists()) {
-        let index = fs_err::File::open(path).map_err(local("read", path))?;
+    for path in &indexes {
+        let Some(index) = unless_absent("read", path, fs_err::File::open(path))? else { continue };
         git_index::each_id(index, |id| found.push(id)).map_err(local("read", path))?;
         found.sort_unstable();
         found.dedup(); // the indexes of worktrees mostly name the same objects
@@ -384,11 +383,10 @@ fn files(dir: &Path) -> Result<Vec<PathBuf>, Error> {
     let mut found = Vec::new();
     let mut dirs = vec![dir.to_owned()];
     while let Some(dir) = dirs.pop() {
-        for name in crate::mirror::files::names(&dir)? {
-            let path = dir.join(name);
-            match path.symlink_metadata() {
-                Ok(metadata) if metadata.is_dir() => dirs.push(path),
-                Ok(metadata) if metadata.is_file() => found.push(path),
+        for path in paths(&dir)? {
+            match unless_absent("examine", &path, path.symlink_metadata())? {
+                Some(metadata) if metadata.is_dir() => dirs.push(path),
+                Some(metadata) if metadata.is_file() => found.push(path),
                 _ => {}
             }
         }
@@ -398,10 +396,15 @@ fn files(dir: &Path) -> Result<Vec<PathBuf>, Error> {
 
 /// All ids in a text file; none if it does not exist.
 fn ids_in(path: &Path) -> Result<Vec<ObjectId>, Error> {
-    match fs_err::read(path) {
-        Ok(raw) => Ok(parse_ids(&String::from_utf8_lossy(&raw)).collect()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-        Err(source) => Err(Error::Local { act: "read", path: path.to_owned(), source }),
+    let raw = unless_absent("read", path, fs_err::read(path))?.unwrap_or_default();
+    Ok(parse_ids(&String::from_utf8_lossy(&raw)).collect())
+}
+
+/// `None` if there is nothing at the path, perhaps because it was removed since it was listed.
+fn unless_absent<T>(act: &'static str, path: &Path, done: io::Result<T>) -> Result<Option<T>, Error> {
+    match done {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        done => done.map(Some).map_err(local(act, path)),
     }
 }
 

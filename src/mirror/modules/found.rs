@@ -9,7 +9,7 @@ use super::allowance::{COUNT_MAX, NESTED_MAX};
 use super::declared::{self, FILE_MAX};
 use crate::mirror::Error;
 use crate::mirror::object_error::ObjectError;
-use crate::mirror::odb::ObjectReader;
+use crate::mirror::odb::{ObjectReader, Store};
 use crate::mirror::tree::{DIRECTORY, FORMAT, Line, REGULAR, SUBMODULE, lines};
 use crate::payload::{Refusal, Rule, escaped, join};
 use crate::revision::{ObjectId, Revision};
@@ -114,6 +114,57 @@ pub(in crate::mirror) fn links(
         }
     }
     Ok((links, skipped))
+}
+
+/// The direct submodules of a revision in the mirror.
+pub(super) fn links_in(store: &Store, revision: Revision) -> Result<Vec<Link>, Error> {
+    let reader = store.objects()?;
+    let commit = reader.commit(&revision.0).map_err(|error| Error::damaged(revision, error))?;
+    links(&reader, commit.tree).map(|(links, _)| links).map_err(|error| error.into_error(revision))
+}
+
+/// The next object that must be fetched before the submodules of a revision can be listed; `None` if no object is
+/// missing.
+pub(in crate::mirror) fn missing_object_of_links(
+    store: &Store,
+    revision: Revision,
+) -> Result<Option<ObjectId>, Error> {
+    let reader = store.objects()?;
+    let commit = reader.commit(&revision.0).map_err(|error| Error::damaged(revision, error))?;
+    match links(&reader, commit.tree) {
+        Err(ModulesError::ObjectError(ObjectError::Missing { id, .. })) => Ok(Some(id)),
+        _ => Ok(None), // reading the list fails with any other error
+    }
+}
+
+/// The direct submodules of kept revisions.
+#[derive(Debug)]
+pub(super) struct KeptLinks {
+    /// Each with the revision that has it, in the order of the revisions.
+    pub(super) links: Vec<(Revision, Link)>,
+    /// False if those of a revision could not be read. It may need the mirror of any submodule, and any object in it,
+    /// so nothing may be removed.
+    pub(super) are_all_read: bool,
+}
+
+/// The direct submodules of the `kept` revisions. `linked`: they may be linked worktrees (git-sync's layout), in which
+/// somebody may have committed.
+pub(super) fn kept_links(store: &Store, kept: &[Revision], linked: bool) -> KeptLinks {
+    let mut all = KeptLinks { links: Vec::new(), are_all_read: true };
+    for of in kept.iter().copied() {
+        match links_in(store, of) {
+            Ok(links) => all.links.extend(links.into_iter().map(|link| (of, link))),
+            Err(Error::Refused(_)) => {} // it can never have been published with submodules
+            // Usual after the mirror was renewed. What belongs to the revision can be fetched again.
+            Err(Error::Damaged { source, .. })
+                if !linked && matches!(source.0, ObjectError::Missing { id, .. } if id == of.0) => {}
+            Err(error) => {
+                tracing::warn!(%error, "the submodules of a kept revision are unknown, so all stay");
+                all.are_all_read = false;
+            }
+        }
+    }
+    all
 }
 
 /// The mode and id of the entry at each path, in the order of `paths`; `None` if there is none. Symbolic links are not

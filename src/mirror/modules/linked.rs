@@ -14,7 +14,7 @@ use std::path::Path;
 use fs_err as fs;
 
 use super::dirs::{DIR, dir_name};
-use super::links_in;
+use super::found::links_in;
 use crate::mirror::error::Error;
 use crate::mirror::files::{fsync, local};
 use crate::mirror::{Objects, Selection, Submodules};

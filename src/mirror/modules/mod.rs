@@ -31,7 +31,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::error::Error;
 use super::files::{Freed, remove_mirrors};
-use super::object_error::ObjectError;
 use super::{Mirror, Options, Role, Tip, tree};
 use crate::payload::{Limits, Refusal, Rule, escaped};
 use crate::revision::{ObjectId, Ref, Revision};
@@ -43,7 +42,8 @@ use allowance::{Allowance, Fetched};
 pub use depth::Submodules;
 pub(super) use dirs::{DIR, object_dirs};
 use dirs::{dir_name, entries, pack_bytes};
-pub(super) use found::{Link, Modules, ModulesError, links};
+use found::{KeptLinks, kept_links, links_in};
+pub(super) use found::{Link, Modules, ModulesError, missing_object_of_links};
 pub(super) use linked::RepositoryPath;
 
 /// Which submodules are fetched, and from where.
@@ -140,7 +140,9 @@ impl Mirror {
                 }
                 Ok(_) => return fetched,
                 // The commit is not the cause, and another one would not help: somebody has to remove that mirror.
-                Err(error @ Error::Irreplaceable { .. }) => return Err(error),
+                Err(error @ (Error::Irreplaceable { .. } | Error::KeptSubmodules { .. })) => {
+                    return Err(error);
+                }
                 Err(error) => {
                     tracing::warn!(%error, "cannot collect garbage of submodules");
                     return fetched;
@@ -170,11 +172,11 @@ impl Mirror {
         }
         self.fill_lists(revision).await?;
         let links = self.links_of(revision).await?;
-        let before = self.links_of_readable(kept.all).await?;
+        let before = self.links_of_kept(kept.all).await?;
         // Any number of earlier revisions may have been fetched but never published, each with other submodules. Their
         // mirrors are removed here.
-        self.forget_modules_but(links.iter().chain(before.iter().map(|(_, old)| old))).await;
-        allowance.add_kept(self.bytes_of_others(&links, &before).await?);
+        self.forget_modules_but(&before, &links).await;
+        allowance.add_kept(self.bytes_of_others(&links).await?);
         let refuse = |link: &Link, rule| Error::from(refusal(revision, link, rule));
         if let Some(last) = links.last() {
             allowance.declare(links.len()).map_err(|rule| refuse(last, rule))?;
@@ -186,7 +188,7 @@ impl Mirror {
                 continue;
             }
             // In the order of `kept`: newest first.
-            let same = before.iter().filter(|(_, old)| old.name == link.name);
+            let same = before.links.iter().filter(|(_, old)| old.name == link.name);
             let is_of_remote = |(of, old): &&(Revision, Link)| {
                 kept.of_remote.contains(of) && self.address(old).is_ok_and(|old| old.url == address.url)
             };
@@ -252,7 +254,10 @@ impl Mirror {
         revision: Revision,
         kept: &[Revision],
     ) -> Result<Freed, Error> {
-        let needed = by_mirror(self.links_of_readable(&[&[revision], kept].concat()).await?);
+        let links = self.links_of_kept(&[&[revision], kept].concat()).await?;
+        let Some(needed) = by_mirror(links) else {
+            return Err(Error::KeptSubmodules { limit: self.options.max_bytes }); // nothing may be removed
+        };
         // They are moved to the other thread. If this future is dropped or fails, they are opened again later.
         let mut children = std::mem::take(&mut self.children);
         let cancel = CancellationToken::new();
@@ -268,11 +273,16 @@ impl Mirror {
 
     /// Removes the mirrors of submodules that none of the `kept` revisions has, after a revision was refused.
     pub(super) async fn forget_modules(&mut self, kept: &[Revision]) {
-        let Ok(links) = self.links_of_readable(kept).await else { return };
-        self.forget_modules_but(links.iter().map(|(_, link)| link)).await;
+        let Ok(links) = self.links_of_kept(kept).await else { return };
+        self.forget_modules_but(&links, &[]).await;
     }
 
-    async fn forget_modules_but<'l>(&mut self, needed: impl Iterator<Item = &'l Link>) {
+    /// Removes the mirrors of all submodules but those of kept revisions and `more`.
+    async fn forget_modules_but(&mut self, kept: &KeptLinks, more: &[Link]) {
+        if !kept.are_all_read {
+            return;
+        }
+        let needed = kept.links.iter().map(|(_, link)| link).chain(more);
         let needed: BTreeSet<_> = needed.map(|link| dir_name(&link.name)).collect();
         self.children.retain(|key, _| needed.contains(key));
         let dir = self.layout.dir().to_owned();
@@ -287,7 +297,7 @@ impl Mirror {
 
     /// Collects garbage in the mirrors of the submodules of the `kept` revisions, and removes the mirrors of others.
     pub(super) fn keep_modules(&mut self, kept: &[Revision]) -> Result<(), Error> {
-        let needed = self.modules_of(kept)?;
+        let Some(needed) = self.modules_of(kept)? else { return Ok(()) };
         // First, because it takes little time. An error of one mirror does not keep the others from becoming smaller.
         let mut done = self.remove_modules_but(&needed).map(drop);
         for (key, commits) in &needed {
@@ -303,7 +313,7 @@ impl Mirror {
 
     /// Frees space in the mirrors of submodules by removing everything that the revisions in `keep` do not need.
     pub(super) fn free_modules(&mut self, keep: &[Revision]) -> Result<Freed, Error> {
-        let needed = self.modules_of(keep)?;
+        let Some(needed) = self.modules_of(keep)? else { return Ok(Freed::default()) };
         // A mirror that cannot be removed is tried again each time, and must not keep all else from being removed.
         let removed = self.remove_modules_but(&needed).unwrap_or_else(|error| {
             tracing::warn!(%error, "cannot remove the mirrors of other submodules");
@@ -312,13 +322,12 @@ impl Mirror {
         Ok(free_space(&mut self.children, &needed, &self.cancel)?.and(Freed { any: removed, in_use: false }))
     }
 
-    /// The submodules of the `kept` revisions, by the directory name of their mirror, with the commits that each must
-    /// hold.
-    fn modules_of(&self, kept: &[Revision]) -> Result<BTreeMap<String, Vec<Revision>>, Error> {
+    /// The submodules of the `kept` revisions: see [`by_mirror`].
+    fn modules_of(&self, kept: &[Revision]) -> Result<Option<BTreeMap<String, Vec<Revision>>>, Error> {
         if self.options.modules.submodules == Submodules::Off {
-            return Ok(BTreeMap::new());
+            return Ok(Some(BTreeMap::new()));
         }
-        Ok(by_mirror(readable_links(&self.shared.store()?, kept)))
+        Ok(by_mirror(kept_links(&self.shared.store()?, kept, self.shared.linked)))
     }
 
     /// Removes the mirrors of other submodules. Returns true if any was removed.
@@ -339,21 +348,24 @@ impl Mirror {
         super::blocking::blocking(links).await
     }
 
-    /// The submodules of each revision whose submodules can be read.
-    async fn links_of_readable(&self, revisions: &[Revision]) -> Result<Vec<(Revision, Link)>, Error> {
+    /// The submodules of each of the `kept` revisions.
+    async fn links_of_kept(&self, kept: &[Revision]) -> Result<KeptLinks, Error> {
         let shared = Arc::clone(&self.shared);
-        let revisions = revisions.to_vec();
-        super::blocking::blocking(move || Ok(readable_links(&shared.store()?, &revisions))).await
+        let kept = kept.to_vec();
+        super::blocking::blocking(move || Ok(kept_links(&shared.store()?, &kept, shared.linked))).await
     }
 
-    /// The bytes of the mirrors of submodules that kept revisions had `before` and that are not among `links`. They
-    /// count, because an author may rename a submodule in each commit, and each name has a mirror of its own.
-    async fn bytes_of_others(&self, links: &[Link], before: &[(Revision, Link)]) -> Result<u64, Error> {
+    /// The bytes of the mirrors of submodules that are not among `links` and were not removed, because kept revisions
+    /// have or may have them. They count, because an author may rename a submodule in each commit, and each name has a
+    /// mirror of its own.
+    async fn bytes_of_others(&self, links: &[Link]) -> Result<u64, Error> {
         let own: BTreeSet<_> = links.iter().map(|link| dir_name(&link.name)).collect();
-        let others: BTreeSet<_> = before.iter().map(|(_, old)| dir_name(&old.name)).collect();
         let dir = self.layout.dir().join(DIR);
-        let others: Vec<_> = others.difference(&own).map(|key| dir.join(key)).collect();
-        super::blocking::blocking(move || others.iter().map(|mirror| pack_bytes(mirror)).sum()).await
+        super::blocking::blocking(move || {
+            let others = entries(&dir)?.into_iter().filter(|key| !own.contains(key));
+            others.map(|key| pack_bytes(&dir.join(key))).sum()
+        })
+        .await
     }
 
     /// Where to fetch a submodule from, if it is allowed.
@@ -414,33 +426,6 @@ impl Mirror {
     }
 }
 
-/// The submodules of a revision in the mirror.
-fn links_in(store: &super::odb::Store, revision: Revision) -> Result<Vec<Link>, Error> {
-    let reader = store.objects()?;
-    let commit = reader.commit(&revision.0).map_err(|error| Error::damaged(revision, error))?;
-    links(&reader, commit.tree).map(|(links, _)| links).map_err(|error| error.into_error(revision))
-}
-
-/// The next object that must be fetched before the submodules of a revision can be listed; `None` if no object is
-/// missing.
-pub(super) fn missing_object_of_links(
-    store: &super::odb::Store,
-    revision: Revision,
-) -> Result<Option<ObjectId>, Error> {
-    let reader = store.objects()?;
-    let commit = reader.commit(&revision.0).map_err(|error| Error::damaged(revision, error))?;
-    match links(&reader, commit.tree) {
-        Err(ModulesError::ObjectError(ObjectError::Missing { id, .. })) => Ok(Some(id)),
-        _ => Ok(None), // reading the list fails with any other error
-    }
-}
-
-/// The submodules of each revision whose submodules can be read. The other revisions cannot be published anyway.
-fn readable_links(store: &super::odb::Store, revisions: &[Revision]) -> Vec<(Revision, Link)> {
-    let links_of = |of| links_in(store, of).unwrap_or_default().into_iter().map(move |link| (of, link));
-    revisions.iter().copied().flat_map(links_of).collect()
-}
-
 /// Frees space in open mirrors of submodules. One that cannot be read fails only if the others have nothing to free.
 fn free_space(
     children: &mut Children,
@@ -460,13 +445,14 @@ fn free_space(
     irreplaceable.map_or(Ok(all), |error| all.or_failure(error))
 }
 
-/// The commits of submodules, by the directory name of their mirror.
-fn by_mirror(links: Vec<(Revision, Link)>) -> BTreeMap<String, Vec<Revision>> {
+/// The commits that each mirror of a submodule must hold, by the mirror's directory name. `None` if they are not all
+/// known, so that nothing may be removed.
+fn by_mirror(kept: KeptLinks) -> Option<BTreeMap<String, Vec<Revision>>> {
     let mut commits: BTreeMap<String, Vec<Revision>> = BTreeMap::new();
-    for (_, link) in links {
+    for (_, link) in kept.links {
         commits.entry(dir_name(&link.name)).or_default().push(Revision(link.commit));
     }
-    commits
+    kept.are_all_read.then_some(commits)
 }
 
 /// Removes the mirrors of submodules in `mirror` for which `needed` is false: see [`remove_mirrors`]. Returns true if

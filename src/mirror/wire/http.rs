@@ -65,7 +65,7 @@ pub(super) struct Http {
     place: Place,
     /// The server's capabilities, once its advertisement was read.
     offered: Option<Capabilities>,
-    /// True once the server has answered a version 2 request.
+    /// True once the server has answered a version 2 request, until it fails like one without it.
     speaks_two: bool,
     /// True once a request was answered, so that the client may hold a kept-alive connection.
     used: bool,
@@ -139,7 +139,11 @@ impl Http {
         if may_be_two && self.is_in_place().await? {
             match self.ls_refs(candidates).await {
                 Err(error) if self.may_be_explained_by_advertisement(&error) => {}
-                answer => return answer,
+                answer => {
+                    // The server may have been replaced by one without version 2: the next attempt finds out.
+                    self.speaks_two &= answer.as_ref().err().is_none_or(|error| !may_lack_version_two(error));
+                    return answer;
+                }
             }
         }
         let advertisement = self.discover(candidates).await?;
@@ -184,18 +188,13 @@ impl Http {
         Ok(found)
     }
 
-    /// Returns true if reading the advertisement may explain the error. If the server has answered version 2 before,
-    /// that is so only if the repository may have moved. A server without version 2 may respond with anything: git's
-    /// own http-backend ends the response before its first byte.
+    /// Returns true if reading the advertisement may explain the error. If the server answered the version 2 request
+    /// before this one, that is so only if the repository may have moved.
     fn may_be_explained_by_advertisement(&self, error: &Error) -> bool {
         match error {
             Error::Redirect { .. } => true,
-            Error::Status { status, retry_after, .. } => {
-                // A throttling server gets no second request.
-                matches!(status, 404 | 410) || (!self.speaks_two && *status != 429 && retry_after.is_none())
-            }
-            Error::NotGit { .. } | Error::Cut { .. } | Error::Remote { .. } => !self.speaks_two,
-            _ => false,
+            Error::Status { status: 404 | 410, .. } => true,
+            error => !self.speaks_two && may_lack_version_two(error),
         }
     }
 
@@ -475,6 +474,16 @@ fn is_excepted_from_proxies(url: &Url) -> bool {
     let proxies = Matcher::builder().all("http://any.invalid").no(excepted).build();
     let Ok(url) = url.as_str().parse() else { return false };
     proxies.intercept(&url).is_none()
+}
+
+/// Returns true if a server without version 2 may answer a request in it with this error. It may answer anything: git's
+/// own http-backend ends the response before its first byte. A server that throttles gets no second request.
+fn may_lack_version_two(error: &Error) -> bool {
+    match error {
+        Error::Status { status, retry_after, .. } => *status != 429 && retry_after.is_none(),
+        Error::NotGit { .. } | Error::Cut { .. } | Error::Remote { .. } => true,
+        _ => false,
+    }
 }
 
 /// The pause that the server asks for, capped. `None` if it asks for none, or in a way that is not understood.

@@ -306,8 +306,8 @@ impl Request {
 /// What a fetch returned besides the pack itself.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct PackResponse {
-    /// Commits that joined the boundary, and those at which the remote's own history ends; some of them may be of other
-    /// histories.
+    /// Commits that joined the boundary, and those at which the remote's own history ends, unless the request states
+    /// them; some of them may be of other histories.
     pub shallow: Vec<ObjectId>,
     /// Commits that left the boundary.
     pub unshallow: Vec<ObjectId>,

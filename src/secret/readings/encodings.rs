@@ -141,3 +141,82 @@ fn unprefixed(text: &[Byte]) -> Cow<'_, [Byte]> {
     let kept = (0..text.len()).filter(|at| !(is_prefix(*at) || *at > 0 && is_prefix(*at - 1)));
     kept.map(|at| text[at]).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BASE64: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+    fn bytes(text: &str) -> Vec<Byte> {
+        text.bytes().zip(0..).map(|(value, at)| Byte { value, from: at, to: at + 1 }).collect()
+    }
+
+    fn text_of(reading: &[Byte]) -> String {
+        reading.iter().map(|byte| char::from(byte.value)).collect()
+    }
+
+    #[test]
+    fn a_list_of_numbers_is_one_of_bytes_if_it_is_long_enough() {
+        for (text, decoded) in [
+            ("[65, 66 67;68\t69\n70]", "ABCDEF"),
+            ("65 66 67 68 69", ""),
+            ("65 66 67 x 68 69 70", ""),
+            ("65 66 67 68 69 70 x 71 72 73", "ABCDEF"),
+            ("256 65 66 67 68 69 70", "ABCDEF"),
+        ] {
+            assert_eq!(text_of(&decimal(&bytes(text))), decoded, "{text}");
+        }
+        let ranges: Vec<(usize, usize)> =
+            decimal(&bytes("(65 66 67 68 69 170)")).iter().map(|byte| (byte.from, byte.to)).collect();
+        assert_eq!(ranges, [(1, 3), (4, 6), (7, 9), (10, 12), (13, 15), (16, 19)]);
+    }
+
+    #[test]
+    fn runs_of_digits_are_as_long_as_the_shortest_part_of_a_secret() {
+        let [hexadecimal, base32, base64] = &Encoding::ALL;
+        let runs = |encoding: &Encoding, text| {
+            encoding.runs(&bytes(text)).into_iter().map(text_of).collect::<Vec<_>>()
+        };
+        assert_eq!(runs(base64, "ABCDEFG.ABCDEFGH"), ["ABCDEFGH"]);
+        assert_eq!(runs(base32, "ABCDEFGHI.ABCDEFGHIJ"), ["ABCDEFGHIJ"]);
+        assert_eq!(runs(hexadecimal, "41:42 43-44,45.46zz4142434445z"), ["41:42 43-44,45.46"]);
+    }
+
+    #[test]
+    fn each_decoded_byte_knows_its_digits() {
+        let base64 = &Encoding::ALL[2];
+        let decode = |text, skipped| {
+            let decoded = base64.decode(&bytes(text), skipped);
+            decoded.iter().map(|byte| (byte.value, byte.from, byte.to)).collect::<Vec<_>>()
+        };
+        assert_eq!(decode("QUJDRA", 0), [(b'A', 0, 2), (b'B', 1, 3), (b'C', 2, 4), (b'D', 4, 6)]);
+        assert_eq!(decode("/QUJD", 6), [(b'A', 1, 3), (b'B', 2, 4), (b'C', 3, 5)]);
+        assert_eq!(decode("//+QUJD", 18), [(b'A', 3, 5), (b'B', 4, 6), (b'C', 5, 7)]);
+    }
+
+    #[test]
+    fn digits_have_the_values_of_their_alphabets() {
+        for (value, digit) in (0..).zip(BASE64) {
+            assert_eq!(digit64(*digit), Some(value));
+        }
+        assert_eq!((digit64(b'-'), digit64(b'_'), digit64(b'.')), (Some(62), Some(63), None));
+        for (value, digit) in (0..).zip(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567") {
+            assert_eq!(digit32(*digit), Some(value));
+            assert_eq!(digit32(digit.to_ascii_lowercase()), Some(value));
+        }
+        assert_eq!((digit32(b'1'), digit32(b'8')), (None, None));
+    }
+
+    #[test]
+    fn the_prefix_of_a_hexadecimal_number_is_dropped_and_nothing_else() {
+        for (text, kept) in [
+            ("0x41, 0X42", "41, 42"),
+            ("41 0x42", "41 42"),
+            ("41 0x4", "41 0x4"),
+            ("0x41 0xzz x43 0043", "41 0xzz x43 0043"),
+        ] {
+            assert_eq!(text_of(&unprefixed(&bytes(text))), kept, "{text}");
+        }
+    }
+}

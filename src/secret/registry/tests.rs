@@ -205,6 +205,14 @@ fn a_long_text_is_read_in_pieces_and_in_time_that_grows_with_it() {
 }
 
 #[test]
+fn a_secret_is_found_across_the_end_of_a_piece() {
+    let secret = "canary-kQ3x-9wZ";
+    let before = " ".repeat((16 << 10) - secret.len() / 2);
+    let clean = cleaned(&parts(secret), format!("{before}{secret}").as_bytes(), Cut::No);
+    assert_eq!(String::from_utf8(clean).unwrap().trim_start(), REDACTED);
+}
+
+#[test]
 fn a_key_is_known_by_its_lines() {
     let all =
         parts("-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBgkqhkiG9w0BAQ\nabcdef\n-----END PRIVATE KEY-----\n");
@@ -222,6 +230,8 @@ fn what_nobody_holds_is_forgotten_in_the_end_and_nothing_else() {
     let mut known = SecretRegistry::default();
     known.add("given-by-a-variable", true);
     let held = known.add("still-held-by-somebody", false);
+    known.add("held-and-then-for-good", false);
+    known.add("held-and-then-for-good", true);
     let last = 10 * REMEMBERED;
     for number in 0..=last {
         known.add(&format!("token-{number:08}"), false);
@@ -229,16 +239,99 @@ fn what_nobody_holds_is_forgotten_in_the_end_and_nothing_else() {
     let stays = |known: &SecretRegistry, text: &str| known.parts.find(text.as_bytes(), Cut::No).is_empty();
     assert!(known.secrets.len() <= 2 * REMEMBERED + 2);
     assert!(stays(&known, "token-00000000"), "forgotten");
-    for text in [held.expose_secret(), "given-by-a-variable", &format!("token-{:08}", last - 100)] {
+    let young = format!("token-{:08}", last - 100);
+    for text in [held.expose_secret(), "given-by-a-variable", "held-and-then-for-good", &young] {
         assert!(!stays(&known, text), "{text} is known");
     }
+}
+
+#[test]
+fn so_many_are_remembered_and_at_most_twice_as_many() {
+    let mut known = SecretRegistry::default();
+    for number in 0..2 * REMEMBERED {
+        known.add(&format!("{number:08}-token"), false);
+    }
+    assert_eq!(known.secrets.len(), 2 * REMEMBERED);
+    let _held = known.add("one-more-and-held", false);
+    assert_eq!(known.secrets.len(), REMEMBERED + 1);
+    let is_known = |number: usize| {
+        let found = known.parts.find(format!("{number:08}-token").as_bytes(), Cut::No);
+        !found.is_empty()
+    };
+    assert!(!is_known(REMEMBERED - 1) && is_known(REMEMBERED));
 }
 
 #[test]
 fn every_write_loses_its_secrets() {
     use std::io::Write as _;
     let _held = super::super::Secret::new("canary-of-the-writer");
-    let mut lines = Redacting(Vec::new());
+    let mut lines = Redacting(std::io::BufWriter::new(Vec::new()));
     writeln!(lines, "sent canary-of-the-writer to it").unwrap();
-    assert_eq!(String::from_utf8(lines.0).unwrap(), "sent [redacted] to it\n");
+    lines.flush().unwrap();
+    assert_eq!(String::from_utf8(lines.0.get_ref().clone()).unwrap(), "sent [redacted] to it\n");
+    assert_eq!(&*quoted_bytes(b"( the-writer"), b"( [redacted]", "a part of it, said by another");
+    assert_eq!(&*quoted_bytes(b"( )"), b"( )");
+}
+
+#[test]
+fn a_short_secret_is_only_taken_out_of_what_others_said() {
+    for (secret, said) in [("qZ7", "( qZ7 )"), ("qZ7v", "( [redacted] )"), ("qZ7v9", "( [redacted] )")] {
+        let known = parts(secret);
+        let text = format!("( {secret} )");
+        assert_eq!(cleaned(&known, text.as_bytes(), Cut::No), text.as_bytes());
+        assert_eq!(cleaned(&known, text.as_bytes(), Cut::Anywhere), said.as_bytes());
+    }
+    assert_eq!(cleaned(&parts("qZ7v9x"), b"( qZ7v9x )", Cut::No), b"( [redacted] )");
+    add_short_password("sP6-qZ");
+    add_short_password("sP3");
+    assert!(!is_within(b"sP6-qZ") && !is_within(b"sP3"), "too long, and too short for one");
+}
+
+#[test]
+fn what_is_found_before_what_another_reading_found_is_taken_out_too() {
+    let secret = "canary-kQ3x-9wZ";
+    let text = format!("{} and {secret}", STANDARD.encode(secret));
+    assert_eq!(cleaned(&parts(secret), text.as_bytes(), Cut::No), b"[redacted] and [redacted]");
+}
+
+#[test]
+fn a_text_that_is_shorter_than_a_part_has_none() {
+    // Before so many bytes were read, zeros stand for the others.
+    assert!(parts("\0\0\0\0\0a").find(b"a", Cut::No).is_empty());
+}
+
+#[test]
+fn different_parts_have_different_hashes() {
+    let parts = Parts::default();
+    let hashes: HashSet<u64> = (0..1 << 16).map(|window| parts.window_hash(window)).collect();
+    assert_eq!(hashes.len(), 1 << 16);
+}
+
+#[test]
+fn a_short_secret_of_several_lines_is_known_as_a_whole() {
+    let lines = |count: usize| "kQ2\n".repeat(count);
+    for (count, is_known) in [(3, true), (63, true), (64, false)] {
+        let found = parts(&lines(count)).find(lines(10).as_bytes(), Cut::No);
+        assert_eq!(!found.is_empty(), is_known, "{count} lines");
+    }
+}
+
+#[test]
+fn what_is_no_escape_stays_when_percent_is_decoded() {
+    for (text, plain) in [("a%41%zz%4", "aA%zz%4"), ("%2541", "%41"), ("x41", "x41"), ("%+1", "%+1")] {
+        assert_eq!(percent_decoded(text.as_bytes()), plain.as_bytes());
+    }
+}
+
+#[test]
+fn a_placeholder_stands_for_whole_characters() {
+    let clean = |text: &[u8], found: &[(usize, usize)]| {
+        let found: Vec<Range<usize>> = found.iter().map(|(from, to)| *from..*to).collect();
+        String::from_utf8(without(text, &found)).unwrap()
+    };
+    assert_eq!(clean("aäb".as_bytes(), &[(2, 3)]), "a[redacted]b");
+    assert_eq!(clean("aäb".as_bytes(), &[(1, 2)]), "a[redacted]b");
+    assert_eq!(clean("aäb".as_bytes(), &[(0, 1)]), "[redacted]äb");
+    assert_eq!(clean("a🔑b".as_bytes(), &[(1, 2), (3, 4)]), "a[redacted][redacted]b");
+    assert_eq!(clean(b"\xa4b", &[(0, 1)]), "[redacted]b");
 }

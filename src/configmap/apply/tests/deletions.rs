@@ -55,6 +55,20 @@ fn a_last_file_that_goes_empties_or_deletes_what_is_ours() {
 }
 
 #[test]
+fn the_end_of_a_deletion_is_awaited_only_for_what_is_to_be_made_again() {
+    let full = wanted(&[("a", "1")]);
+    let seen = LiveConfigMap { deleting: true, ..ours(&full, R1) };
+    let known = entry(&full, &seen, R1);
+    for (prune, entry) in [(false, None), (true, None), (true, Some(&known))] {
+        let policy = Policy { prune, ..policy() };
+        let decision = policy.decide(Some(&full), Some(&seen), entry, None);
+        assert_eq!(decision.action, Action::Refuse(Refusal::Deleting));
+        let decision = policy.decide(Some(&wanted(&[])), Some(&seen), entry, None);
+        assert_eq!((decision.action, decision.why), (Action::Nothing, DecisionReason::NotOurs));
+    }
+}
+
+#[test]
 fn what_a_policy_leaves_out_is_neither_written_nor_deleted() {
     let left_out = DesiredConfigMap { left_out: true, ..wanted(&[]) };
     let before = wanted(&[("a", "1")]);
