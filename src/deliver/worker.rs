@@ -29,7 +29,7 @@ use crate::configmap::apply::Desired;
 use crate::human;
 use crate::sources::DeliveryInput;
 
-/// How often a worker starts over because the ref moved or a peer wrote an inventory. After that the cluster is left to
+/// How often a worker starts over because the ref moved or an inventory changed. After that the cluster is left to
 /// the next run.
 const MAX_RESTARTS: u32 = 20;
 
@@ -56,7 +56,7 @@ pub(super) struct Worker<S> {
 enum Unsettled {
     /// Writing was stopped.
     Stopped(StopReason),
-    /// A peer wrote an inventory meanwhile, so the cluster has to be read again. Holds the error's text.
+    /// An inventory has changed since it was read, so the cluster has to be read again. Holds the error's text.
     Again(String),
     /// Peers may have written since the survey, so the cluster has to be read again. Not counted as a restart.
     Stale,

@@ -174,7 +174,7 @@ pub enum Error {
     /// The mirrors of submodules are too large only because of those that earlier revisions have, or may have, or that
     /// are still read.
     #[error(
-        "the submodules have more than twice {} (--max-mirror-bytes) with those of earlier generations",
+        "the submodules have more than {} (--max-mirror-bytes), and those of earlier generations cannot be removed yet",
         human::bytes(*limit)
     )]
     KeptSubmodules {

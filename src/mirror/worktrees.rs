@@ -163,8 +163,13 @@ fn is_ours(admin: &Path, name: &str) -> bool {
     // The path may have any bytes, and newer git may write it relative to the directory that it is in.
     let tree = admin.join(OsStr::from_bytes(text.trim_ascii_end()));
     let Some(place) = tree.parent().filter(|place| place.ends_with(name)) else { return false };
-    place.parent().is_some_and(|parent| parent.ends_with(".worktrees"))
-        || matches!(tree.try_exists(), Ok(false))
+    place.parent().is_some_and(|parent| parent.ends_with(".worktrees")) || is_absent(&tree)
+}
+
+/// Returns true if there is certainly nothing at a path.
+fn is_absent(path: &Path) -> bool {
+    let found = path.symlink_metadata();
+    found.is_err_and(|error| matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory))
 }
 
 #[cfg(test)]

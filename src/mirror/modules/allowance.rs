@@ -237,6 +237,11 @@ impl Allowance {
         self.usage.kept > self.max_bytes && self.usage.bytes <= self.max_bytes
     }
 
+    /// Returns true if the first submodule that was fetched had the whole limit, and exceeded it: so no garbage did.
+    pub(super) fn is_too_large_alone(&self) -> bool {
+        self.is_spent && self.usage.bytes == 0 && self.usage.kept <= self.max_bytes
+    }
+
     /// The rule that refuses a submodule for which no bytes are left.
     pub(super) fn spent(&mut self) -> Rule {
         self.is_spent = true;

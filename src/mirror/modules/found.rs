@@ -8,6 +8,7 @@ use super::Submodules;
 use super::allowance::{COUNT_MAX, NESTED_MAX};
 use super::declared::{self, FILE_MAX};
 use crate::mirror::Error;
+use crate::mirror::descriptors::descriptors_used_up;
 use crate::mirror::object_error::ObjectError;
 use crate::mirror::odb::{ObjectReader, Store};
 use crate::mirror::tree::{DIRECTORY, FORMAT, Line, REGULAR, SUBMODULE, lines};
@@ -157,7 +158,9 @@ pub(super) fn kept_links(store: &Store, kept: &[Revision], linked: bool) -> Kept
             Err(Error::Refused(_)) => {} // it can never have been published with submodules
             // Usual after the mirror was renewed. What belongs to the revision can be fetched again.
             Err(Error::Damaged { source, .. })
-                if !linked && matches!(source.0, ObjectError::Missing { id, .. } if id == of.0) => {}
+                if !linked
+                    && matches!(source.0, ObjectError::Missing { id, .. } if id == of.0)
+                    && descriptors_used_up().is_none() => {}
             Err(error) => {
                 tracing::warn!(%error, "the submodules of a kept revision are unknown, so all stay");
                 all.are_all_read = false;

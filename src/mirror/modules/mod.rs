@@ -139,6 +139,7 @@ impl Mirror {
                     return Err(Error::KeptSubmodules { limit: self.options.max_bytes });
                 }
                 Ok(_) => return fetched,
+                Err(Error::KeptSubmodules { .. }) if allowance.is_too_large_alone() => return fetched,
                 // The commit is not the cause, and another one would not help: somebody has to remove that mirror.
                 Err(error @ (Error::Irreplaceable { .. } | Error::KeptSubmodules { .. })) => {
                     return Err(error);
