@@ -2,9 +2,9 @@
 //! bare and has linked worktrees.
 //!
 //! The second kind is shared: consumers run git in their worktrees, git-sync may have created the repository, and may
-//! use it again later. So foreign content is kept (hooks, logs, `FETCH_HEAD`, configuration entries, other refs and the
-//! objects that they need), and ours is the same as git-sync's: `HEAD` names the branch `git-sync`, and `origin` is the
-//! remote.
+//! use it again later. So foreign content is kept (hooks, logs, `FETCH_HEAD`, configuration entries; other refs and the
+//! objects that they need until the repository is damaged and fetched afresh), and ours is the same as git-sync's:
+//! `HEAD` names the branch `git-sync`, and `origin` is the remote.
 //!
 //! Lock files and temporary files that a crash left are removed when the mirror is opened, because they would block git
 //! forever: `*.lock` in the top of the repository, in every worktree of a generation and beside our refs, and git's
