@@ -75,9 +75,11 @@ pub const HEAD_DEADLINE: Duration = Duration::from_secs(10);
 /// descriptors that a process usually has.
 pub const MAX_CONNECTIONS: usize = 256;
 
-/// The most connections at one time that were given a large answer, and the size in bytes above which one is large. A
-/// rendering is shared for a second only: a client that reads nothing could make each connection keep one of its own.
+/// The most connections at one time that were given a large answer. A rendering is shared for a second only: a client
+/// that reads nothing could make each connection keep one of its own.
 const MAX_LARGE: usize = 16;
+
+/// The size of an answer, in bytes, above which it is large.
 const LARGE: u64 = 64 << 10;
 
 /// The largest head of a request, in bytes.

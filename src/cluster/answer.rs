@@ -166,7 +166,7 @@ impl HttpResponse {
         // does not say that there is no such object: the API server gives that as the reason.
         let said: Status = serde_json::from_slice(&self.body).unwrap_or_default();
         let namespace = operation.namespace.clone();
-        let text = shown(&said.message);
+        let text = if said.message.is_empty() { "no message".to_owned() } else { shown(&said.message) };
         let mentions = |words: &str| said.message.contains(words);
         let caused = |reason: &str| said.details.causes.iter().any(|cause| cause.reason == reason);
         match self.status.as_u16() {

@@ -257,7 +257,7 @@ impl Mirror {
                         return Err(error);
                     }
                     self.history_shape.note_wrong();
-                    tracing::debug!(%error, "the history is not linear");
+                    tracing::debug!(%error, "the history is not linear, or a commit in between is too large");
                     (request, reason) = plan(&Situation { assume_linear: false, ..now });
                 }
             }

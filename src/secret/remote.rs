@@ -313,6 +313,7 @@ mod tests {
         assert_eq!(quoted("no B9xYz81kQ here"), "no [redacted] here");
         assert_eq!(redact_path("http://127.0.0.1:9090/-/rereadrules"), "http://127.0.0.1:9090/[redacted]");
     }
+
     #[test]
     fn the_secrets_in_urls_are_registered_and_the_words_in_them_are_not() {
         register_urls(

@@ -60,6 +60,21 @@ impl Stage {
         runtime().block_on(deliver(Arc::new(input), &names, &self.options, &cancel)).unwrap()
     }
 
+    /// Delivers a revision, of which the second moves the first namespace to another context of the same server, and
+    /// the third leaves it out. Only these contexts are configured.
+    fn deliver_a_move(&self, number: u8, configured: &[&str]) -> Report {
+        let [a, b] = &self.namespaces;
+        let plans = self.plans(&[
+            (1, json!({ "one": [a, b] })),
+            (2, json!({ "one": [b], "two": [a] })),
+            (3, json!({ "one": [b] })),
+        ]);
+        let clusters = configured.iter().map(|name| (*name, Kubernetes::shared().access("admin")));
+        let clusters = load(&clusters.collect::<Vec<_>>());
+        let input = Arc::new(Script::at(&plans, revision(number)));
+        runtime().block_on(deliver(input, &clusters, &self.options, &CancellationToken::new())).unwrap()
+    }
+
     /// What the map of each namespace holds; nothing if there is none.
     fn values(&self) -> [Option<String>; 2] {
         let map = |namespace: &String| Kubernetes::shared().configmap(namespace, "map");
@@ -174,18 +189,7 @@ fn after_a_context_was_renamed_what_no_rule_names_any_more_is_still_pruned() {
 #[test]
 fn a_namespace_that_moves_to_another_context_of_one_server_is_not_pruned_by_the_first() {
     let stage = Stage::new();
-    let [a, b] = &stage.namespaces;
-    let plans = stage.plans(&[
-        (1, json!({ "one": [a, b] })),
-        (2, json!({ "one": [b], "two": [a] })),
-        (3, json!({ "one": [b] })),
-    ]);
-    let deliver = |number| {
-        let clusters = ["one", "two"].map(|name| (name, Kubernetes::shared().access("admin")));
-        let input = Arc::new(Script::at(&plans, revision(number)));
-        let cancel = CancellationToken::new();
-        runtime().block_on(deliver(input, &load(&clusters), &stage.options, &cancel)).unwrap()
-    };
+    let deliver = |number| stage.deliver_a_move(number, &["one", "two"]);
     assert!(deliver(1).is_success());
     let report = deliver(2);
     assert_eq!(stage.values(), [Some("1".to_owned()), Some("2".to_owned())], "{report:?}");
@@ -199,22 +203,11 @@ fn a_namespace_that_moves_to_another_context_of_one_server_is_not_pruned_by_the_
 #[test]
 fn a_context_that_is_not_configured_stops_the_pruning_of_its_namespace_and_nothing_else() {
     let stage = Stage::new();
-    let [a, b] = &stage.namespaces;
-    let plans = stage.plans(&[
-        (1, json!({ "one": [a, b] })),
-        (2, json!({ "one": [b], "two": [a] })),
-        (3, json!({ "one": [b] })),
-    ]);
-    let deliver = |number| {
-        let clusters = load(&[("one", Kubernetes::shared().access("admin"))]);
-        let input = Arc::new(Script::at(&plans, revision(number)));
-        let cancel = CancellationToken::new();
-        runtime().block_on(deliver(input, &clusters, &stage.options, &cancel)).unwrap()
-    };
+    let deliver = |number| stage.deliver_a_move(number, &["one"]);
     assert!(deliver(1).is_success());
     let report = deliver(2);
     assert_eq!(stage.values(), [Some("1".to_owned()), Some("2".to_owned())], "{report:?}");
-    let unpruned = format!("cluster one: nothing is pruned in {a}: cluster two: ");
+    let unpruned = format!("cluster one: nothing is pruned in {}: cluster two: ", stage.namespaces[0]);
     let said = |failure: &String| failure.starts_with(&unpruned) && failure.ends_with("no cluster two");
     assert!(report.failures.iter().any(said), "{report:?}");
     let report = deliver(3);
@@ -250,7 +243,7 @@ fn stops_the_pruning_of_its_namespace(answer: &Fault, times: usize) {
     proxy.plan("", "", 0, usize::MAX, answer.clone());
     let report = deliver(2);
     assert_eq!(stage.values(), [Some("1".to_owned()), Some("2".to_owned())], "{report:?}");
-    let unpruned = format!("cluster one: nothing is pruned in {a}: cluster two: ");
+    let unpruned = format!("cluster one: nothing is pruned in {}: cluster two: ", stage.namespaces[0]);
     assert!(report.failures.iter().any(|failure| failure.starts_with(&unpruned)), "{report:?}");
     let asked = proxy.count("GET", &format!("/{a}/configmaps/treeswap-set-"));
     assert_eq!(asked, times, "{:?}", proxy.seen());

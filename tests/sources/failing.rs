@@ -150,14 +150,7 @@ fn a_source_whose_commit_is_too_large_keeps_its_published_one_when_its_mirror_is
     many.list(&[source("one", &one, ", to: one"), source("two", &two, ", to: two")]);
     let sidecar = many.sidecar(&["--max-fetch-bytes=100Ki"]);
     many.shows(&[("one/f", "1"), ("two/g", "1")]);
-    let mut state = 1_u64;
-    let large: String = std::iter::repeat_with(|| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        format!("{:08x}", state >> 32)
-    })
-    .take(40_000)
-    .collect();
-    two.commit(&Files::new().file("g", large));
+    two.commit(&Files::new().file("g", crate::common::noise(1, 400_000)));
     said(&sidecar.process, "exceeds 100 KiB (--max-fetch-bytes)");
     take_mirrors_away(&many);
     one.commit(&Files::new().file("f", "2"));
