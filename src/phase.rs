@@ -5,6 +5,7 @@
 
 pub mod machine;
 pub mod spare;
+mod stage;
 
 use std::time::Duration;
 
@@ -16,6 +17,18 @@ use crate::fsx::Holder;
 use crate::generation::Name;
 use crate::human;
 use crate::revision::Revision;
+
+pub use stage::Stage;
+
+/// A duration as the status and the log have it: whole milliseconds.
+pub fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// A time as the metrics have it: seconds since 1970.
+pub fn seconds(at: Timestamp) -> f64 {
+    at.as_duration().as_secs_f64()
+}
 
 /// Why an attempt started.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -463,7 +476,7 @@ impl Status {
     /// Promises that the loop updates this status again within this time; otherwise it counts as hanging.
     pub fn promise_update(&mut self, within: Duration) {
         let until = clock::monotonic().saturating_add(within).saturating_add(LIVENESS_SLACK);
-        self.alive_until_ms = u64::try_from(until.as_millis()).unwrap_or(u64::MAX);
+        self.alive_until_ms = millis(until);
     }
 
     /// Returns true if the loop is within the time by which it promised its next update.

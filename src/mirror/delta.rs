@@ -372,24 +372,22 @@ impl Comparison<'_> {
             return Err(self.give_up());
         }
         let reader = self.reader;
-        let (tree, bytes) = self.budget.load(reader, &id, path)?;
-        let lines = lines(&id, tree.data()).map_err(|error| self.damaged(error))?;
-        self.budget.enter(reader, &id, path, lines.len())?;
-        for line in lines {
+        let tree = self.budget.open(reader, &id, path)?;
+        let mut any = false;
+        for line in tree.lines() {
             let full = join(path, line.name);
             let wanted = self.selects(&full, &line, inherited);
-            let has_wanted = if line.is_dir() {
+            any = if line.is_dir() {
                 self.may_select_below(&full, wanted) && self.any_wanted(&full, line.id, wanted)?
             } else {
                 wanted
             };
-            if has_wanted {
-                self.budget.unload(bytes);
-                return Ok(true);
+            if any {
+                break;
             }
         }
-        self.budget.unload(bytes);
-        Ok(false)
+        self.budget.close(tree);
+        Ok(any)
     }
 
     /// Returns true if a path is deeper than is compared. The base may have such a path if it was published with a

@@ -6,6 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::object_error::ObjectError;
 use super::wire;
 use crate::fsx::needs_operator;
 use crate::human;
@@ -266,11 +267,6 @@ fn because_of(path: Option<&str>) -> String {
     path.map(|path| format!(" because of `{path}`")).unwrap_or_default()
 }
 
-/// Why an object could not be read. It is the source of other errors.
-#[derive(Debug, thiserror::Error)]
-#[error(transparent)]
-pub struct ObjectError(#[from] pub(super) super::object_error::ObjectError);
-
 impl Error {
     /// Returns true if the same attempt may succeed later without an operator.
     pub fn is_transient(&self) -> bool {
@@ -349,18 +345,13 @@ impl Error {
     }
 
     /// The error for an object that `revision` needs and that could not be read.
-    pub(super) fn damaged(revision: Revision, source: super::object_error::ObjectError) -> Self {
+    pub(super) fn damaged(revision: Revision, source: ObjectError) -> Self {
         Self::damaged_at(revision, None, source)
     }
 
     /// The same for an object at the path `at` in the tree, escaped.
-    pub(super) fn damaged_at(
-        revision: Revision,
-        at: Option<&str>,
-        source: super::object_error::ObjectError,
-    ) -> Self {
-        let damage = |source| Self::Damaged { revision, source: ObjectError(source) };
-        Self::of_author(revision, at, source).unwrap_or_else(damage)
+    pub(super) fn damaged_at(revision: Revision, at: Option<&str>, source: ObjectError) -> Self {
+        Self::of_author(revision, at, source).unwrap_or_else(|source| Self::Damaged { revision, source })
     }
 
     /// The refusal of `revision` if the object is as its author wrote it, so that fetching it again would not help;
@@ -368,9 +359,9 @@ impl Error {
     pub(super) fn of_author(
         revision: Revision,
         at: Option<&str>,
-        source: super::object_error::ObjectError,
-    ) -> Result<Self, super::object_error::ObjectError> {
-        use super::object_error::ObjectError as E;
+        source: ObjectError,
+    ) -> Result<Self, ObjectError> {
+        use ObjectError as E;
         let (id, expected, rule) = match &source {
             E::TooLarge { id, expected, bytes, limit } => {
                 (id, expected, Rule::ObjectBytes { bytes: *bytes, limit: *limit })

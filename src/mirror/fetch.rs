@@ -382,11 +382,11 @@ impl Mirror {
                 if let Some(error) = known.unreadable {
                     return Err(Error::damaged(Revision(want), error));
                 }
-                let error = super::object_error::ObjectError::Missing {
+                let source = super::object_error::ObjectError::Missing {
                     id: want,
                     expected: "all of the history of".into(),
                 };
-                Err(Error::Incomplete { requested: want, at: None, source: error.into() })
+                Err(Error::Incomplete { requested: want, at: None, source })
             }
         }
     }

@@ -133,11 +133,8 @@ impl Loose {
     /// Returns true if a pack that libgit2 accepts has the object. Reads whole pack indexes, which is fine because it
     /// is only used for damaged loose files.
     fn is_packed(&self, id: &ObjectId) -> bool {
-        let listed = self.dirs.iter().filter_map(|dir| fs_err::read_dir(dir.path.join("pack")).ok());
-        let paths = listed.flatten().flatten().map(|entry| entry.path());
-        paths
-            .filter(|path| path.extension().is_some_and(|suffix| suffix == "idx"))
-            .any(|index| pack_index::holds(&index, id).unwrap_or(false))
+        let mut indexes = self.dirs.iter().flat_map(|dir| pack_index::list(&dir.path));
+        indexes.any(|index| pack_index::holds(&index, id).unwrap_or(false))
     }
 }
 

@@ -91,7 +91,7 @@ use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
 pub use composed::{Composer, Part, UniqueBaseNames};
-pub use error::{Error, Libgit2, ObjectError};
+pub use error::{Error, Libgit2};
 pub use files::MIRRORS;
 
 pub(crate) use gc_plan::time_limit;
@@ -103,6 +103,7 @@ pub use listing::{ChangedPath, ListedEntry};
 #[cfg(any(test, fuzzing))]
 pub(crate) use modules::fuzz as modules_fuzz;
 pub use modules::{Access, Hosts, InsteadOf, Submodules};
+pub use object_error::ObjectError;
 pub use received::Received;
 pub use sparse::check_sparse;
 pub use subdirectory::{BadSubdirectory, Subdirectory};

@@ -4,7 +4,7 @@ use crate::revision::ObjectId;
 
 /// Why an object could not be read.
 #[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize, thiserror::Error)]
-pub(super) enum ObjectError {
+pub enum ObjectError {
     /// The database does not have it.
     #[error("{expected} {id} is missing")]
     Missing {

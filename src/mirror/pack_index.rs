@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 use std::os::unix::fs::FileExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::revision::ObjectId;
 
@@ -91,6 +91,12 @@ impl<W: Write> Write for Summed<W> {
 
 /// The bytes of an index before its tables: signature, version, 256 cumulative counts.
 const HEADER: usize = 8 + 256 * 4;
+
+/// The pack indexes in an object directory, as far as they can be listed.
+pub(super) fn list(objects: &Path) -> impl Iterator<Item = PathBuf> {
+    let listed = fs_err::read_dir(objects.join("pack")).into_iter().flatten().flatten();
+    listed.map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|suffix| suffix == "idx"))
+}
 
 /// Reads the ids in an index, in sorted order.
 pub(super) fn ids(path: &Path) -> io::Result<Vec<ObjectId>> {

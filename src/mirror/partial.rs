@@ -148,8 +148,8 @@ impl Mirror {
 /// The error if objects are still absent after the last round. What came stays.
 fn incomplete(revision: Revision, expected: &str) -> Error {
     let id = revision.0;
-    let error = ObjectError::Missing { id, expected: expected.into() };
-    Error::Incomplete { requested: id, at: None, source: error.into() }
+    let source = ObjectError::Missing { id, expected: expected.into() };
+    Error::Incomplete { requested: id, at: None, source }
 }
 
 /// Lists the selected files of a revision that are absent, and absent trees.

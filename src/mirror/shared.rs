@@ -11,7 +11,7 @@ use super::indexer::ObjectTable;
 use super::modules::{self, Submodules};
 use super::odb::Store;
 use super::sparse::Patterns;
-use super::{Selection, complete};
+use super::{Selection, complete, pack_index};
 use crate::revision::ObjectId;
 
 /// Shared by one [`super::Mirror`] and all handles made from it.
@@ -147,11 +147,7 @@ impl Shared {
 
     /// The index files of the packs that [`Self::all`] reads. Directories that cannot be listed are skipped.
     pub(super) fn pack_indexes(&self) -> Vec<PathBuf> {
-        let dirs = self.object_dirs();
-        let listed =
-            dirs.iter().filter_map(|dir| fs_err::read_dir(dir.join("pack")).ok()).flatten().flatten();
-        let paths = listed.map(|entry| entry.path());
-        paths.filter(|path| path.extension().is_some_and(|suffix| suffix == "idx")).collect()
+        self.object_dirs().iter().flat_map(|dir| pack_index::list(dir)).collect()
     }
 
     /// The object directories that [`Self::all`] reads.

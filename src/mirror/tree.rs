@@ -47,31 +47,22 @@ impl Line<'_> {
     }
 }
 
-/// The bytes of a tree end or are malformed within an entry.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("its entry {index}{} is malformed", name.as_ref().map(|name| format!(" (`{name}`)")).unwrap_or_default())]
-pub(super) struct Malformed {
-    /// The entry's number, counted from 0.
-    index: usize,
-    /// The entry's name, escaped, if it can be parsed.
-    name: Option<String>,
-}
-
-impl Malformed {
-    fn at(index: usize, raw: &[u8]) -> Self {
-        let name = raw.iter().take(32).position(|byte| *byte == b' ').and_then(|space| {
-            let rest = &raw[space + 1..];
-            rest.iter().take(SHOWN_NAME_MAX).position(|byte| *byte == 0).map(|nul| escaped(&rest[..nul]))
-        });
-        Self { index, name }
-    }
-}
-
 /// A malformed entry's name is shown in the error up to this many bytes.
 const SHOWN_NAME_MAX: usize = 256;
 
-/// Parses the entries of a tree: octal mode, space, name, NUL, 20 bytes of id. Modes and names are not checked.
-pub(super) fn entries(mut raw: &[u8]) -> impl Iterator<Item = Result<Line<'_>, Malformed>> {
+/// Says which entry is malformed: its number, counted from 0, and its name, if that can be parsed.
+fn malformed(index: usize, raw: &[u8]) -> String {
+    let name = raw.iter().take(32).position(|byte| *byte == b' ').and_then(|space| {
+        let rest = &raw[space + 1..];
+        rest.iter().take(SHOWN_NAME_MAX).position(|byte| *byte == 0).map(|nul| escaped(&rest[..nul]))
+    });
+    let name = name.map(|name| format!(" (`{name}`)")).unwrap_or_default();
+    format!("its entry {index}{name} is malformed")
+}
+
+/// Parses the entries of a tree: octal mode, space, name, NUL, 20 bytes of id. Modes and names are not checked. The
+/// error says in which entry the bytes end or are malformed.
+pub(super) fn entries(mut raw: &[u8]) -> impl Iterator<Item = Result<Line<'_>, String>> {
     let mut index = 0;
     std::iter::from_fn(move || {
         if raw.is_empty() {
@@ -80,7 +71,7 @@ pub(super) fn entries(mut raw: &[u8]) -> impl Iterator<Item = Result<Line<'_>, M
         let line = split(raw);
         let at = std::mem::replace(&mut raw, line.map_or(&[], |(_, rest)| rest));
         index += 1;
-        Some(line.map(|(line, _)| line).ok_or_else(|| Malformed::at(index - 1, at)))
+        Some(line.map(|(line, _)| line).ok_or_else(|| malformed(index - 1, at)))
     })
 }
 
@@ -119,11 +110,7 @@ pub(super) fn push_name(path: &mut Vec<u8>, name: &[u8]) -> usize {
 /// time instead of keeping parsed entries, because a tree may have a million of them.
 pub(super) fn lines<'a>(id: &ObjectId, raw: &'a [u8]) -> Result<Lines<'a>, ObjectError> {
     let count = entries(raw).try_fold(0, |count, line| line.map(|_| count + 1));
-    let left = count.map_err(|why| ObjectError::Malformed {
-        id: *id,
-        expected: "tree".into(),
-        why: why.to_string(),
-    })?;
+    let left = count.map_err(|why| ObjectError::Malformed { id: *id, expected: "tree".into(), why })?;
     Ok(Lines { rest: raw, left })
 }
 
@@ -292,14 +279,14 @@ impl Budget {
         if self.cancel.is_cancelled() { Err(Error::Cancelled) } else { Ok(()) }
     }
 
-    /// Reads a tree that stays in memory while its sub-trees are walked. Also returns its size, which the caller passes
-    /// to [`Budget::unload`].
-    pub(super) fn load<'r>(
+    /// Reads a tree that the walk enters, and counts it. It stays in memory while its sub-trees are walked, until it is
+    /// passed to [`Budget::close`].
+    pub(super) fn open<'r>(
         &mut self,
         reader: &'r ObjectReader<'_>,
         id: &ObjectId,
         path: &[u8],
-    ) -> Result<(Object<'r>, usize), Error> {
+    ) -> Result<OpenTree<'r>, Error> {
         let at = || (!path.is_empty()).then(|| escaped(path));
         let damaged = |error| Error::damaged_at(self.revision, at().as_deref(), error);
         let size = reader.tree_size(id).map_err(damaged)?;
@@ -310,30 +297,14 @@ impl Budget {
         }
         let object = reader.sized_tree(id).map_err(damaged)?;
         self.bytes_in_memory = bytes;
-        Ok((object, size))
-    }
-
-    /// To be called when the walk leaves a tree that [`Budget::load`] returned.
-    pub(super) fn unload(&mut self, bytes: usize) {
-        self.bytes_in_memory -= bytes;
-    }
-
-    /// Reads a tree that the walk enters, and counts it. To be passed to [`Budget::close`] when the walk leaves it.
-    pub(super) fn open<'r>(
-        &mut self,
-        reader: &'r ObjectReader<'_>,
-        id: &ObjectId,
-        path: &[u8],
-    ) -> Result<OpenTree<'r>, Error> {
-        let (object, bytes) = self.load(reader, id, path)?;
         let length = lines(id, object.data()).map_err(|error| Error::damaged(self.revision, error))?.len();
         self.enter(reader, id, path, length)?;
-        Ok(OpenTree { object, length, next: 0, bytes })
+        Ok(OpenTree { object, length, next: 0, bytes: size })
     }
 
     /// To be called when the walk leaves a tree that [`Budget::open`] returned.
     pub(super) fn close(&mut self, tree: OpenTree<'_>) {
-        self.unload(tree.bytes);
+        self.bytes_in_memory -= tree.bytes;
     }
 
     fn too_many(&self, path: &[u8]) -> Error {

@@ -203,6 +203,40 @@ fn indexing_that_never_ends_is_killed() {
     assert_eq!(error.timeout(), Some(wire::Wait::Overall), "{error}");
 }
 
+/// The kernel kills the child when the thread that started it ends, which threads of tokio do.
+#[test]
+fn indexing_survives_the_thread_that_began_the_fetch() {
+    let mut bench = Bench::new("main");
+    let tip = bench.world.remote.commit(&wide());
+    let indexer = std::mem::replace(&mut bench.options.indexer, bench.world.dir().join("program"));
+    let slow = "exec setpriv --pdeathsig KILL sh -c 'sleep 1; exec \"$0\" \"$@\"'";
+    run::executable(
+        &bench.options.indexer,
+        &format!(
+            "#!/bin/sh\n: >'{0}.started'\n{slow} '{1}' \"$@\"\n",
+            bench.options.indexer.display(),
+            indexer.display()
+        ),
+    );
+    let started = bench.options.indexer.with_extension("started");
+    let mut mirror = bench.open();
+    let keep_alive = Duration::from_millis(10);
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    let runtime = builder.worker_threads(1).thread_keep_alive(keep_alive).enable_all().build().unwrap();
+    let fetch = async move {
+        let tip = mirror.resolve().await?;
+        let block = async {
+            while !started.exists() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            tokio::task::block_in_place(|| ()); // this thread is none of the workers any more
+        };
+        tokio::join!(mirror.fetch(&tip, &[]), block).0
+    };
+    let fetched = runtime.block_on(async { tokio::spawn(fetch).await.unwrap() });
+    assert_eq!(fetched.unwrap(), revision(&tip));
+}
+
 /// Publishes what `tip` returns as `asked`, beside an honest commit that the mirror has. Returns the outcome of the
 /// fetch, and the number of requests.
 fn fetch_over_http(

@@ -7,7 +7,7 @@ fn id() -> ObjectId {
 }
 
 fn object_error() -> ObjectError {
-    ObjectError(crate::mirror::object_error::ObjectError::Missing { id: id(), expected: "blob".into() })
+    ObjectError::Missing { id: id(), expected: "blob".into() }
 }
 
 fn local(kind: io::ErrorKind) -> Error {

@@ -186,8 +186,8 @@ fn abort(error: Error, job: &Job) -> Abort {
     let text = crate::human::one_line(&error);
     Abort::Report(match error {
         _ if is_exhausted(&text, job) => Report::Memory,
-        Error::Damaged { source, .. } if is_unreadable(job, &source.0) => {
-            Report::Incomplete { at: None, error: source.0 }
+        Error::Damaged { source, .. } if is_unreadable(job, &source) => {
+            Report::Incomplete { at: None, error: source }
         }
         _ => Report::Local(text),
     })
@@ -342,11 +342,6 @@ fn classify(error: &git2::Error, job: &Job) -> Report {
     let text = error.message();
     if error.class() == ErrorClass::NoMemory || is_exhausted(text, job) {
         Report::Memory
-    } else if text.contains("early EOF")
-        || text.contains("missing trailer")
-        || text.contains("incomplete pack header")
-    {
-        Report::Cut
     } else if error.class() == ErrorClass::Os || error.class() == ErrorClass::Filesystem {
         Report::Local(text.to_owned())
     } else {

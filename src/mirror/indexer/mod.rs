@@ -167,6 +167,8 @@ const PIECE: usize = 256 << 10;
 /// A running child.
 pub(super) struct Indexer {
     child: Child,
+    /// Ends the thread that started the child. Dropped after the child.
+    _thread: std::sync::mpsc::Sender<()>,
     job: Job,
     program: PathBuf,
 }
@@ -181,15 +183,14 @@ impl Indexer {
     ) -> Result<(Self, BufWriter<ChildStdin>), Error> {
         let failed = |why: String| Error::Indexer { program: program.clone(), why };
         let list = job.task.list(wanted).map_err(|error| failed(error.to_string()))?;
-        let mut child = Command::from(command(&program, &job)?)
-            .stdin(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()
-            .map_err(|error| failed(format!("cannot be started: {error}")))?;
+        let mut command = Command::from(command(&program, &job)?);
+        command.stdin(Stdio::piped()).kill_on_drop(true);
+        let started = spawn(command).await;
+        let (mut child, thread) = started.map_err(|error| failed(format!("cannot be started: {error}")))?;
         let mut stdin = child.stdin.take().ok_or_else(|| failed("has no standard input".into()))?;
         // Not buffered: if the remote then sends no pack, nobody flushes the buffer.
         let _ = stdin.write_all(&list).await; // a child that stops reading reports why
-        Ok((Self { child, job, program }, BufWriter::with_capacity(PIECE, stdin)))
+        Ok((Self { child, _thread: thread, job, program }, BufWriter::with_capacity(PIECE, stdin)))
     }
 
     /// Waits for the child to end, and returns its report; for a large pack also the table of its objects.
@@ -230,8 +231,7 @@ pub(super) fn run(
         program: program.to_owned(),
         why: format!("cannot be started: {error}"),
     };
-    // On a thread and a runtime of their own, because the caller's thread may belong to a runtime. The thread outlives
-    // the child, which the kernel kills when the thread that started it ends.
+    // On a thread and a runtime of their own, because the caller's thread may belong to a runtime.
     let wait = || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
         runtime.block_on(run_within(program, job, limit, cancel))
@@ -261,6 +261,27 @@ async fn run_within(
         () = cancel.cancelled() => Err(Error::Cancelled),
         ended = within(limit, job.task.phrase(), running) => ended,
     }
+}
+
+/// Starts a child on a thread of its own, which ends when the returned sender is dropped. The kernel kills the child
+/// when the thread that started it ends (`PR_SET_PDEATHSIG`, see [`child`]), and a thread of tokio's can end at any time:
+/// a worker that ran `block_in_place` does, after the pool's keep-alive.
+async fn spawn(mut command: Command) -> io::Result<(Child, std::sync::mpsc::Sender<()>)> {
+    let runtime = tokio::runtime::Handle::current();
+    let (started, child) = tokio::sync::oneshot::channel();
+    let (hold, ended) = std::sync::mpsc::channel();
+    let start = move || {
+        let spawned = {
+            let _entered = runtime.enter();
+            command.spawn()
+        };
+        if started.send(spawned).is_ok() {
+            let _ = ended.recv(); // an error is the end of the sender
+        }
+    };
+    std::thread::Builder::new().name("indexer-parent".into()).spawn(start)?;
+    let child = child.await.map_err(io::Error::other)??;
+    Ok((child, hold))
 }
 
 /// Waits for a child at most so long. `work` is dropped then; with its [`Indexer`] the child is killed.
@@ -336,14 +357,11 @@ pub(super) fn failure(program: &Path, job: &Job, report: Report) -> Error {
             Task::Fill(_) | Task::Merge(_) | Task::CollectGarbage(_),
         ) => Error::damaged(Revision(id), error),
         (Report::Incomplete { at, error }, Task::Index { tip, .. }) => {
-            Error::of_author(Revision(*tip), at.as_deref(), error).unwrap_or_else(|error| Error::Incomplete {
-                requested: *tip,
-                at,
-                source: error.into(),
-            })
+            Error::of_author(Revision(*tip), at.as_deref(), error)
+                .unwrap_or_else(|source| Error::Incomplete { requested: *tip, at, source })
         }
         (Report::Incomplete { at, error }, Task::Fill(_)) => {
-            Error::Incomplete { requested: error.id(), at, source: error.into() }
+            Error::Incomplete { requested: error.id(), at, source: error }
         }
         (Report::NotACommit(kind), Task::Index { tip, .. }) => {
             Error::NotACommit { requested: tip.to_string(), kind }

@@ -74,46 +74,11 @@ pub(super) struct Policy<'a> {
     pub(super) instead_of: &'a InsteadOf,
 }
 
-/// Why a URL is refused. The message follows the submodule's path.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub(super) enum UrlError {
-    /// `.gitmodules` has no URL.
-    #[error("`.gitmodules` has no url for it")]
-    Absent,
-    /// It is not the URL of a remote.
-    #[error("its url {url:?} is not a remote: {why}")]
-    Malformed {
-        /// The resolved URL, without secrets.
-        url: String,
-        /// The reason.
-        why: &'static str,
-    },
-    /// It has more `../` than the base has components.
-    #[error("its url {url:?} climbs out of {base:?}, which it is relative to")]
-    Climbs {
-        /// The URL as written, without secrets.
-        url: String,
-        /// The URL of the repository that contains the submodule, without secrets.
-        base: String,
-    },
-    /// It is a path or a `file://` URL.
-    #[error("its url {url:?} is on this machine, which --git-config=protocol.file.allow:always would allow")]
-    Local {
-        /// The resolved URL, without secrets.
-        url: String,
-    },
-    /// Its host is not allowed.
-    #[error("its host {host:?} is not among the hosts that submodules may come from")]
-    Host {
-        /// The host.
-        host: String,
-    },
-}
-
 /// Resolves `url` of a submodule in a repository with the URL `base`, rewrites it, and checks it against the policy. As
-/// in git, `base` is the URL before it was rewritten.
-pub(super) fn address(base: &str, url: Option<&str>, policy: &Policy<'_>) -> Result<Address, UrlError> {
-    let url = url.filter(|url| !url.is_empty()).ok_or(UrlError::Absent)?;
+/// in git, `base` is the URL before it was rewritten. The error says why the URL is refused; it follows the submodule's
+/// path.
+pub(super) fn address(base: &str, url: Option<&str>, policy: &Policy<'_>) -> Result<Address, String> {
+    let url = url.filter(|url| !url.is_empty()).ok_or("`.gitmodules` has no url for it")?;
     let written =
         if url.starts_with("./") || url.starts_with("../") { relative(base, url)? } else { url.to_owned() };
     let url = policy.instead_of.rewritten(&written);
@@ -122,21 +87,28 @@ pub(super) fn address(base: &str, url: Option<&str>, policy: &Policy<'_>) -> Res
 }
 
 /// Checks a URL to fetch from against the policy.
-fn check(full: &str, policy: &Policy<'_>) -> Result<(), UrlError> {
-    let malformed = |why| UrlError::Malformed { url: shown(full), why };
+fn check(full: &str, policy: &Policy<'_>) -> Result<(), String> {
+    let malformed = |why: &str| format!("its url {:?} is not a remote: {why}", shown(full));
     match RemoteHost::of(full).map_err(malformed)? {
         RemoteHost::Here if !is_absolute(full) => {
             Err(malformed("a path in a submodule's url must be absolute"))
         }
         RemoteHost::Here if policy.local => Ok(()),
-        RemoteHost::Here => Err(UrlError::Local { url: shown(full) }),
+        RemoteHost::Here => Err(format!(
+            "its url {:?} is on this machine, which --git-config=protocol.file.allow:always would allow",
+            shown(full)
+        )),
         RemoteHost::Host(host) => {
             let is = |known: &String| known.eq_ignore_ascii_case(&host);
             let allowed = match policy.hosts {
                 Hosts::Any => true,
                 Hosts::Known(more) => policy.known.iter().chain(more).any(is),
             };
-            if allowed { Ok(()) } else { Err(UrlError::Host { host: excerpt(&host) }) }
+            if allowed {
+                return Ok(());
+            }
+            let host = excerpt(&host);
+            Err(format!("its host {host:?} is not among the hosts that submodules may come from"))
         }
     }
 }
@@ -152,8 +124,9 @@ fn is_absolute(url: &str) -> bool {
 
 /// Resolves leading `./` and `../` of `url` as git does (`relative_url` in its remote.c): by textual components of the
 /// base, where the colon of the scp form counts as a separator. Unlike git, it never goes above the host.
-fn relative(base: &str, url: &str) -> Result<String, UrlError> {
-    let climbs = || UrlError::Climbs { url: shown(url), base: shown(base) };
+fn relative(base: &str, url: &str) -> Result<String, String> {
+    let climbs =
+        || format!("its url {:?} climbs out of {:?}, which it is relative to", shown(url), shown(base));
     let base = base.strip_suffix('/').unwrap_or(base);
     // The length of the part of the base that `../` must not remove: `scheme://host`. It is 0 for a path and for the
     // scp form: there the loop below fails at the first component, or at the host.
@@ -198,7 +171,7 @@ pub(super) fn host_of(url: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn judged(base: &str, url: &str, hosts: &Hosts, local: bool) -> Result<String, UrlError> {
+    fn judged(base: &str, url: &str, hosts: &Hosts, local: bool) -> Result<String, String> {
         let known = ["example.com".to_owned()];
         let policy = Policy { hosts, known: &known, local, instead_of: &InsteadOf::default() };
         address(base, Some(url), &policy).map(|found| found.url)
@@ -232,7 +205,7 @@ mod tests {
             assert_eq!(address(base, Some(url), &policy), Ok(expected), "{base} {url}");
         }
         for (url, expected) in [("../far/b", "not among the hosts"), ("../near/b", "on this machine")] {
-            let refused = address("https://example.com/a", Some(url), &policy).unwrap_err().to_string();
+            let refused = address("https://example.com/a", Some(url), &policy).unwrap_err();
             assert!(refused.contains(expected), "{url}: {refused}");
         }
     }
@@ -280,8 +253,8 @@ mod tests {
             ("https://example.com", "../x"),
             ("/a", "../../b"),
         ] {
-            let refused = judged(base, url, &Hosts::Any, true);
-            assert!(matches!(refused, Err(UrlError::Climbs { .. })), "{base} {url}: {refused:?}");
+            let refused = judged(base, url, &Hosts::Any, true).unwrap_err();
+            assert!(refused.contains("climbs out of"), "{base} {url}: {refused}");
         }
     }
 
@@ -314,7 +287,7 @@ mod tests {
         ] {
             for hosts in [&known, &Hosts::Any] {
                 let refused = match judged(base, url, hosts, false) {
-                    Err(refused) => refused.to_string(),
+                    Err(refused) => refused,
                     Ok(_) if *hosts == Hosts::Any && expected == "not among the hosts" => continue,
                     Ok(taken) => panic!("{url} was taken as {taken}"),
                 };
@@ -324,10 +297,10 @@ mod tests {
         assert!(judged("/srv/a", "b/c", &Hosts::Any, true).is_err(), "relative to what?");
         for url in ["../".repeat(300_000), format!("https://{}/b", "h".repeat(900_000)), "x".repeat(900_000)]
         {
-            let refused = judged(base, &url, &known, false).unwrap_err().to_string();
+            let refused = judged(base, &url, &known, false).unwrap_err();
             assert!(refused.len() < 1_000, "{} bytes", refused.len());
         }
-        let secret = judged(base, "https://bob:s3cret@/x", &known, false).unwrap_err().to_string();
+        let secret = judged(base, "https://bob:s3cret@/x", &known, false).unwrap_err();
         assert!(!secret.contains("s3cret"), "{secret}");
         assert_eq!(host_of("https://h.example:8443/x").as_deref(), Some("h.example"));
     }

@@ -30,59 +30,14 @@ pub(super) struct Declared {
     pub(super) skipped: bool,
 }
 
-/// What is wrong with a file. The message follows the file's name.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub(super) enum GitmodulesError {
-    /// A syntax error.
-    #[error("line {line} is not git's configuration syntax")]
-    Syntax {
-        /// The line, counted from 1.
-        line: usize,
-    },
-    /// The file is not UTF-8.
-    #[error("it is not UTF-8")]
-    NotText,
-    /// It declares too many submodules.
-    #[error("it declares more than {COUNT_MAX} submodules")]
-    Many,
-    /// A name that git does not accept, or that cannot be a directory name.
-    #[error("submodule name {name:?} {why}")]
-    Name {
-        /// The beginning of the name as written.
-        name: String,
-        /// The reason.
-        why: &'static str,
-    },
-    /// A path that points out of the tree, or into `.git`.
-    #[error("path {path:?} of submodule {name:?} {why}")]
-    Path {
-        /// The submodule's name.
-        name: String,
-        /// The beginning of the path as written.
-        path: String,
-        /// The reason.
-        why: &'static str,
-    },
-    /// Two submodules have the same path.
-    #[error("submodules {first:?} and {second:?} both have the path {path:?}")]
-    Twice {
-        /// The name of the first one.
-        first: String,
-        /// The name of the second one.
-        second: String,
-        /// Their path.
-        path: String,
-    },
-}
-
-/// Parses a file. The submodules are sorted by path.
-pub(super) fn read(raw: &[u8]) -> Result<Vec<Declared>, GitmodulesError> {
-    let text = std::str::from_utf8(raw).map_err(|_| GitmodulesError::NotText)?;
+/// Parses a file. The submodules are sorted by path. The error is what is wrong with the file: it follows its name.
+pub(super) fn read(raw: &[u8]) -> Result<Vec<Declared>, String> {
+    let text = std::str::from_utf8(raw).map_err(|_| "it is not UTF-8")?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut sections: BTreeMap<String, Section> = BTreeMap::new();
     each_setting(text, |name, key, value| {
         if sections.len() == COUNT_MAX && !sections.contains_key(name) {
-            return Err(GitmodulesError::Many);
+            return Err(format!("it declares more than {COUNT_MAX} submodules"));
         }
         let section = sections.entry(name.to_owned()).or_default();
         // As in git's configuration, the last of several values counts.
@@ -98,17 +53,15 @@ pub(super) fn read(raw: &[u8]) -> Result<Vec<Declared>, GitmodulesError> {
     for (name, section) in sections {
         // Without a path, no entry of the tree can belong to the section.
         let Some(path) = section.path else { continue };
-        check_name(&name).map_err(|why| GitmodulesError::Name { name: excerpt(&name), why })?;
+        check_name(&name).map_err(|why| format!("submodule name {:?} {why}", excerpt(&name)))?;
         let path = path.strip_suffix('/').map_or(path.as_str(), |path| path).to_owned();
-        check_path(&path).map_err(|why| GitmodulesError::Path {
-            name: excerpt(&name),
-            path: excerpt(&path),
-            why,
-        })?;
+        check_path(&path)
+            .map_err(|why| format!("path {:?} of submodule {:?} {why}", excerpt(&path), excerpt(&name)))?;
         let declared = Declared { name, path, url: section.url, skipped: section.skipped };
         if let Some(other) = by_path.get(&declared.path) {
             let [first, second] = [&other.name, &declared.name].map(|name| excerpt(name));
-            return Err(GitmodulesError::Twice { first, second, path: excerpt(&declared.path) });
+            let path = excerpt(&declared.path);
+            return Err(format!("submodules {first:?} and {second:?} both have the path {path:?}"));
         }
         by_path.insert(declared.path.clone(), declared);
     }
@@ -161,8 +114,8 @@ fn check_path(path: &str) -> Result<(), &'static str> {
 /// value of each. Keeps none of them: a section may have any number of settings.
 fn each_setting(
     text: &str,
-    mut take: impl FnMut(&str, &str, String) -> Result<(), GitmodulesError>,
-) -> Result<(), GitmodulesError> {
+    mut take: impl FnMut(&str, &str, String) -> Result<(), String>,
+) -> Result<(), String> {
     let mut cursor = Cursor { rest: text, line: 1 };
     let mut within: Option<String> = None;
     loop {
@@ -177,7 +130,7 @@ fn each_setting(
                     Some(name) if name.len() <= NAME_MAX => take(name, &key, value)?,
                     // A section without a path declares no submodule; its other settings would each copy the name.
                     Some(name) if key == "path" => {
-                        return Err(GitmodulesError::Name { name: excerpt(name), why: "is too long" });
+                        return Err(format!("submodule name {:?} is too long", excerpt(name)));
                     }
                     _ => {}
                 }
@@ -222,8 +175,8 @@ impl Cursor<'_> {
         while self.next().is_some_and(|next| next != '\n') {}
     }
 
-    fn wrong(&self) -> GitmodulesError {
-        GitmodulesError::Syntax { line: self.line }
+    fn wrong(&self) -> String {
+        format!("line {} is not git's configuration syntax", self.line)
     }
 
     fn take_while(&mut self, accept: impl Fn(char) -> bool) -> String {
@@ -236,7 +189,7 @@ impl Cursor<'_> {
     }
 
     /// Parses `[section]` or `[section "name"]`. Returns the name if the section is `submodule`.
-    fn header(&mut self) -> Result<Option<String>, GitmodulesError> {
+    fn header(&mut self) -> Result<Option<String>, String> {
         self.next();
         let section = self.take_while(|c| c.is_ascii_alphanumeric() || c == '-' || c == '.');
         self.skip_space();
@@ -265,7 +218,7 @@ impl Cursor<'_> {
     }
 
     /// Parses `key = value` or `key`, up to the end of the line.
-    fn setting(&mut self) -> Result<(String, String), GitmodulesError> {
+    fn setting(&mut self) -> Result<(String, String), String> {
         if !self.peek().is_some_and(|first| first.is_ascii_alphabetic()) {
             return Err(self.wrong());
         }
@@ -282,7 +235,7 @@ impl Cursor<'_> {
         }
     }
 
-    fn value(&mut self) -> Result<String, GitmodulesError> {
+    fn value(&mut self) -> Result<String, String> {
         self.skip_space();
         let mut value = String::new();
         let mut quoted = false;
@@ -413,14 +366,14 @@ mod tests {
             ("[submodule \"a\"]\npath = \"p\n".to_owned(), "line"),
             ("[submodule \"a\"]\npath = \\q\n".to_owned(), "line 2"),
         ] {
-            let error = read(text.as_bytes()).expect_err(&text).to_string();
+            let error = read(text.as_bytes()).expect_err(&text);
             assert!(error.contains(expected), "{text:?}: {error}");
         }
-        assert_eq!(read(b"\xff"), Err(GitmodulesError::NotText));
+        assert_eq!(read(b"\xff"), Err("it is not UTF-8".to_owned()));
         let long = module(&"n".repeat(1_000), "p").replace("path = p\n", "");
         assert_eq!(read(long.as_bytes()), Ok(Vec::new()), "without a path, the name is of no submodule");
         let many: String = (0..=COUNT_MAX).map(|n| module(&n.to_string(), &n.to_string())).collect();
-        assert_eq!(read(many.as_bytes()), Err(GitmodulesError::Many));
+        assert_eq!(read(many.as_bytes()), Err("it declares more than 1000 submodules".to_owned()));
     }
 
     #[test]
@@ -432,7 +385,7 @@ mod tests {
             format!("[submodule \"a\"]\npath = {long}\n"),
             format!("[submodule \"a\"]\n{same}[submodule \"b\"]\n{same}"),
         ] {
-            let error = read(text.as_bytes()).unwrap_err().to_string();
+            let error = read(text.as_bytes()).unwrap_err();
             assert!(error.len() < 3_000, "{} bytes", error.len());
         }
     }

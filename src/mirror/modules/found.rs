@@ -99,7 +99,7 @@ pub(in crate::mirror) fn links(
     if reader.blob_size(&id)? > FILE_MAX {
         return Err(refused(format!("it has more than {FILE_MAX} bytes")));
     }
-    let declared = declared::read(&reader.small_blob(&id)?).map_err(|wrong| refused(wrong.to_string()))?;
+    let declared = declared::read(&reader.small_blob(&id)?).map_err(refused)?;
     let mut links = Vec::new();
     let mut skipped = Vec::new();
     let paths: Vec<_> = declared.iter().map(|one| &*one.path).collect();
@@ -159,7 +159,7 @@ pub(super) fn kept_links(store: &Store, kept: &[Revision], linked: bool) -> Kept
             // Usual after the mirror was renewed. What belongs to the revision can be fetched again.
             Err(Error::Damaged { source, .. })
                 if !linked
-                    && matches!(source.0, ObjectError::Missing { id, .. } if id == of.0)
+                    && matches!(source, ObjectError::Missing { id, .. } if id == of.0)
                     && descriptors_used_up().is_none() => {}
             Err(error) => {
                 tracing::warn!(%error, "the submodules of a kept revision are unknown, so all stay");

@@ -183,8 +183,7 @@ impl Mirror {
             allowance.declare(links.len()).map_err(|rule| refuse(last, rule))?;
         }
         for (number, link) in links.into_iter().enumerate() {
-            let address =
-                self.address(&link).map_err(|why| refuse(&link, Rule::Submodule { why: why.to_string() }))?;
+            let address = self.address(&link).map_err(|why| refuse(&link, Rule::Submodule { why }))?;
             if allowance.skip(number, link.commit).map_err(|rule| refuse(&link, rule))? {
                 continue;
             }
@@ -370,7 +369,7 @@ impl Mirror {
     }
 
     /// Where to fetch a submodule from, if it is allowed.
-    fn address(&self, link: &Link) -> Result<Address, address::UrlError> {
+    fn address(&self, link: &Link) -> Result<Address, String> {
         let wire = &self.options.wire;
         let access = &self.options.modules;
         let credentials = wire.credentials.iter().filter_map(|credential| credential.url.as_deref());

@@ -9,7 +9,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 
 use super::error::{Budget, Error, Wait};
-use super::stderr::Stderr;
+use super::stderr::{Process, Stderr};
 use super::text::{escaped, root_cause};
 
 /// How many bytes of an unexpected response an error shows.
@@ -78,6 +78,8 @@ pub(super) enum Band {
 #[derive(Debug)]
 pub(super) struct PacketReader {
     remote: String,
+    /// The local process at the other end, which is killed with the reader.
+    _process: Option<Process>,
     incoming: Incoming,
     /// Bytes that were received and not parsed yet.
     buffer: BytesMut,
@@ -102,6 +104,7 @@ impl PacketReader {
     pub(super) fn new(remote: &str, incoming: Incoming, idle: Duration, stderr: Stderr) -> Self {
         Self {
             remote: remote.to_owned(),
+            _process: None,
             incoming,
             buffer: BytesMut::new(),
             idle,
@@ -113,6 +116,11 @@ impl PacketReader {
             read_any: false,
             peeked: None,
         }
+    }
+
+    /// Kills `process`, which is at the other end, when the reader is dropped.
+    pub(super) fn of_process(self, process: Process) -> Self {
+        Self { _process: Some(process), ..self }
     }
 
     /// Starts a new message of at most `limit` bytes. `doing` and `budget` are for errors.

@@ -9,13 +9,13 @@ use std::collections::{HashSet, VecDeque};
 use std::ops::ControlFlow;
 
 use bytes::Bytes;
-use git2::{ErrorClass, ErrorCode, ObjectType, Oid};
+use git2::{ErrorClass, ErrorCode, ObjectType};
 use tokio::sync::mpsc::Sender;
 
 use super::packing::Writer;
 use super::{Deepen, PackResponse, Request};
 use crate::mirror::object_error::ObjectError;
-use crate::mirror::odb::{COMMIT_MAX, ObjectReader, Store, TREE_MAX, to_object_id};
+use crate::mirror::odb::{COMMIT_MAX, ObjectReader, Store, TREE_MAX};
 use crate::mirror::tree;
 use crate::revision::ObjectId;
 
@@ -56,10 +56,10 @@ pub(super) fn pack(
     }
     let mut starts = Vec::new();
     for id in &request.wants {
-        starts.extend(packer.want(*id)?.map(|id| to_oid(&id)));
+        starts.extend(packer.want(*id)?);
     }
     for id in history.commits_to_send(store, request, starts, &mut answer)? {
-        if packer.add_commit(to_object_id(id))?.is_break() {
+        if packer.add_commit(id)?.is_break() {
             return Ok(answer);
         }
     }
@@ -70,20 +70,20 @@ pub(super) fn pack(
 /// The commits that the receiver has, and where history ends on either side.
 struct PeerHistory {
     /// The commits that the receiver has: those reachable from `haves` down to the boundary.
-    present: HashSet<Oid>,
+    present: HashSet<ObjectId>,
     /// The boundary that the request names.
-    boundary: HashSet<Oid>,
+    boundary: HashSet<ObjectId>,
     /// The boundary of the repository itself, if it is shallow.
-    own_boundary: HashSet<Oid>,
+    own_boundary: HashSet<ObjectId>,
 }
 
 impl PeerHistory {
     fn read(store: &Store, request: &Request) -> Result<Self, git2::Error> {
-        let boundary: HashSet<Oid> = request.shallow.iter().map(to_oid).collect();
+        let boundary = request.shallow.iter().copied().collect();
         let own = fs_err::read_to_string(store.repository().commondir().join("shallow")).unwrap_or_default();
-        let own_boundary = own.lines().filter_map(|line| Oid::from_str(line.trim()).ok()).collect();
-        let present: HashSet<Oid> = request.haves.iter().map(to_oid).collect();
-        let mut left: Vec<Oid> = present.iter().copied().collect();
+        let own_boundary = own.lines().filter_map(|line| ObjectId::from_hex(line.trim())).collect();
+        let present: HashSet<_> = request.haves.iter().copied().collect();
+        let mut left: Vec<_> = present.iter().copied().collect();
         let mut history = Self { present, boundary, own_boundary };
         while let Some(id) = left.pop() {
             let parents = match history.parents(store, id) {
@@ -103,10 +103,9 @@ impl PeerHistory {
         Ok(history)
     }
 
-    fn parents(&self, store: &Store, id: Oid) -> Result<Vec<Oid>, git2::Error> {
-        let commit = store.reader()?.commit(&to_object_id(id)).map_err(to_git_error)?;
-        let ends = self.own_boundary.contains(&id);
-        Ok(if ends { Vec::new() } else { commit.parents.iter().map(to_oid).collect() })
+    fn parents(&self, store: &Store, id: ObjectId) -> Result<Vec<ObjectId>, git2::Error> {
+        let commit = store.reader()?.commit(&id).map_err(to_git_error)?;
+        Ok(if self.own_boundary.contains(&id) { Vec::new() } else { commit.parents })
     }
 
     /// Returns the commits to send, and adds the boundary's changes to `answer`. The walk is breadth-first, so that
@@ -115,16 +114,16 @@ impl PeerHistory {
         &self,
         store: &Store,
         request: &Request,
-        starts: Vec<Oid>,
+        starts: Vec<ObjectId>,
         answer: &mut PackResponse,
-    ) -> Result<Vec<Oid>, git2::Error> {
+    ) -> Result<Vec<ObjectId>, git2::Error> {
         let limit = match request.depth {
             Deepen::To(commits) => Some(commits.max(1)),
             Deepen::No | Deepen::Full => None,
         };
         let moves = request.depth != Deepen::No;
         let mut queued = HashSet::new();
-        let mut queue: VecDeque<(Oid, u32)> =
+        let mut queue: VecDeque<(ObjectId, u32)> =
             starts.into_iter().filter(|id| queued.insert(*id)).map(|id| (id, 1)).collect();
         let mut chosen = Vec::new();
         while let Some((id, depth)) = queue.pop_front() {
@@ -138,10 +137,10 @@ impl PeerHistory {
             let was_boundary = self.boundary.contains(&id);
             let ends = self.own_boundary.contains(&id) || (!parents.is_empty() && limit == Some(depth));
             if ends && !was_boundary {
-                answer.shallow.push(to_object_id(id));
+                answer.shallow.push(id);
             }
             if moves && was_boundary && !ends {
-                answer.unshallow.push(to_object_id(id));
+                answer.unshallow.push(id);
             }
             if !ends && (moves || !was_boundary) {
                 let new = parents.into_iter().filter(|parent| queued.insert(*parent));
@@ -271,7 +270,9 @@ impl Packer<'_> {
     fn send(&self) -> Result<(), git2::Error> {
         let mut pack = Writer::start(self.pieces, self.objects.sent.len() as u32)?;
         for id in &self.objects.sent {
-            let (size, kind) = self.reader.read_header(id).map_err(with_object("object", to_oid(id)))?;
+            let (size, kind) = self.reader.read_header(id).map_err(|error| {
+                git2::Error::new(error.code(), error.class(), format!("object {id}: {}", error.message()))
+            })?;
             let flow = if kind != ObjectType::Blob {
                 let limit = if kind == ObjectType::Tree { TREE_MAX } else { COMMIT_MAX };
                 pack.object(kind, self.reader.structure(id, kind, limit).map_err(to_git_error)?.data())
@@ -306,11 +307,6 @@ fn is_here(line: &tree::Line<'_>) -> bool {
     line.mode & tree::FORMAT != tree::SUBMODULE
 }
 
-/// Prefixes libgit2's message with the object that it concerns.
-fn with_object(kind: &'static str, id: Oid) -> impl Fn(git2::Error) -> git2::Error {
-    move |error| git2::Error::new(error.code(), error.class(), format!("{kind} {id}: {}", error.message()))
-}
-
 /// Converts an [`ObjectError`] to an error of libgit2's type; a missing object gets the code NotFound.
 pub(super) fn to_git_error(error: ObjectError) -> git2::Error {
     let code = match error {
@@ -318,9 +314,4 @@ pub(super) fn to_git_error(error: ObjectError) -> git2::Error {
         _ => ErrorCode::GenericError,
     };
     git2::Error::new(code, ErrorClass::Odb, error.to_string())
-}
-
-fn to_oid(id: &ObjectId) -> Oid {
-    // It does not fail: both are twenty bytes, and any twenty bytes are a valid id.
-    Oid::from_bytes(&id.0).unwrap_or(Oid::ZERO_SHA1)
 }

@@ -1,8 +1,10 @@
-//! Collects the standard error of a child process, for error messages.
+//! A child process: its standard error, which is collected for error messages, and its end.
 
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal};
 use tokio::io::{AsyncRead, AsyncReadExt as _};
+use tokio::process::Child;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
@@ -35,5 +37,20 @@ impl Stderr {
         let end = async { while receiver.changed().await.is_ok() {} };
         let _ = timeout(Duration::from_millis(300), end).await;
         receiver.borrow().clone()
+    }
+}
+
+/// A child process. Dropping it kills the whole process group: `git upload-pack` starts a `git pack-objects`, which
+/// would otherwise run until it notices that its pipe is closed.
+#[derive(Debug)]
+pub(super) struct Process(pub(super) Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // The child has not been waited for, so its id, which is also the group's id, cannot have been reused.
+        let group = self.0.id().and_then(|id| Pid::from_raw(id.try_into().ok()?));
+        if let Some(group) = group {
+            let _ = rustix::process::kill_process_group(group, Signal::KILL); // all of them may have ended already
+        }
     }
 }

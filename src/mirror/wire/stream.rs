@@ -7,15 +7,12 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
-use std::pin::Pin;
 use std::process::Stdio;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal};
-use tokio::io::{AsyncRead, AsyncWrite, Join, ReadBuf};
+use tokio::io::{AsyncWrite, Join};
 use tokio::net::TcpStream;
-use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use tokio::process::{ChildStdin, ChildStdout, Command};
 use tokio::time::timeout;
 
 use crate::revision::Ref;
@@ -25,53 +22,12 @@ use super::framing::{Duplex, Incoming, PacketReader};
 use super::refs::{self, Advertisement, FoundRefs, Version};
 use super::remote::{GIT_PORT, Remote};
 use super::ssh::{self, Channel, Session};
-use super::stderr::Stderr;
+use super::stderr::{Process, Stderr};
 use super::{Options, PackResponse, Request, pack};
 
 const REFERENCES: &str = "looking up references";
 
-/// A child process with its standard input and output. Dropping it kills the whole process group: `git upload-pack`
-/// starts a `git pack-objects`, which would otherwise run until it notices that its pipe is closed.
-struct Process {
-    pipes: Join<ChildStdout, ChildStdin>,
-    child: Child,
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // The child has not been waited for, so its id, which is also the group's id, cannot have been reused.
-        let group = self.child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?));
-        if let Some(group) = group {
-            let _ = rustix::process::kill_process_group(group, Signal::KILL); // all of them may have ended already
-        }
-    }
-}
-
-impl AsyncRead for Process {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.pipes).poll_read(cx, buf)
-    }
-}
-
-impl AsyncWrite for Process {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.pipes).poll_write(cx, buf)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.pipes).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.pipes).poll_shutdown(cx)
-    }
-}
-
-impl Duplex for Process {}
+impl Duplex for Join<ChildStdout, ChildStdin> {}
 
 impl Duplex for Channel {
     fn failure(&self, remote: &str) -> Option<Error> {
@@ -158,8 +114,8 @@ pub(super) fn process(
     else {
         return Err(failed(io::Error::other("its pipes are missing")));
     };
-    let process = Process { pipes: tokio::io::join(from, to), child };
-    Ok(Some(PacketReader::new(remote, Incoming::Stream(Box::new(process)), idle, Stderr::collect(errors))))
+    let pipes = Incoming::Stream(Box::new(tokio::io::join(from, to)));
+    Ok(Some(PacketReader::new(remote, pipes, idle, Stderr::collect(errors)).of_process(Process(child))))
 }
 
 /// A remote that gets a new stream for every operation; an ssh session is kept and carries many of them. It is not kept

@@ -26,7 +26,7 @@ fn gitmodules(data: &[u8]) {
     let declared = match read(data) {
         Ok(declared) => declared,
         Err(error) => {
-            assert!(!error.to_string().contains('\n'));
+            assert!(!error.contains('\n'));
             return;
         }
     };
@@ -123,7 +123,6 @@ fn addresses(data: &[u8]) {
             _ => panic!("{url:?} of {base} is {full:?}"),
         },
         Err(why) => {
-            let why = why.to_string();
             assert!(!why.contains(|c: char| c.is_control()), "{why:?}");
             assert!(
                 !hide || url.matches('@').count() != 1 || !url.contains("://") || !why.contains(SECRET),
