@@ -127,7 +127,7 @@ const BLANKS: [char; 3] = [' ', '\t', '\n'];
 
 /// Splits a command into words as a shell does, without quotes and the backslashes of escapes. A word that contains a
 /// blank is shorter than the command, as it was quoted there.
-fn shell_words(command: &str) -> Vec<String> {
+pub(crate) fn shell_words(command: &str) -> Vec<String> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;
     let mut quote = None;

@@ -13,6 +13,8 @@ mod render;
 mod runs;
 #[path = "cli/signals.rs"]
 mod signals;
+#[path = "cli/variables.rs"]
+mod variables;
 
 use std::os::unix::ffi::OsStrExt as _;
 
@@ -205,8 +207,6 @@ fn a_wrong_variable_is_named_as_the_variable_it_is() {
     let world = World::new();
     let ran = treeswap(&world, &SYNC, &[("GITSYNC_PERIOD", "ten")]);
     complains(&ran, 2, &["\"ten\"", "$GITSYNC_PERIOD"]);
-    let ran = treeswap(&world, &SYNC, &[("RUST_LOG", "garbage=x")]);
-    complains(&ran, 2, &["invalid value \"garbage=x\" for $RUST_LOG: "]);
     let ran = treeswap(&world, &SYNC, &[("TREESWAP_REF", "a..b"), ("GITSYNC_REF", "main")]);
     complains(&ran, 2, &["$TREESWAP_REF", "a..b"]);
     let ran = treeswap(&world, &SYNC, &[("TREESWAP_SUBMODULES", "some")]);
@@ -372,21 +372,27 @@ fn a_password_file_without_a_password_is_warned_about() {
 }
 
 #[test]
-fn unknown_variables_are_warned_about_and_service_links_are_not() {
+fn credentials_that_have_no_effect_or_cannot_be_read_are_warned_about() {
     let world = World::new();
-    let variables = [
-        ("TREESWAP_PEROID", "5s"),
-        ("GITSYNC_BRANCHES", "x"),
-        ("GIT_SYNC_REPO", "x"),
-        ("TREESWAP_PORT", "tcp://10.0.0.1:9375"),
-        ("TREESWAP_SERVICE_HOST", "10.0.0.1"),
-        ("TREESWAP_PORT_9375_TCP_PROTO", "tcp"),
-    ];
-    let ran = treeswap(&world, &[&["check"], &SYNC[1..]].concat(), &variables).expect_ok("only a warning");
-    let warned: Vec<&str> = ran.stderr.lines().filter(|line| line.contains("warning")).collect();
-    assert_eq!(warned.len(), 3, "{}", ran.stderr);
-    for name in ["TREESWAP_PEROID", "GITSYNC_BRANCHES", "GITSYNC_REPO"] {
-        assert!(ran.stderr.contains(name), "{}", ran.stderr);
+    let check = |args: &[&str], variables: &[(&str, &str)]| {
+        let args = [&["check", "--root=/nonexistent/root"], args].concat();
+        treeswap(&world, &args, variables).expect_ok("only a warning").stderr
+    };
+    for flags in [&["--username=u", "--password-file=/p"][..], &["--askpass-url=http://h/"]] {
+        let said = check(&[&["--repo=git@git.example.com:x"], flags].concat(), &[]);
+        let name = flags[0].split('=').next().unwrap();
+        let line = format!("warning: {name} has no effect: the repository is not reached by http or https\n");
+        assert!(said.contains(&line), "{said}");
+        let said = check(&[&["--repo=https://git.example.com/x"], flags].concat(), &[]);
+        assert!(!said.contains("has no effect"), "{said}");
+    }
+    let json = r#"{"url":"https://git.example.com","username":"u","password-file":"/no/password"}"#;
+    let repo = "--repo=https://git.example.com/x";
+    let by_flag = check(&[repo, &format!("--credential={json}")], &[]);
+    let by_variable = check(&[repo], &[("TREESWAP_CREDENTIAL", json)]);
+    for said in [by_flag, by_variable] {
+        let line = "warning: --credential: the password file /no/password cannot be read: No such file";
+        assert!(said.contains(line), "{said}");
     }
 }
 

@@ -78,6 +78,26 @@ fn an_askpass_url_is_asked_once_an_attempt_and_lets_us_in() {
     assert!(!sidecar.process.log().contains("s3cret"), "{}", sidecar.process.log());
 }
 
+/// As git-sync's: the variable of a proxy is often set for all programs of a Pod.
+#[test]
+fn an_askpass_url_in_the_pod_is_asked_without_a_proxy() {
+    let world = World::new();
+    let git = git(&world, "bob", "canary=4711");
+    let pass = server(&world, |_, _| Canned::status(200, RIGHT));
+    let proxy = server(&world, |_, _| Canned::status(200, RIGHT));
+    commit(&world, "first");
+    let without = "--git-config=http.proxy:\"\""; // the repository itself is here, too
+    let hits = |askpass: &str| {
+        let mut command = world.sync(&["--one-time", &repo(&git), without, askpass]);
+        command.env("http_proxy", format!("http://{}", proxy.address)).env("no_proxy", ".cluster.local");
+        common::run::to_end(&mut command).expect_ok(askpass);
+        (pass.hits().len(), proxy.hits().len())
+    };
+    assert_eq!(hits(&askpass(&pass)), (1, 0));
+    assert_eq!(hits(&format!("--askpass-url=http://127.0.0.1:{}/", pass.address.port())), (2, 0));
+    assert_eq!(hits("--askpass-url=http://pass.invalid/"), (2, 1));
+}
+
 #[test]
 fn a_wrong_answer_of_an_askpass_url_fails_the_attempt_in_words() {
     let world = World::new();
@@ -312,6 +332,10 @@ fn flags_that_exclude_or_need_each_other_are_named() {
         (&[id, installation, key, "--github-base-url=ftp://h/s3cret"], &["--github-base-url", "http"]),
         (&["--askpass-url=s3cret"], &["--askpass-url", "must begin with http:// or https://"]),
         (&["--askpass-url=http://h", id, installation, key], &["--askpass-url and a GitHub App exclude"]),
+        (
+            &["--askpass-url=http://h", "--username=x", "--password-file=/p"],
+            &["--askpass-url and --username exclude each other"],
+        ),
     ];
     for (flags, words) in cases {
         complains(&world.sync_once(flags), 2, words);

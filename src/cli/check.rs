@@ -9,6 +9,7 @@ use super::flags::{self, FlagOrigins};
 use super::sync::Args;
 use crate::config::{self, Origin, Settings};
 use crate::mirror::wire::ssh::{KnownHosts, unusable_key};
+use crate::secret::SecretFrom;
 use crate::sources::SourcesFile;
 use crate::{app, detached_io, fsx, secret};
 
@@ -17,9 +18,7 @@ pub(super) fn run(args: &Args, given: &FlagOrigins) -> anyhow::Result<ExitCode> 
     given.warnings.iter().for_each(super::warn); // a variable without effect may be why something is missing
     let settings = args.check(given)?;
     let listed = settings.sources.as_ref().map(config::listed).transpose()?;
-    for (flag, path, error) in unreadable_files(&args.sync, &settings, given) {
-        super::warn(format_args!("--{flag}={} cannot be read: {error}", path.display()));
-    }
+    unreadable_files(&args.sync, &settings, given).into_iter().for_each(super::warn);
     unusable_keys(&settings, given).into_iter().for_each(super::warn);
     if let Some(list) = &listed {
         config::warnings_about(list).into_iter().for_each(super::warn);
@@ -77,42 +76,47 @@ fn source_table(list: &SourcesFile) -> String {
     let top = |path: &str| if path.is_empty() { "/".to_owned() } else { path.to_owned() };
     let mut rows = vec![["source", "repo", "ref", "path", "to"].map(str::to_owned)];
     rows.extend(list.sources.iter().map(|source| {
-        let repo = secret::redacted(&source.repo).into_owned();
+        let repo = secret::redact(&source.repo); // also what is too short to be looked for in other text
         [source.name.clone(), repo, source.ref_text.clone(), top(&source.path), top(&source.to)]
     }));
     super::columns(&rows, |_| false).iter().map(|line| format!("# {line}\n")).collect()
 }
 
-/// Files of flags that cannot be read by this process: flag, path and error. They may exist where `sync` runs, so this
-/// is no error.
-fn unreadable_files(
-    args: &config::Args,
-    settings: &Settings,
-    origins: &FlagOrigins,
-) -> Vec<(&'static str, PathBuf, std::io::Error)> {
+/// A warning for each file of a flag that cannot be read by this process. It may exist where `sync` runs, so this is no
+/// error.
+fn unreadable_files(args: &config::Args, settings: &Settings, origins: &FlagOrigins) -> Vec<String> {
     let files = [
-        ("password-file", &args.credentials.password_file),
         ("github-app-private-key-file", &args.credentials.github_app_private_key_file),
         ("ca-file", &args.credentials.ca_file),
         ("sparse-checkout-file", &args.source.sparse_checkout_file),
     ];
     let given = files.into_iter().filter(|(_, path)| !path.is_empty());
     let given = given.map(|(flag, path)| (flag, PathBuf::from(path)));
+    let wire = &settings.mirror.wire;
+    let passwords = wire.credentials.iter().filter_map(|one| match &one.password {
+        // That of `--username` has no URL.
+        SecretFrom::File(path) if one.url.is_none() => Some(("password-file", path.clone())),
+        SecretFrom::File(path) => Some(("credential", path.clone())),
+        SecretFrom::Value(_) => None,
+    });
     // The defaults are places in an image, which need no file.
-    let ssh = &settings.mirror.wire.ssh;
+    let ssh = &wire.ssh;
     let keys = ssh.keys.iter().map(|path| ("ssh-key-file", path));
     let hosts = match &ssh.known_hosts {
         KnownHosts::Strict(path) => Some(("ssh-known-hosts-file", path)),
         KnownHosts::Off => None,
     };
     let of_ssh = keys.chain(hosts).filter(|(flag, _)| origins.is_given(flag));
-    given
-        .chain(of_ssh.map(|(flag, path)| (flag, path.clone())))
-        .filter_map(|(flag, path)| {
-            let error = read_error(&path, flag)?;
-            Some((flag, path, error))
+    let warning = |(flag, path): (&str, PathBuf)| {
+        let error = read_error(&path, flag)?;
+        let path = path.display();
+        Some(match flag {
+            "credential" => format!("--credential: the password file {path} cannot be read: {error}"),
+            _ => format!("--{flag}={path} cannot be read: {error}"),
         })
-        .collect()
+    };
+    let of_ssh = of_ssh.map(|(flag, path)| (flag, path.clone()));
+    passwords.chain(given).chain(of_ssh).filter_map(warning).collect()
 }
 
 /// A warning for each file of `--ssh-key-file` that can be read and holds no key that can be used.
@@ -129,7 +133,7 @@ fn key_problem(file: &Path) -> Option<String> {
 /// Why a flag's file cannot be read, or used as what an attempt reads it as; `None` if it can.
 fn read_error(path: &Path, flag: &str) -> Option<std::io::Error> {
     let read: fn(&Path) -> std::io::Result<()> = match flag {
-        "password-file" | "github-app-private-key-file" => read_secret,
+        "password-file" | "credential" | "github-app-private-key-file" => read_secret,
         "sparse-checkout-file" => read_patterns,
         _ => open,
     };
@@ -180,6 +184,15 @@ mod tests {
         assert!(read_error(Path::new("/dev/zero"), flag).is_some());
         assert!(unusable_key(Path::new("/dev/zero")).unwrap().contains("it has more than 16 MiB"));
         assert_eq!(why("ca-file", b"\xff\xfe"), "", "text of any encoding may be between certificates");
+    }
+
+    #[test]
+    fn a_password_in_a_sources_url_is_not_shown_however_short_it_is() {
+        let text = "version: 1\nsources:\n  - {name: a, repo: 'https://me:hun5@h/x', to: a}\n  \
+                    - {name: b, repo: 'ssh://me:pw@h/x', to: b}\nend: true\n";
+        let shown = source_table(&SourcesFile::parse(text).unwrap());
+        assert!(!shown.contains("hun5") && !shown.contains(":pw"), "{shown}");
+        assert!(shown.contains("https://h/x") && shown.contains("ssh://me@h/x"), "{shown}");
     }
 
     #[test]

@@ -19,7 +19,7 @@ const REFINEMENTS: [(&[&str], &[&str]); 4] = [
 
 /// The flags of a command, as far as their origin matters.
 pub(super) struct FlagOrigins {
-    origins: Origins,
+    pub(super) origins: Origins,
     /// Name and help heading of each flag whose value differs from its default.
     flags: Vec<(String, String)>,
     /// Name and text of each flag that is a duration, for messages: `0` and `0s` are the same value.
@@ -37,16 +37,7 @@ impl FlagOrigins {
     pub(super) fn of(tree: &clap::Command, matches: &ArgMatches) -> Self {
         let called =
             matches.subcommand().and_then(|(name, matches)| Some((tree.find_subcommand(name)?, matches)));
-        let Some((command, matches)) = called else {
-            return Self {
-                origins: Origins::default(),
-                flags: Vec::new(),
-                durations: Vec::new(),
-                hidden: hidden(),
-                lines: Vec::new(),
-                warnings: Vec::new(),
-            };
-        };
+        let (command, matches) = called.unwrap_or((tree, matches)); // clap requires a subcommand
         Self::with(Origins::of(command, matches), hidden(), command, matches)
     }
 
@@ -114,15 +105,6 @@ impl FlagOrigins {
     /// Validates the arguments.
     pub(super) fn settings(&self, args: &config::Args) -> Result<Settings, config::Error> {
         Settings::new(args, &self.origins, &self.hidden).map_err(|error| self.as_given(error))
-    }
-
-    /// Refuses files that would be written into what treeswap publishes or keeps.
-    pub(super) fn refuse_misplaced_files(
-        &self,
-        args: &config::Args,
-        settings: &Settings,
-    ) -> Result<(), config::Error> {
-        settings.refuse_misplaced_files(args, &self.origins)
     }
 
     /// Shows the value of a duration as it was given.

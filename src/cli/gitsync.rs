@@ -24,7 +24,7 @@ pub(super) fn is_git_sync(program: &OsString) -> bool {
 /// The flags of `sync`, with git-sync's defaults.
 pub(super) fn flags() -> clap::Command {
     let bare = config::Args::augment_args(clap::Command::new("git-sync").no_binary_name(true));
-    config::attach(bare, Personality::GitSync, &|name| std::env::var_os(name).is_some())
+    config::attach(bare, Personality::GitSync, &|name| std::env::var_os(name))
 }
 
 /// Runs the drop-in. `name` is the name of the program in the usage text. As PID 1 all of it runs in the child, so that
@@ -57,7 +57,7 @@ fn run_here(name: &str, arguments: &[OsString]) -> ExitCode {
     for note in &call.notes {
         say!("{note}");
     }
-    let error_file = error_file(&call);
+    let error_file = error_file(&call, |name| std::env::var(name).ok());
     let (settings, given) = match prepare(&mut flags, call, arguments) {
         Ok(prepared) => prepared,
         Err(refusal) => return refusal.report(&usage(&flags), error_file.as_ref()),
@@ -200,19 +200,24 @@ fn read(flags: &clap::Command, arguments: &[OsString]) -> Result<Call, ParseErro
 }
 
 /// The file of `--error-file`, if it and the root are given. Used for errors that come before there are valid settings.
-fn error_file(call: &Call) -> Option<OperatorFile> {
-    let given = |flag: &str| call.get(flag).filter(|text| !text.is_empty());
+/// `ours` is the value of one of treeswap's own variables, which clap reads only later.
+fn error_file(call: &Call, ours: impl Fn(String) -> Option<String>) -> Option<OperatorFile> {
+    let text = |flag: &str| {
+        let name = || format!("TREESWAP_{}", flag.to_uppercase().replace('-', "_"));
+        call.get(flag).map(str::to_owned).or_else(|| ours(name())).unwrap_or_default()
+    };
+    let given = |flag: &str| Some(text(flag)).filter(|text| !text.is_empty());
     let file = given("error-file")?;
     let root = given("root")?;
-    let root = std::path::absolute(root).unwrap_or_else(|_| root.into());
-    let layout = match given("layout") {
-        Some("kubelet") => Layout::Kubelet,
+    let root = std::path::absolute(&root).unwrap_or_else(|_| root.into());
+    let layout = match text("layout").as_str() {
+        "kubelet" => Layout::Kubelet,
         _ => {
-            let text = |flag: &str| given(flag).unwrap_or_default();
-            let link = Some(config::link_name(text("link"), text("repo"))).filter(|link| !link.is_empty());
+            let (link, repo) = (text("link"), text("repo"));
+            let link = Some(config::link_name(&link, &repo)).filter(|link| !link.is_empty());
             // Without a link, a name that is ours anyway.
             Layout::GitSync { link: root.join(link.unwrap_or("..treeswap")) }
         }
     };
-    OperatorFile::new(&root, &layout, Path::new(file)).ok()
+    OperatorFile::new(&root, &layout, Path::new(&file)).ok()
 }

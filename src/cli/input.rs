@@ -260,9 +260,7 @@ impl Input {
         if let Some(sources) = &settings.sources {
             config::listed(sources)?; // an invalid file is reported before any remote is asked
         }
-        for warning in &settings.warnings {
-            say!("treeswap: warning: {warning}");
-        }
+        settings.warnings.iter().for_each(super::warn);
         Ok(FetchOptions { mirror: settings.mirror, sources: settings.sources, _temporary: temporary })
     }
 }

@@ -41,12 +41,11 @@ fn exit_codes(command: &str) -> Vec<(&'static str, &'static str)> {
     let usage = of(&["2"]);
     let own: &[(&str, &str)] = match command {
         "treeswap" | "apply" => return EXIT_CODES.to_vec(),
-        "sync" => &[
-            ("0", "done, or drained after SIGTERM or SIGINT"),
-            ("1", "failed"),
-            ("3", "with --one-time and --sources: some source is not at the newest commit of its ref"),
-            ("128+N", "ended by a second signal N"),
-        ],
+        "sync" => {
+            let mut codes = of(&["0", "1", "2", "3", "128+N"]);
+            codes[0].1 = "done, or drained after SIGTERM or SIGINT";
+            return codes;
+        }
         "status" => &[
             ("0", "a generation is published, and with --max-age the last success is no older"),
             ("1", "otherwise, or the root cannot be read"),
@@ -68,6 +67,7 @@ fn exit_codes(command: &str) -> Vec<(&'static str, &'static str)> {
             ("0", "done"),
             ("1", "failed, or the configuration is wrong"),
             ("2", "an argument cannot be read"),
+            ("128+N", "ended by a second signal N"),
         ],
         _ => return of(&["0", "1", "2"]),
     };
@@ -77,6 +77,11 @@ fn exit_codes(command: &str) -> Vec<(&'static str, &'static str)> {
     codes
 }
 
+const PASSWORD: (&str, &str) =
+    ("TREESWAP_PASSWORD", "The password that goes with --username, where no file holds it.");
+const PRIVATE_KEY: (&str, &str) =
+    ("TREESWAP_GITHUB_APP_PRIVATE_KEY", "The GitHub App's private key, where no file holds it.");
+const CREDENTIAL: (&str, &str) = ("TREESWAP_CREDENTIAL", "As --credential, where that is not given.");
 const PROXIES: (&str, &str) = ("HTTPS_PROXY, HTTP_PROXY, NO_PROXY", "Proxies, as curl(1) reads them.");
 const KUBECONFIG: (&str, &str) = ("KUBECONFIG", "The kubeconfig, if no option names one.");
 const KEYS: (&str, &str) =
@@ -98,7 +103,8 @@ const MORE: &[More] = &[
     More {
         command: "sync",
         variables: &[
-            ("TREESWAP_PASSWORD", "The password that goes with --username, where no file holds it."),
+            PASSWORD,
+            PRIVATE_KEY,
             ("RUST_LOG", "The log level, if --log-level is not given."),
             PROXIES,
             KUBECONFIG,
@@ -123,13 +129,13 @@ const MORE: &[More] = &[
     More { command: "status", variables: &[], files: &[OWN], see_also: &["treeswap-sync(1)"] },
     More {
         command: "apply",
-        variables: &[PROXIES, KUBECONFIG],
+        variables: &[PASSWORD, PRIVATE_KEY, CREDENTIAL, PROXIES, KUBECONFIG],
         files: &[KEYS],
         see_also: &["treeswap-render(1)", "kubectl(1)"],
     },
     More {
         command: "render",
-        variables: &[PROXIES],
+        variables: &[PASSWORD, PRIVATE_KEY, CREDENTIAL, PROXIES],
         files: &[KEYS],
         see_also: &["treeswap-apply(1)", "kubectl(1)"],
     },

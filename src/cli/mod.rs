@@ -80,9 +80,7 @@ Examples:
   treeswap watch /config -- systemctl reload gateway
   treeswap apply --rules=plugins.yaml --repo=https://github.com/acme/config --ref=main --owner=acme --dry-run
   treeswap render --rules=plugins.yaml --tree=. | kubectl apply --server-side -f -
-  treeswap pin /config -- tar czf /tmp/config.tgz -C {} .
-
-Exit codes: 0 done, 1 failed, 2 usage or configuration, 3 some targets or sources are not done, 4 differences found, 128+N ended by a second signal N.";
+  treeswap pin /config -- tar czf /tmp/config.tgz -C {} .";
 
 /// Examples in the help of `sync`.
 const SYNC_EXAMPLES: &str = "
@@ -101,7 +99,7 @@ sources.yaml, with two repositories for one root:
 
 /// Keeps a directory equal to a revision of a git repository, one complete revision at a time
 #[derive(Parser)]
-#[command(name = "treeswap", version = version(), after_help = EXAMPLES, max_term_width = 120, disable_help_subcommand = true)]
+#[command(name = "treeswap", version = version(), after_help = format!("{EXAMPLES}\n\n{}", exit::exit_codes()), max_term_width = 120, disable_help_subcommand = true)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -185,11 +183,11 @@ impl Help {
 /// line.
 fn tree(help: Help) -> clap::Command {
     let short = help == Help::Short;
-    let is_set = |name: &str| std::env::var_os(name).is_some();
+    let lookup = |name: &str| std::env::var_os(name);
     let with_variables = |command: clap::Command| {
         let rest = if help == Help::All { "" } else { " --help=all has the rest, and ConfigMaps." };
         let examples = if short || command.get_name() != "sync" { "" } else { SYNC_EXAMPLES };
-        let command = config::attach(command, config::Personality::Treeswap, &is_set).after_help(format!(
+        let command = config::attach(command, config::Personality::Treeswap, &lookup).after_help(format!(
             "Every flag has a variable: --max-pin is $TREESWAP_MAX_PIN. Flags that git-sync has are also read from \
              $GITSYNC_…\nThe flag wins over the variable, ours over git-sync's.{rest}{examples}",
         ));

@@ -6,14 +6,14 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Context;
 
 use serde_json::{Value, json};
 
 use crate::generation::{DATA_LINK, GenerationRecord};
-use crate::pin::{Error, Options, Pin, Protection, generation_named};
+use crate::pin::{Error, Pin, Protection, generation_named, within};
 use crate::store::recorded;
 use crate::{config, shutdown};
 
@@ -24,9 +24,6 @@ pub const VARIABLE: &str = "TREESWAP_DIR";
 /// same.
 const REVISION: &str = "TREESWAP_REVISION";
 const REVISIONS: &str = "TREESWAP_REVISIONS";
-
-/// While PATH does not exist yet, how often it is checked whether it has become a root or a link.
-const RECHECK: Duration = Duration::from_millis(250);
 
 /// A shell's exit codes for a command that exists but cannot be run, and for one that does not exist.
 const CANNOT_RUN: u8 = 126;
@@ -79,21 +76,6 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
 /// meanwhile, as it may not exist yet. A pin without a lock is none: the command would read what may go at any moment.
 fn take_pin(args: &Args) -> Result<Pin, Error> {
     within(args.wait, |options| Pin::take_link(link_of(&args.path, args.link), options).and_then(Pin::locked))
-}
-
-/// Calls `take`, and again for up to `wait` if it fails with what may pass meanwhile.
-fn within(wait: Duration, mut take: impl FnMut(&Options) -> Result<Pin, Error>) -> Result<Pin, Error> {
-    let began = Instant::now();
-    loop {
-        let left = wait.saturating_sub(began.elapsed());
-        match take(&Options { wait: left.min(RECHECK) }) {
-            Err(error) if left.is_zero() => return Err(error),
-            // `take` has tried for a while before it reports one of the others.
-            Err(Error::Unavailable { .. }) => std::thread::sleep(left.min(RECHECK)),
-            Err(error) if error.is_absence() || matches!(error, Error::Contended { .. }) => {}
-            taken => return taken,
-        }
-    }
 }
 
 /// Refuses an empty name of a command: nothing could ever be run.
@@ -185,30 +167,6 @@ mod tests {
             assert_eq!(link_of(&at(root), false), at(root).join("..data"), "{root}");
         }
         assert_eq!(link_of(&at("later/"), true), at("later"));
-    }
-
-    #[test]
-    fn a_lock_that_may_be_had_later_is_tried_for_again_while_there_is_time() {
-        let root = tempfile::tempdir().unwrap();
-        let generation = "..2026_11_20_15_04_05.123456789";
-        std::fs::create_dir(root.path().join(generation)).unwrap();
-        std::os::unix::fs::symlink(generation, root.path().join("..data")).unwrap();
-        let at = || root.path().join(generation);
-        let mut tries = 0;
-        let mut fails_twice = |options: &Options| {
-            tries += 1;
-            if tries > 2 {
-                Pin::take(root.path(), options)
-            } else {
-                Err(Error::Unavailable { generation: at() })
-            }
-        };
-        assert!(matches!(within(Duration::ZERO, &mut fails_twice), Err(Error::Unavailable { .. })));
-        within(Duration::from_secs(60), &mut fails_twice).unwrap();
-        assert_eq!(tries, 3);
-        // What a file system never has is not waited for.
-        let never = |_: &Options| Err(Error::Unsupported { generation: at() });
-        assert!(matches!(within(Duration::MAX, never), Err(Error::Unsupported { .. })));
     }
 
     #[test]

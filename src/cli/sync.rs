@@ -105,7 +105,7 @@ impl Args {
     /// cluster. Refuses files that a run only warns about, as it would never write them.
     pub(super) fn check(&self, given: &FlagOrigins) -> anyhow::Result<config::Settings> {
         let settings = self.valid(given)?;
-        given.refuse_misplaced_files(&self.sync, &settings)?;
+        settings.refuse_misplaced_files(&self.sync, &given.origins)?;
         if self.rules.are_given() {
             self.rules.planner(self.rights.extra_keys()?, true)?;
             self.clusters.check()?;

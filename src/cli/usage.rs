@@ -211,7 +211,10 @@ fn given_as(flag: &str, arguments: &[OsString]) -> String {
     };
     let theirs = if flag == "--grace" { "--stale-worktree-timeout" } else { flag };
     let names = [variable("TREESWAP_", flag), variable("GITSYNC_", theirs)];
-    let set = names.iter().find(|name| std::env::var_os(name).is_some());
+    // An empty one of ours hides none of git-sync's.
+    let is_text = |name: &String| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    let is_set = |name: &&String| std::env::var_os(name).is_some();
+    let set = names.iter().find(|name| is_text(name)).or_else(|| names.iter().rev().find(is_set));
     set.map_or_else(|| flag.to_owned(), |name| format!("${name}"))
 }
 

@@ -40,7 +40,8 @@ pub(super) fn variable_for(personality: Personality, names: [&str; 2]) -> String
     }
 }
 
-/// The credential of `--username`, if it is given. `password` is the password from the environment.
+/// The credential of `--username`, if it is given. `password` is the password from the environment. As git-sync, it
+/// precedes for the repository itself whatever `--credential` gives for its host.
 pub(super) fn of_username_flag(
     args: &args::Args,
     origins: &Origins,
@@ -72,10 +73,16 @@ pub(super) fn of_username_flag(
     if has_userinfo(&args.source.repo) {
         return Err(Error::Conflict { one: username, other: "a user in the URL of --repo".into() });
     }
-    Ok(vec![Credential { url: None, username: Some(given.username.clone()), password: password.1 }])
+    let of_host = Credential { url: None, username: Some(given.username.clone()), password: password.1 };
+    let repo = &args.source.repo;
+    let has_own = origins.personality() == Personality::GitSync && is_http(repo);
+    let of_repo = has_own.then(|| Credential { url: Some(repo.clone()), ..of_host.clone() });
+    Ok(of_repo.into_iter().chain([of_host]).collect())
 }
 
-/// The credentials of all `--credential` flags; without one, those of the variable.
+/// The credentials of all `--credential` flags; without one, those of the variable. As git-sync, each is also for the
+/// whole host of its URL: git, which git-sync hands them to, looks at scheme, host and port only, and submodules often
+/// lie beside the URL that is given. The longest path is preferred all the same.
 pub(super) fn of_credential_flags(
     args: &args::Args,
     origins: &Origins,
@@ -88,7 +95,25 @@ pub(super) fn of_credential_flags(
     let refused =
         *origins.get("credential") == Origin::Flag && origins.personality() == Personality::Treeswap;
     let each = given.iter().map(|json| parse_credentials(json, &origins.name("credential"), refused));
-    Ok(each.collect::<Result<Vec<_>, _>>()?.concat())
+    let mut all = each.collect::<Result<Vec<_>, _>>()?.concat();
+    if origins.personality() == Personality::GitSync {
+        // A user in the repository's URL is for that host already, and precedes them.
+        let repo = &args.source.repo;
+        let taken = Url::parse(repo).ok().filter(|_| has_userinfo(repo)).map(|url| url.origin());
+        let of_hosts: Vec<_> = all.iter().filter_map(|one| for_whole_host(one, taken.as_ref())).collect();
+        all.extend(of_hosts);
+    }
+    Ok(all)
+}
+
+/// The same credential for every path of its URL's host, unless that is `taken`.
+fn for_whole_host(given: &Credential, taken: Option<&url::Origin>) -> Option<Credential> {
+    let mut url = Url::parse(given.url.as_deref()?).ok()?;
+    if Some(&url.origin()) == taken {
+        return None;
+    }
+    url.set_path("/");
+    Some(Credential { url: Some(url.into()), ..given.clone() })
 }
 
 /// The credentials of one `--credential`, called `name`; a password in it may be refused. Errors never repeat its
@@ -106,7 +131,7 @@ fn parse_credentials(text: &str, name: &str, refuse_password: bool) -> Result<Ve
             return Err(wrong("each credential needs a url and a username"));
         }
         // Checked here, because the remote's own check could only blame the remote.
-        if !url::Url::parse(&json.url).is_ok_and(|url| url.has_host()) {
+        if !Url::parse(&json.url).is_ok_and(|url| url.has_host()) {
             return Err(wrong(
                 "the url of each credential needs a scheme and a host, as https://git.example.com",
             ));
@@ -130,9 +155,14 @@ fn parse_credentials(text: &str, name: &str, refuse_password: bool) -> Result<Ve
 
 /// Whether the remote is a URL with a user. The scp form (`user@host:path`) is no URL and does not count, as in
 /// git-sync.
-fn has_userinfo(remote: &str) -> bool {
-    url::Url::parse(remote)
+pub(super) fn has_userinfo(remote: &str) -> bool {
+    Url::parse(remote)
         .is_ok_and(|url| remote.contains("://") && (!url.username().is_empty() || url.password().is_some()))
+}
+
+/// Whether the remote is reached by http or https.
+fn is_http(remote: &str) -> bool {
+    Url::parse(remote).is_ok_and(|url| matches!(url.scheme(), "http" | "https"))
 }
 
 impl Check<'_> {
@@ -142,13 +172,36 @@ impl Check<'_> {
             "" => None,
             url => Some(Issuance::Askpass(self.http_url("askpass-url", url)?)),
         };
-        match (askpass, self.github_app(hidden)?) {
-            (Some(_), Some(_)) => {
-                let one = self.origins.name("askpass-url");
-                Err(Error::Conflict { one, other: "a GitHub App".into() })
-            }
-            (askpass, app) => Ok(askpass.or(app.map(Issuance::GitHubApp))),
+        let app = self.github_app(hidden)?;
+        let one = || self.origins.name("askpass-url");
+        if askpass.is_some() && app.is_some() {
+            return Err(Error::Conflict { one: one(), other: "a GitHub App".into() });
         }
+        // The URL would never be asked. git-sync asks it, and gives git both.
+        let is_idle = askpass.is_some() && !self.args.credentials.username.is_empty();
+        if is_idle && self.origins.personality() == Personality::Treeswap {
+            return Err(Error::Conflict { one: one(), other: self.origins.name("username") });
+        }
+        Ok(askpass.or(app.map(Issuance::GitHubApp)))
+    }
+
+    /// The warning about a credential for http(s) that is given for a repository which is reached otherwise. git-sync
+    /// says nothing of it.
+    pub(super) fn idle_credential(&self, remote: &str) -> Option<String> {
+        let args::Args { source, credentials: given, .. } = self.args;
+        let is_of_git_sync = self.origins.personality() == Personality::GitSync;
+        if is_of_git_sync || !source.sources.is_empty() || is_http(remote) {
+            return None;
+        }
+        let flags = [
+            ("username", !given.username.is_empty()),
+            ("askpass-url", !given.askpass_url.is_empty()),
+            (APPLICATION_ID, given.github_app_application_id != 0),
+            (CLIENT_ID, !given.github_app_client_id.is_empty()),
+        ];
+        let (flag, _) = flags.into_iter().find(|(_, is_given)| *is_given)?;
+        let name = self.origins.name(flag);
+        Some(format!("{name} has no effect: the repository is not reached by http or https"))
     }
 
     /// The GitHub App, if one is given: it needs exactly one of its ids, an installation and a key, and excludes
@@ -312,7 +365,9 @@ mod tests {
     }
 
     fn parsed(flags: &[&str]) -> args::Args {
-        let given = ["treeswap", "--repo=https://git.example.com/x", "--root=/config"].iter().chain(flags);
+        let has_repo = flags.iter().any(|flag| flag.starts_with("--repo="));
+        let repo = Some(&"--repo=https://git.example.com/x").filter(|_| !has_repo);
+        let given = ["treeswap", "--root=/config"].iter().chain(repo).chain(flags);
         Bare::try_parse_from(given).unwrap().args
     }
 
@@ -360,6 +415,69 @@ mod tests {
         assert_eq!(said(&treeswap, &app, &with_key), none, "they have an effect");
         let usual = format!("--github-base-url={}", args::GITHUB_API);
         assert_eq!(said(&treeswap, &[&usual], &Hidden::default()), none, "`check` prints it");
+    }
+
+    #[test]
+    fn as_git_sync_a_credential_is_for_its_whole_host_and_that_of_the_repository_comes_first() {
+        let as_git_sync = Origins::default().as_git_sync(std::iter::empty());
+        let given = |origins: &Origins, flags: &[&str]| {
+            let args = parsed(flags);
+            let user = of_username_flag(&args, origins, None).unwrap();
+            let all = user.into_iter().chain(of_credential_flags(&args, origins, None).unwrap());
+            all.map(|one| (one.username.unwrap(), one.url.unwrap_or_default())).collect::<Vec<_>>()
+        };
+        let is = |list: &[(&str, &str)]| -> Vec<(String, String)> {
+            list.iter().map(|(user, url)| ((*user).to_owned(), (*url).to_owned())).collect()
+        };
+        let json = |user: &str, url: &str| {
+            format!(r#"--credential={{"url":"{url}","username":"{user}","password-file":"/p"}}"#)
+        };
+        let (a, b) = ("https://git.example.com/org/a", "https://other.example.com:444/b?x");
+        let flags = [json("a", a), json("b", b)];
+        let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+        assert_eq!(given(&Origins::default(), &flags), is(&[("a", a), ("b", b)]), "only below that path");
+        let hosts = [("a", "https://git.example.com/"), ("b", "https://other.example.com:444/?x")];
+        assert_eq!(given(&as_git_sync, &flags), is(&[("a", a), ("b", b), hosts[0], hosts[1]]));
+        let user = ["--username=me", "--password-file=/me"];
+        assert_eq!(given(&Origins::default(), &user), is(&[("me", "")]));
+        assert_eq!(given(&as_git_sync, &user), is(&[("me", "https://git.example.com/x"), ("me", "")]));
+        let of_ssh = [&user[..], &["--repo=ssh://git.example.com/x"]].concat();
+        assert_eq!(given(&as_git_sync, &of_ssh), is(&[("me", "")]));
+        let in_url = [&flags[..], &["--repo=https://bob:pw@git.example.com/x"]].concat();
+        assert_eq!(given(&as_git_sync, &in_url), is(&[("a", a), ("b", b), hosts[1]]), "bob is for that host");
+    }
+
+    #[test]
+    fn a_url_that_would_never_be_asked_is_refused_unless_git_sync_asks_it() {
+        let flags = ["--username=me", "--password-file=/p", "--askpass-url=http://h"];
+        let error = refused(&Origins::default(), &flags, &Hidden::default()).to_string();
+        assert_eq!(error, "--askpass-url and --username exclude each other");
+        let as_git_sync = Origins::default().as_git_sync(std::iter::empty());
+        assert!(checked(&as_git_sync, &flags, &Hidden::default()).is_ok());
+    }
+
+    #[test]
+    fn a_credential_for_http_is_warned_about_where_the_repository_is_reached_otherwise() {
+        let said = |origins: &Origins, flags: &[&str]| {
+            let args = parsed(flags);
+            Check { args: &args, origins }.idle_credential(&args.source.repo)
+        };
+        let ours = Origins::default();
+        let user = ["--username=me", "--password-file=/p"];
+        let app = "--github-app-client-id=x";
+        assert_eq!(said(&ours, &[user[0], user[1], app]), None);
+        for repo in ["--repo=git@h:x", "--repo=ssh://h/x", "--repo=/srv/x", "--repo=git://h/x"] {
+            let why = "has no effect: the repository is not reached by http or https";
+            for (flag, name) in
+                [(user[0], "username"), ("--askpass-url=http://h", "askpass-url"), (app, CLIENT_ID)]
+            {
+                assert_eq!(said(&ours, &[repo, flag]).unwrap(), format!("--{name} {why}"), "{repo}");
+            }
+            assert_eq!(said(&ours, &[repo]), None);
+            let as_git_sync = Origins::default().as_git_sync(std::iter::empty());
+            assert_eq!(said(&as_git_sync, &[repo, user[0]]), None);
+        }
+        assert_eq!(said(&ours, &["--repo=", "--sources=/s.yaml", user[0]]), None, "each has its remarks");
     }
 
     /// The variable of this name holds a private key.

@@ -1,15 +1,16 @@
 //! Environment variables: which one a flag reads, where a flag's value came from, and warnings about unknown names.
 //!
 //! A flag wins over `TREESWAP_<NAME>`, that over `GITSYNC_<NAME>` (for flags that git-sync has too), that over the
-//! default. An unknown variable with one of these prefixes is a warning, not an error: the kubelet itself sets
-//! `TREESWAP_PORT`, `TREESWAP_SERVICE_HOST` and the like if there is a Service called `treeswap`.
+//! default. One of ours that is empty, as a template may leave it, hides none of git-sync's. An unknown variable with
+//! one of these prefixes is a warning, not an error: the kubelet itself sets `TREESWAP_PORT`, `TREESWAP_SERVICE_HOST`
+//! and the like if there is a Service called `treeswap`.
 
 use std::collections::BTreeMap;
 
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Command};
 
-use super::gitsync::{of_sync, older_names, successor, variable};
+use super::gitsync::{FLAGS, Lookup, is_text, of_sync, older_names, successor, variable};
 use super::origin::{CREDENTIALS, Origin, PASSWORDS, PRIVATE_KEYS};
 use super::personality::{Personality, as_git_sync};
 use crate::human::nearest;
@@ -66,9 +67,10 @@ impl Origins {
 }
 
 /// Gives every flag of a command its variable and the personality's default. clap reads only one variable for each
-/// flag: it is git-sync's if that one is set and ours is not. As git-sync it is always ours, because
-/// [`super::gitsync`] reads git-sync's variables.
-pub fn attach(command: Command, personality: Personality, is_set: &dyn Fn(&str) -> bool) -> Command {
+/// flag: it is git-sync's if that one is set and ours is not, or empty. As git-sync it is always ours, because
+/// [`super::gitsync`] reads git-sync's variables. A flag without a default gets no variable while ours is empty: the
+/// parser of a path would refuse that, and where there is a default, empty text has a meaning.
+pub fn attach(command: Command, personality: Personality, lookup: Lookup<'_>) -> Command {
     let command = match personality {
         Personality::Treeswap => command,
         Personality::GitSync => as_git_sync(command),
@@ -77,11 +79,13 @@ pub fn attach(command: Command, personality: Personality, is_set: &dyn Fn(&str) 
     command.args_override_self(true).mut_args(|arg| match arg.get_long() {
         Some(flag) if !WITHOUT.contains(&flag) => {
             let (ours, theirs) = variables(flag);
-            let name = match theirs {
-                Some(theirs) if personality == Personality::Treeswap && !is_set(&ours) && is_set(&theirs) => {
-                    theirs
-                }
-                _ => ours,
+            let has_ours = is_text(lookup, &ours);
+            let is_empty = !has_ours && lookup(&ours).is_some();
+            let reads_theirs = personality == Personality::Treeswap && !has_ours;
+            let name = match theirs.filter(|theirs| reads_theirs && lookup(theirs).is_some()) {
+                Some(theirs) => theirs,
+                None if is_empty && arg.get_default_values().is_empty() => return arg,
+                None => ours,
             };
             // clap wants a static name; about fifty are leaked once per process.
             let name: &'static str = name.leak();
@@ -158,13 +162,13 @@ pub fn warnings(command: &Command, origins: &Origins, set: impl Iterator<Item = 
         known.extend(older_names().map(str::to_owned));
     }
     // Only `sync` and what is like it went through `attach`: the flags of other commands have no variables.
-    for flag in command.get_arguments().filter(|arg| arg.get_env().is_some()).filter_map(clap::Arg::get_long)
-    {
+    let reads_none = command.get_arguments().all(|arg| arg.get_env().is_none());
+    let flags = command.get_arguments().filter_map(clap::Arg::get_long);
+    for flag in flags.filter(|flag| !reads_none && !WITHOUT.contains(flag)) {
         let (ours, theirs) = variables(flag);
         known.push(ours);
         known.extend(theirs);
     }
-    let reads_none = command.get_arguments().all(|arg| arg.get_env().is_none());
     set.filter(|name| !known.contains(name) && !is_service_link(name))
         .filter_map(|name| {
             let elsewhere = if reads_none { of_other_commands(&name, command) } else { None };
@@ -206,55 +210,77 @@ fn without_reader(name: &str, known: &[String]) -> Option<String> {
             None => unknown("GITSYNC_", rest),
         });
     }
-    let rest = name.strip_prefix("GIT_SYNC_")?;
-    let renamed = format!("GITSYNC_{rest}");
-    let instead = match instead_of(rest) {
+    let rest = name.strip_prefix("GIT_SYNC_");
+    let renamed = rest.map(|rest| format!("GITSYNC_{rest}"));
+    // Some have no prefix, and some another name than their flag: GIT_KNOWN_HOSTS is --ssh-known-hosts.
+    let flag = FLAGS.iter().find(|flag| flag.older.contains(&name));
+    let of_flag = flag.and_then(super::gitsync::Flag::variable);
+    let is_v3s = of_flag.is_some() || older_names().any(|older| older == name);
+    let instead = match rest.and_then(instead_of) {
         Some(instead) => format!(": {instead}"),
-        None if known.contains(&renamed) => format!(": use {renamed}"),
-        None if older_names().any(|older| older == name) => String::new(),
-        None => return Some(unknown("GITSYNC_", rest)),
+        None => match of_flag.or(renamed).filter(|newer| known.contains(newer)) {
+            Some(newer) => format!(": use {newer}"),
+            None if is_v3s => String::new(),
+            None => return rest.map(|rest| unknown("GITSYNC_", rest)),
+        },
     };
     Some(format!("the variable {name} is git-sync v3's and has no effect{instead}"))
 }
 
-/// Whether the kubelet sets this variable for a Service called `treeswap` or `treeswap-…` (kubelet/envvars).
+/// Whether the kubelet sets this variable for a Service called `treeswap`, `gitsync` or `git-sync`, or like one of them
+/// with more behind a dash (kubelet/envvars).
 fn is_service_link(name: &str) -> bool {
-    let Some(rest) = name.strip_prefix("TREESWAP_") else { return false };
-    let service = |rest: &str| {
-        rest == "SERVICE_HOST"
-            || rest == "SERVICE_PORT"
-            || rest.starts_with("SERVICE_PORT_")
-            || rest == "PORT"
+    let prefixes = ["TREESWAP_", "GITSYNC_", "GIT_SYNC_"];
+    let Some(rest) = prefixes.iter().find_map(|prefix| name.strip_prefix(prefix)) else { return false };
+    // As in 9375_TCP and 9375_TCP_ADDR.
+    let is_port = |port: &str| {
+        let mut parts = port.split('_');
+        let is_number = parts.next().is_some_and(|number| number.parse::<u16>().is_ok());
+        is_number && parts.next().is_some_and(|protocol| matches!(protocol, "TCP" | "UDP" | "SCTP"))
     };
-    let port = |rest: &str| {
-        rest.split_once("PORT_").is_some_and(|(before, port)| {
-            (before.is_empty() || before.ends_with('_'))
-                && port.split('_').next().is_some_and(|number| number.bytes().all(|b| b.is_ascii_digit()))
-                && ["_TCP", "_UDP", "_SCTP"].iter().any(|protocol| port.contains(protocol))
-        })
+    let is_link = |tail: &str| {
+        matches!(tail, "SERVICE_HOST" | "SERVICE_PORT" | "PORT")
+            || tail.starts_with("SERVICE_PORT_")
+            || tail.strip_prefix("PORT_").is_some_and(is_port)
     };
-    service(rest)
-        || port(rest)
-        || rest.match_indices('_').any(|(at, _)| {
-            let tail = &rest[at + 1..];
-            tail == "SERVICE_HOST" || tail.starts_with("SERVICE_PORT")
-        })
+    is_link(rest) || rest.match_indices('_').any(|(at, _)| is_link(&rest[at + 1..]))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsString;
+
     use super::*;
 
     fn command() -> Command {
         let bare = <super::super::Args as clap::Args>::augment_args(Command::new("test"));
-        attach(bare, Personality::Treeswap, &|_| false)
+        attach(bare, Personality::Treeswap, &|_| None)
     }
 
     #[test]
     fn no_flag_reads_a_variable_that_a_kubelet_sets() {
         for flag in command().get_arguments().filter_map(clap::Arg::get_long) {
-            let (ours, _) = variables(flag);
-            assert!(!is_service_link(&ours), "{ours}");
+            let (ours, theirs) = variables(flag);
+            for name in [Some(ours), theirs].into_iter().flatten() {
+                assert!(!is_service_link(&name), "{name}");
+            }
+        }
+        assert!(!older_names().any(is_service_link));
+        for name in [
+            "TREESWAP_ADMIN_PORT",
+            "TREESWAP_APPLY_SERVICE_PORT_METRICS",
+            "TREESWAP_PORT_9375_TCP_PROTO",
+            "TREESWAP_A_PORT_53_UDP",
+            "GITSYNC_PORT",
+            "GIT_SYNC_SERVICE_HOST",
+            "GIT_SYNC_METRICS_PORT_80_SCTP_ADDR",
+        ] {
+            assert!(is_service_link(name), "{name}");
+        }
+        for name in
+            ["TREESWAP_REPORT", "TREESWAP_PORT_X_TCP", "TREESWAP_PORT_80_X", "A_PORT", "GITSYNC_PORTS"]
+        {
+            assert!(!is_service_link(name), "{name}");
         }
     }
 
@@ -295,6 +321,20 @@ mod tests {
         assert_eq!(v3("GIT_SYNC_HOOK_COMMAND"), ": use --exechook-command");
         assert_eq!(v3("GIT_SYNC_REPO"), ": use GITSYNC_REPO");
         assert_eq!(v3("GIT_SYNC_NOTHING_SUCH"), "");
+        assert_eq!(v3("GIT_SYNC_KNOWN_HOSTS"), ": use GITSYNC_SSH_KNOWN_HOSTS");
+        for (name, newer) in [
+            ("GIT_SSH_KEY_FILE", "SSH_KEY_FILE"),
+            ("GIT_KNOWN_HOSTS", "SSH_KNOWN_HOSTS"),
+            ("GIT_SSH_KNOWN_HOSTS_FILE", "SSH_KNOWN_HOSTS_FILE"),
+            ("GIT_ASKPASS_URL", "ASKPASS_URL"),
+            ("GIT_COOKIE_FILE", "COOKIE_FILE"),
+        ] {
+            assert_eq!(v3(name), format!(": use GITSYNC_{newer}"));
+        }
+        assert!(warnings(&command(), &Origins::default(), ["GIT_DIR".to_owned()].into_iter()).is_empty());
+        let as_git_sync = Origins::default().as_git_sync([].into_iter());
+        let read = older_names().map(str::to_owned);
+        assert_eq!(warnings(&command(), &as_git_sync, read), [""; 0], "git-sync reads them");
         assert_eq!(v3("TREESWAP_REEF"), "; did you mean TREESWAP_REF?");
     }
 
@@ -366,14 +406,41 @@ mod tests {
     }
 
     #[test]
-    fn our_variable_wins_over_git_syncs() {
-        let name = |set: &'static [&str]| {
-            let command = attach(command(), Personality::Treeswap, &|name| set.contains(&name));
-            let arg = command.get_arguments().find(|arg| arg.get_long() == Some("grace")).unwrap();
-            arg.get_env().unwrap().to_str().unwrap().to_owned()
-        };
-        assert_eq!(name(&[]), "TREESWAP_GRACE");
-        assert_eq!(name(&["GITSYNC_STALE_WORKTREE_TIMEOUT"]), "GITSYNC_STALE_WORKTREE_TIMEOUT");
-        assert_eq!(name(&["GITSYNC_STALE_WORKTREE_TIMEOUT", "TREESWAP_GRACE"]), "TREESWAP_GRACE");
+    fn our_variable_wins_over_git_syncs_unless_it_is_empty() {
+        let (ours, theirs) = ("TREESWAP_GRACE", "GITSYNC_STALE_WORKTREE_TIMEOUT");
+        for (set, name) in [
+            (&[(theirs, "1s")][..], theirs),
+            (&[], ours),
+            (&[(theirs, "1s"), (ours, "2s")], ours),
+            (&[(theirs, "1s"), (ours, "")], theirs),
+            (&[(theirs, ""), (ours, "")], theirs),
+            (&[(ours, "")], ours),
+        ] {
+            assert_eq!(read_by("grace", set).as_deref(), Some(name), "{set:?}");
+        }
+    }
+
+    /// The variable that a flag is read from while these are set.
+    fn read_by(flag: &str, set: &[(&str, &str)]) -> Option<String> {
+        let value =
+            |name: &str| set.iter().find(|(known, _)| *known == name).map(|(_, value)| OsString::from(value));
+        let bare = <super::super::Args as clap::Args>::augment_args(Command::new("test"));
+        let command = attach(bare, Personality::Treeswap, &value);
+        let arg = command.get_arguments().find(|arg| arg.get_long() == Some(flag)).unwrap();
+        Some(arg.get_env()?.to_str().unwrap().to_owned())
+    }
+
+    #[test]
+    fn an_empty_variable_of_a_flag_without_a_default_is_as_none() {
+        let name = "TREESWAP_WEBHOOK_SECRET_FILE";
+        assert_eq!(read_by("webhook-secret-file", &[(name, "")]), None);
+        assert_eq!(read_by("webhook-secret-file", &[(name, "/f")]).as_deref(), Some(name));
+        let signal = "TREESWAP_SYNC_ON_SIGNAL";
+        assert_eq!(read_by("sync-on-signal", &[(signal, "")]).as_deref(), Some(signal), "empty is for none");
+        // It is known all the same.
+        let lookup = |_: &str| Some(OsString::new());
+        let bare = <super::super::Args as clap::Args>::augment_args(Command::new("test"));
+        let command = attach(bare, Personality::Treeswap, &lookup);
+        assert!(warnings(&command, &Origins::default(), [name.to_owned()].into_iter()).is_empty());
     }
 }

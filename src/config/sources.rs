@@ -12,7 +12,6 @@ use super::error::Error;
 use super::origin::Hidden;
 use super::personality::Personality;
 use super::settings::absolute;
-use super::values::path;
 use crate::detached_io;
 use crate::mirror::{self, wire};
 use crate::phase::machine::Timing;
@@ -161,20 +160,18 @@ impl WireSettings {
         let mut args = self.args.clone();
         args.source.repo.clone_from(&source.repo);
         let own = &source.credentials;
-        if let Some(file) = named(&own.ssh_known_hosts_file) {
-            args.credentials.ssh_known_hosts_file = file;
+        if own.ssh_known_hosts_file != Path::new("") {
+            args.credentials.ssh_known_hosts_file = own.ssh_known_hosts_file.display().to_string();
         }
         let check = Check { args: &args, origins: &self.origins };
-        let mut credentials = match own.username.as_str() {
-            "" => credentials::of_username_flag(&args, &self.origins, self.hidden.password.as_ref())?,
+        let credentials = match own.username.as_str() {
+            "" => self.of_flags(&args)?,
             username => vec![wire::Credential {
                 url: None,
                 username: Some(username.to_owned()),
                 password: SecretFrom::File(own.password_file.clone()),
             }],
         };
-        let variable = self.hidden.credential.as_ref();
-        credentials.extend(credentials::of_credential_flags(&args, &self.origins, variable)?);
         let (_, git) = check.git_config(&self.hidden)?;
         let mut wire = check.wire(credentials, self.timeout, &self.hidden, &git)?;
         if !own.ssh_key_file.as_os_str().is_empty() {
@@ -182,11 +179,19 @@ impl WireSettings {
         }
         Ok(wire::Options { issuance: check.issuance(&self.hidden)?, ..wire })
     }
-}
 
-/// The path as text; `None` if it is empty.
-fn named(file: &Path) -> Option<String> {
-    path(&file.display().to_string()).map(|path| path.display().to_string())
+    /// The flags' credentials, for a source without a user of its own. One whose URL names a user (`ssh://git@…`) is
+    /// for that user, so `--username` is not for it.
+    fn of_flags(&self, args: &Args) -> Result<Vec<wire::Credential>, Error> {
+        let Hidden { password, credential, .. } = &self.hidden;
+        let mut all = if credentials::has_userinfo(&args.source.repo) {
+            Vec::new()
+        } else {
+            credentials::of_username_flag(args, &self.origins, password.as_ref())?
+        };
+        all.extend(credentials::of_credential_flags(args, &self.origins, credential.as_ref())?);
+        Ok(all)
+    }
 }
 
 #[cfg(test)]
@@ -202,20 +207,44 @@ mod tests {
         args: Args,
     }
 
+    /// The settings of these flags.
+    fn settings(flags: &[&str], origins: Origins) -> WireSettings {
+        let given = ["treeswap", "--sources=/sources.yaml", "--root=/config"].iter().chain(flags);
+        let args = Bare::try_parse_from(given).unwrap().args;
+        WireSettings { args, origins, hidden: Hidden::default(), timeout: Duration::from_secs(1) }
+    }
+
+    /// How a source of this text is reached.
+    fn reached(settings: &WireSettings, source: &str) -> wire::Options {
+        let text = format!("version: 1\nsources:\n  - {{name: a, to: a, {source}}}\nend: true\n");
+        settings.of(&SourcesFile::parse(&text).unwrap().sources[0]).unwrap()
+    }
+
+    #[test]
+    fn the_credentials_of_a_source_replace_those_of_the_flags() {
+        let flag = r#"--credential={"url":"http://h/team","username":"flag","password-file":"/f"}"#;
+        let users = |flags: &[&str], source: &str| {
+            let all = reached(&settings(flags, Origins::default()), source).credentials;
+            all.into_iter().filter_map(|one| one.username).collect::<Vec<_>>()
+        };
+        let own = "repo: 'http://h/team/x.git', credentials: {username: own, password-file: /o}";
+        assert_eq!(users(&[flag], own), ["own"], "that of the flag has the longer path");
+        assert_eq!(users(&[flag], "repo: 'http://h/team/x.git'"), ["flag"]);
+        let user = ["--username=me", "--password-file=/p"];
+        assert_eq!(users(&[flag, user[0], user[1]], "repo: 'http://h/team/x.git'"), ["me", "flag"]);
+        // A user in the URL is no mistake: --username is for the other sources.
+        let with_key = "repo: 'ssh://git@h/y.git', credentials: {ssh-key-file: /k}";
+        assert_eq!(users(&user, with_key), [""; 0]);
+        assert_eq!(users(&user, "repo: 'https://bob@h/y.git'"), [""; 0]);
+        assert_eq!(users(&user, "repo: 'git@h:y.git'"), ["me"]);
+    }
+
     #[test]
     fn a_key_of_the_file_is_one_path_also_if_a_variable_lists_others() {
-        let flags = ["treeswap", "--sources=/sources.yaml", "--root=/config", "--ssh-key-file=/a:/b"];
-        let args = Bare::try_parse_from(flags).unwrap().args;
         let variable = Origin::Variable("TREESWAP_SSH_KEY_FILE".to_owned());
         let origins = Origins::default().as_git_sync([("ssh-key-file".to_owned(), variable)].into_iter());
-        let timeout = Duration::from_secs(1);
-        let settings = WireSettings { args, origins, hidden: Hidden::default(), timeout };
-        let keys = |credentials: &str| {
-            let source = format!("{{name: a, repo: 'git@h:x', to: a{credentials}}}");
-            let text = format!("version: 1\nsources:\n  - {source}\nend: true\n");
-            let list = SourcesFile::parse(&text).unwrap();
-            settings.of(&list.sources[0]).unwrap().ssh.keys
-        };
+        let settings = settings(&["--ssh-key-file=/a:/b"], origins);
+        let keys = |credentials: &str| reached(&settings, &format!("repo: 'git@h:x'{credentials}")).ssh.keys;
         assert_eq!(keys(""), [PathBuf::from("/a"), PathBuf::from("/b")]);
         let own = keys(", credentials: {ssh-key-file: '/keys:old/id'}");
         assert_eq!(own, [PathBuf::from("/keys:old/id")]);

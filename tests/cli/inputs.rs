@@ -79,6 +79,7 @@ fn a_duration_is_shown_as_it_was_given() {
         ("--period=0s", "\"0s\" for --period: "),
         ("--init-period=0.5ms", "\"0.5ms\" for --init-period: "),
         ("--sync-timeout=0m", "\"0m\" for --sync-timeout: "),
+        ("--max-backoff=1ns", "\"1ns\" for --max-backoff: "),
     ] {
         let ran = treeswap(&world, &[&SYNC[..], &[given]].concat(), &[]);
         complains(&ran, 2, &[shown, "must be at least 10ms"]);
@@ -221,6 +222,22 @@ fn a_kubeconfigs_token_file_that_hangs_is_named_and_the_server_is_not_blamed() {
     ends(&ran, 3, &[&format!("cannot read {}: no answer within 1s", fifo.display())]);
     assert!(ran.stderr.contains("hint: check the volume that it is on, and its mount\n"), "{}", ran.stderr);
     assert!(!ran.stderr.contains("a slow server"), "{}", ran.stderr);
+}
+
+#[test]
+fn what_apply_warns_about_is_in_its_log() {
+    let world = World::new();
+    let kubeconfig = "current-context: a\ncontexts: [{name: a, context: {cluster: a, user: a}}]\n";
+    let kubeconfig = flag("kubeconfig", &written(&world, "kubeconfig", kubeconfig));
+    let rules = flag("rules", &written(&world, "rules.yaml", "maps:\n  a: {name: a}\n"));
+    let given = ["apply", "--owner=o", &rules, &kubeconfig, "--repo=ssh://git@127.0.0.1:1/x", "--timeout=5s"];
+    let unchecked = ["--ssh-known-hosts=false", "--log-format=json"];
+    let ran = treeswap(&world, &[&given[..], &unchecked].concat(), &[]);
+    assert_ne!(ran.status.code(), Some(0), "{}", ran.stderr);
+    let parsed = |line: &str| serde_json::from_str(line).unwrap_or_else(|_| panic!("no JSON: {line}"));
+    let lines: Vec<serde_json::Value> = ran.stderr.lines().map(parsed).collect();
+    let warning = "ssh host keys go unchecked (--ssh-known-hosts)";
+    assert!(lines.iter().any(|line| line["level"] == "WARN" && line["message"] == warning), "{}", ran.stderr);
 }
 
 #[test]

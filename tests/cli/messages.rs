@@ -267,7 +267,8 @@ fn the_manual_of_a_command_has_the_commands_own_exit_codes() {
         ("pin", &["126", "127", "the command's own"][..], "differences"),
         ("watch", &["SIGTERM", "--exit-on-failure"], "targets"),
         ("status", &["a generation is published", "--max-age"], "targets"),
-        ("sync", &["some source is not at the newest commit of its ref", "128"], "differences"),
+        ("sync", &["some targets or sources are not done", "128+N"], "differences"),
+        ("git-sync", &["an argument cannot be read", "128+N"], "targets"),
         ("apply", &["some targets or sources are not done", "differences found"], "126"),
         ("render", &["usage or configuration"], "targets"),
     ] {
@@ -276,6 +277,19 @@ fn the_manual_of_a_command_has_the_commands_own_exit_codes() {
             assert!(text.contains(words), "{command}: {words} is not in {text}");
         }
         assert!(!text.contains(lacks), "{command}: {lacks} is in {text}");
+    }
+}
+
+#[test]
+fn the_manual_of_a_command_names_the_secrets_that_it_reads_from_variables() {
+    let world = World::new();
+    for command in ["sync", "apply", "render"] {
+        let page = treeswap(&world, &["man", command], &[]).expect_ok("man").stdout;
+        let rest = page.split(".SH ENVIRONMENT").nth(1).expect("a section");
+        let variables = rest.split(".SH ").next().unwrap();
+        for name in ["PASSWORD", "CREDENTIAL", "GITHUB_APP_PRIVATE_KEY"] {
+            assert!(variables.contains(&format!("TREESWAP_{name}\\fR")), "{command}: {name}: {variables}");
+        }
     }
 }
 

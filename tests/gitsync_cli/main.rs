@@ -10,6 +10,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use common::http_backend::{HttpBackend, Kind};
 use common::sidecar::Sidecar;
 use common::{Files, Ran, World, eventually, run};
 
@@ -156,6 +157,41 @@ fn a_log_variable_of_another_program_neither_stops_nor_silences_it() {
         let mut command = sync(&world, &["--one-time"]);
         let done = run::to_end(command.env("RUST_LOG", filter)).expect_ok(filter);
         assert!(done.stderr.contains("\"msg\":\"updated successfully\""), "{filter}: {}", done.stderr);
+    }
+}
+
+/// git-sync hands it to git, which looks at the host only.
+#[test]
+fn a_credential_for_another_repository_of_the_host_is_used() {
+    let world = World::new();
+    let commit = world.remote.commit(&Files::new().file("a", "1"));
+    let auth = Some(("bob".to_owned(), "hunter2".to_owned()));
+    let server = HttpBackend::start(world.dir(), Kind { auth, ..Kind::default() });
+    let password = world.dir().join("password");
+    std::fs::write(&password, "hunter2").unwrap();
+    let json = serde_json::json!({
+        "URL": server.url("superproject"), "Username": "bob", "password": null, "password-file": password,
+    });
+    let flags = [format!("--repo={}", server.url("remote")), format!("--credential={json}")];
+    let flags = ["--one-time", &flags[0], &flags[1]];
+    run::to_end(&mut sync(&world, &flags)).expect_ok("a pass");
+    assert_eq!(linked(&world), Some(commit));
+    let root = format!("--root={}", world.dir().join("other").display());
+    let ours = world.sync_once(&[&flags[..], &[&root]].concat()).expect_failure("below its path only");
+    assert!(ours.stderr.contains("without a credential"), "{}", ours.stderr);
+}
+
+#[test]
+fn quotes_in_the_ssh_command_are_those_of_a_shell() {
+    let world = World::new();
+    let said = |command: &str| {
+        let mut sync = sync(&world, &["--one-time", "--repo=ssh://git@127.0.0.1:1/x"]);
+        run::to_end(sync.env("GIT_SSH_COMMAND", command)).stderr
+    };
+    let unchecked = "ssh host keys go unchecked ($GIT_SSH_COMMAND's StrictHostKeyChecking)";
+    for command in ["ssh -o StrictHostKeyChecking=no", "ssh -i \"/k\" -o 'StrictHostKeyChecking=no'"] {
+        let log = said(command);
+        assert!(log.contains(unchecked) && !log.contains("ignored in $GIT_SSH_COMMAND"), "{log}");
     }
 }
 

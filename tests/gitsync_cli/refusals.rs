@@ -180,6 +180,20 @@ fn a_configuration_that_makes_no_sense_is_exit_code_1_and_in_the_error_file() {
 }
 
 #[test]
+fn the_error_file_is_found_by_treeswaps_own_variables_too() {
+    let world = World::new();
+    let file = world.dir().join("error");
+    let (root, path) = (world.root.to_str().unwrap(), file.to_str().unwrap());
+    let flags = [format!("--error-file={path}"), format!("--root={root}")];
+    for (flag, variable) in flags.iter().zip([("TREESWAP_ROOT", root), ("TREESWAP_ERROR_FILE", path)]) {
+        let ran = ran(&world, &["--repo=https://git.example.com/x", "--depth=-1", flag], &[variable]);
+        complains(&ran, 1, &["--depth"]);
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), said(&ran)[0]);
+        std::fs::remove_file(&file).unwrap();
+    }
+}
+
+#[test]
 fn a_malformed_variable_is_fatal_and_named_whatever_else_is_asked_for() {
     let world = World::new();
     for (name, value) in [

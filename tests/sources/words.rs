@@ -54,9 +54,9 @@ fn check_shows_the_sources_and_warns_of_what_they_will_miss() {
         table,
         [
             ["source", "repo", "ref", "path", "to"],
-            ["one", "https://me:[redacted]@git.example.com/x.git", "HEAD", "a/b", "jobs"],
+            ["one", "https://git.example.com/x.git", "HEAD", "a/b", "jobs"],
             ["second", "git@git.example.com:y", "main", "/", "y"],
-            ["third", "ssh://git:[redacted]@git.example.com/z", "HEAD", "/", "z"],
+            ["third", "ssh://git@git.example.com/z", "HEAD", "/", "z"],
         ]
     );
     for words in [

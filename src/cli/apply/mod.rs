@@ -32,8 +32,7 @@ pub(super) use clusters::ClusterArgs;
 #[derive(Clone, Debug, clap::Args)]
 #[command(
     group = clap::ArgGroup::new("whose").args(["owner"]).required(true),
-    after_help = "Exit codes: 0 done, 1 failed, 2 usage or configuration, 3 some targets or sources are not done, \
-                        4 a dry run found differences."
+    after_help = super::exit::exit_codes()
 )]
 pub(super) struct Args {
     #[command(flatten, next_help_heading = "Source")]

@@ -18,7 +18,7 @@ pub(super) use credentials::GITHUB_API;
 use hooks::HookArgs;
 
 /// The flags of `sync`, except those about ConfigMaps, which are in `cli`. Text that is empty counts as absent, as in
-/// git-sync.
+/// git-sync; for a flag without a default see `env::attach`.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Args {
     /// What to follow.
@@ -68,6 +68,7 @@ impl Args {
         args.source.ref_name = ref_name.to_owned();
         args.credentials = credentials;
         args.root.mirror = mirror.display().to_string();
+        args.logging.log_level = "info".to_owned(); // its log has no filter, so $RUST_LOG is not read
         args
     }
 }
@@ -370,7 +371,7 @@ pub struct LoggingArgs {
     /// error, warn, info, debug, trace, off [default: info]
     ///
     /// Directives as in RUST_LOG (TARGET=LEVEL,…) are accepted, too. Without the flag that variable counts, but not as
-    /// git-sync.
+    /// git-sync, and not with --verbose.
     #[arg(long, value_name = "LEVEL", default_value = "", hide_default_value = true)]
     pub log_level: String,
 

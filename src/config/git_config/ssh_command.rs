@@ -3,6 +3,8 @@
 
 use std::path::PathBuf;
 
+use crate::secret;
+
 /// The options of ssh(1) that take a value.
 const WITH_VALUE: &str = "BDEFIJLOPQRSWbceilmopw";
 /// The options of ssh(1) that do not.
@@ -15,8 +17,8 @@ pub(in crate::config) struct SshCommand {
     pub(in crate::config) keys: Vec<PathBuf>,
     /// `-o UserKnownHostsFile`.
     pub(in crate::config) known_hosts: Option<PathBuf>,
-    /// `-o StrictHostKeyChecking=no`: host keys are not checked.
-    pub(in crate::config) accepts_any_host: bool,
+    /// `-o StrictHostKeyChecking`: whether host keys are checked, if that is said.
+    pub(in crate::config) checks: Option<bool>,
     /// What has no effect: options by their names, other words by where they are.
     pub(in crate::config) ignored: Vec<String>,
 }
@@ -29,13 +31,13 @@ impl SshCommand {
     }
 }
 
-/// Parses the variable, split at white space; shell quoting is not supported. As in ssh_config(5), the first value of
-/// an option counts.
+/// Parses the variable, split into words as a shell does, which is what git runs it by. Nothing is expanded in it
+/// (`$HOME`). As in ssh_config(5), the first value of an option counts.
 pub(in crate::config) fn ssh_command(text: &str) -> SshCommand {
     let mut found = SshCommand::default();
     let mut known_hosts = None;
-    let mut strict_checking = None;
-    let words: Vec<&str> = text.split_whitespace().collect();
+    let words = secret::shell_words(text);
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
     // Programs such as env(1), nice(1) and sshpass(1) come before the ssh that they run.
     // Without an ssh, the first word is a wrapper that takes its options.
     let program_at = words.iter().position(|word| *word == "ssh" || word.ends_with("/bin/ssh")).unwrap_or(0);
@@ -46,8 +48,10 @@ pub(in crate::config) fn ssh_command(text: &str) -> SshCommand {
         let (name, setting) = match letter {
             Some('i') => ("identityfile".to_owned(), value),
             Some('o') => {
-                let (name, setting) = value.split_once('=').unwrap_or_default();
-                (name.to_ascii_lowercase(), setting)
+                // In one word, which is a quoted one, a blank separates them as well.
+                let is_separator = |c: char| c == '=' || c.is_ascii_whitespace();
+                let (name, setting) = value.trim().split_once(is_separator).unwrap_or_default();
+                (name.to_ascii_lowercase(), setting.trim_start_matches(is_separator))
             }
             Some(letter) => {
                 found.ignore(&format!("-{letter}"));
@@ -63,20 +67,20 @@ pub(in crate::config) fn ssh_command(text: &str) -> SshCommand {
             "userknownhostsfile" => known_hosts = known_hosts.or(Some(setting)),
             // They change nothing: no agent is used, nothing is prompted for, and there are no messages of ssh.
             "identitiesonly" | "batchmode" | "loglevel" => {}
-            // Keys of unknown hosts are never added to a file, so only known hosts are accepted.
-            "stricthostkeychecking" if setting.eq_ignore_ascii_case("accept-new") => {
-                strict_checking = strict_checking.or(Some(setting));
-                found.ignore("-o StrictHostKeyChecking=accept-new");
+            "stricthostkeychecking" => {
+                let is = |words: &[&str]| words.iter().any(|word| setting.eq_ignore_ascii_case(word));
+                found.checks = found.checks.or(Some(!is(&["no", "off", "false"])));
+                // Keys of unknown hosts are never added to a file, so only known hosts are accepted.
+                if is(&["accept-new"]) {
+                    found.ignore("-o StrictHostKeyChecking=accept-new");
+                }
             }
-            "stricthostkeychecking" => strict_checking = strict_checking.or(Some(setting)),
             _ => found.ignore(&shown(value)),
         }
     }
     // `/dev/null` goes with `StrictHostKeyChecking=no`: no key is known by it. Where keys are checked all the same, the
     // file of --ssh-known-hosts-file counts.
     found.known_hosts = known_hosts.filter(|file| *file != "/dev/null").map(PathBuf::from);
-    found.accepts_any_host =
-        strict_checking.is_some_and(|value| ["no", "off"].iter().any(|off| value.eq_ignore_ascii_case(off)));
     found
 }
 
@@ -128,10 +132,7 @@ mod tests {
         );
         let keys = ["/a", "/b", "/c"].map(PathBuf::from).to_vec();
         let ignored = ["-q", "-v", "-p"].map(str::to_owned).to_vec();
-        assert_eq!(
-            found,
-            SshCommand { keys, known_hosts: Some("/k".into()), accepts_any_host: true, ignored }
-        );
+        assert_eq!(found, SshCommand { keys, known_hosts: Some("/k".into()), checks: Some(false), ignored });
         for nothing in ["", "ssh", "/usr/bin/ssh -o BatchMode=yes"] {
             assert_eq!(ssh_command(nothing), SshCommand::default(), "{nothing}");
         }
@@ -144,14 +145,32 @@ mod tests {
         let found = ssh_command(
             "ssh -o StrictHostKeyChecking=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile=/a -o UserKnownHostsFile=/b",
         );
-        assert_eq!((found.accepts_any_host, found.known_hosts), (false, Some("/a".into())));
+        assert_eq!((found.checks, found.known_hosts), (Some(true), Some("/a".into())));
         let found = ssh_command("ssh -oStrictHostKeyChecking=accept-new -o StrictHostKeyChecking=no");
-        assert!(!found.accepts_any_host);
+        assert_eq!(found.checks, Some(true));
         assert_eq!(found.ignored, ["-o StrictHostKeyChecking=accept-new"]);
         let found = ssh_command(
             "ssh -o UserKnownHostsFile=/dev/null -o UserKnownHostsFile=/b -o stricthostkeychecking=NO",
         );
-        assert_eq!((found.accepts_any_host, found.known_hosts), (true, None));
+        assert_eq!((found.checks, found.known_hosts), (Some(false), None));
+        for (value, checks) in [("off", false), ("False", false), ("ask", true), ("YES", true)] {
+            let text = format!("ssh -o StrictHostKeyChecking={value}");
+            assert_eq!(ssh_command(&text).checks, Some(checks), "{text}");
+        }
+        assert_eq!(ssh_command("ssh -o UserKnownHostsFile=/k").checks, None, "left to the flag");
+    }
+
+    #[test]
+    fn words_are_quoted_as_in_a_shell() {
+        let plain = ssh_command("ssh -i /k -o StrictHostKeyChecking=no -o UserKnownHostsFile=/hosts");
+        for text in [
+            r#"ssh -i "/k" -o 'StrictHostKeyChecking=no' -o "UserKnownHostsFile=/hosts""#,
+            r#""ssh" -i'/k' -o StrictHostKeyChecking="no" -oUserKnownHostsFile=/h\osts"#,
+            "ssh -i /k -o 'StrictHostKeyChecking no' -o \"UserKnownHostsFile = /hosts\"",
+        ] {
+            assert_eq!(ssh_command(text), plain, "{text}");
+        }
+        assert_eq!(ssh_command("ssh -i '/a key'").keys, [PathBuf::from("/a key")]);
     }
 
     #[test]
@@ -173,7 +192,8 @@ mod tests {
                 &["-o ConnectTimeout", "-o ServerAliveInterval"],
             ),
             ("ssh -o ProxyCommand=sshpass -p s3cret ssh", &["-o ProxyCommand", "-p", WORDS]),
-            ("ssh -o 'ProxyCommand=s3cret x'", &["-o", WORDS]),
+            ("ssh -o 'ProxyCommand=s3cret x'", &["-o ProxyCommand"]),
+            ("ssh -o 'ProxyCommand s3cret' -o 'hunter two'", &["-o"]),
             ("ssh -o s3cret -o s3cret=x -o", &["-o"]),
             ("ssh -4Cp s3cret -l s3cret -J s3cret@h", &["-4", "-C", "-p", "-l", "-J"]),
             ("ssh - é -é -vs3cret", &[WORDS, "-v", "-s"]),

@@ -136,6 +136,11 @@ impl Values {
 /// Reads an environment variable.
 pub type Lookup<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 
+/// Whether a variable is set, and not empty.
+pub(super) fn is_text(lookup: Lookup<'_>, name: &str) -> bool {
+    lookup(name).is_some_and(|value| !value.is_empty())
+}
+
 /// Parses arguments (without the program's name) and environment into flags of the command `sync`.
 ///
 /// # Errors
@@ -149,8 +154,9 @@ pub fn read(sync: &Command, arguments: &[String], lookup: Lookup<'_>) -> Result<
         }
     }
     let hidden = read_hidden(lookup, &mut notes)?;
-    // If both variables are set, ours wins, also over v3's. clap reads it together with the flags of `sync`.
-    let ours = |flag: &str| lookup(&variable("TREESWAP", flag)).is_some();
+    // If both variables are set, ours wins, also over v3's, unless it is empty. clap reads it together with the flags
+    // of `sync`.
+    let ours = |flag: &str| is_text(lookup, &variable("TREESWAP", flag));
     let here = |name: &str| flag_named(name).map(Flag::here).or_else(|| successor(name));
     values.0.retain(|name, _| here(name).is_none_or(|flag| !ours(flag)));
     let mut parsed = ParsedFlags { values, own: Vec::new(), actions: [false; 3], hidden };

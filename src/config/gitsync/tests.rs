@@ -66,6 +66,8 @@ fn a_flag_beats_the_environment_and_the_oldest_variable_beats_the_others() {
     let v3 = [("GIT_SYNC_BRANCH", "a"), ("GIT_SYNC_REV", "HEAD"), ("TREESWAP_REF", "b")];
     assert_eq!(values(&v3, &[], "ref"), [""; 0], "also over v3's");
     assert_eq!(values(&v3, &["--branch=c"], "ref"), ["c"], "but not over a flag");
+    let empty = [("GITSYNC_REF", "a"), ("TREESWAP_REF", "")];
+    assert_eq!(values(&empty, &[], "ref"), ["a"], "an empty one hides none");
 }
 
 #[test]

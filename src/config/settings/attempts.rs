@@ -89,14 +89,16 @@ impl Check<'_> {
             Duration::ZERO => period,
             own => self.at_least("init-period", own, MIN_PERIOD)?,
         };
+        let max_backoff = match given.max_backoff {
+            Duration::ZERO => None,
+            own => Some(self.at_least("max-backoff", own, MIN_PERIOD)?),
+        };
         let backoff = |period: Duration, longest: Duration| {
-            let ceiling = match (given.max_backoff, self.origins.personality()) {
+            let ceiling = match (max_backoff, self.origins.personality()) {
+                (Some(own), _) => own,
                 // git-sync has no backoff: it tries again after one period.
-                (Duration::ZERO, Personality::GitSync) => {
-                    return retry::Backoff { first: period, ceiling: period };
-                }
-                (Duration::ZERO, Personality::Treeswap) => longest.min(period.saturating_mul(10)),
-                (own, _) => own,
+                (None, Personality::GitSync) => return retry::Backoff { first: period, ceiling: period },
+                (None, Personality::Treeswap) => longest.min(period.saturating_mul(10)),
             };
             retry::Backoff { first: period.min(FIRST_BACKOFF).min(ceiling), ceiling }
         };

@@ -159,22 +159,28 @@ impl Check<'_> {
         // For a submodule's URL the warning comes when its mirror is opened.
         let unchecked_certificates =
             git_effect.unverified.then(|| "TLS certificates go unchecked (http.sslVerify)".to_owned());
-        let why_host_keys_are_unchecked = if !self.args.credentials.ssh_known_hosts {
-            Some(self.origins.name("ssh-known-hosts"))
-        } else if ssh.accepts_any_host {
-            Some("$GIT_SSH_COMMAND's StrictHostKeyChecking".to_owned())
-        } else {
-            None
-        };
-        let unchecked_host_keys =
-            why_host_keys_are_unchecked.map(|why| format!("ssh host keys go unchecked ({why})"));
+        let unchecked_host_keys = (!self.checks_host_keys(&ssh)).then(|| {
+            let why = match ssh.checks {
+                Some(_) => "$GIT_SSH_COMMAND's StrictHostKeyChecking".to_owned(),
+                None => self.origins.name("ssh-known-hosts"),
+            };
+            format!("ssh host keys go unchecked ({why})")
+        });
         settings
             .chain(ignored_options)
             .chain(unchecked_certificates)
             .chain(unchecked_host_keys)
             .chain(self.visible_password())
             .chain(self.ignored_parts_of_app(hidden))
+            .chain(self.idle_credential(&git_effect.remote))
+            .chain(self.idle_level())
             .collect()
+    }
+
+    /// Whether host keys of ssh are checked. git-sync appends its own option to the command, and of several ssh takes
+    /// the first, so the command decides.
+    fn checks_host_keys(&self, ssh: &git_config::SshCommand) -> bool {
+        ssh.checks.unwrap_or(self.args.credentials.ssh_known_hosts)
     }
 
     /// The warning about a password in the URL of `--repo`.
@@ -218,10 +224,11 @@ impl Check<'_> {
         let mut wire = wire::Options::new(git_effect.remote.clone());
         wire.credentials = credentials;
         let ssh = ssh_command(hidden);
+        let checks = self.checks_host_keys(&ssh);
         let known_hosts = ssh.known_hosts.unwrap_or_else(|| PathBuf::from(&given.ssh_known_hosts_file));
         wire.ssh = wire::ssh::Options {
             keys: ssh.keys.into_iter().chain(self.keys()).collect(),
-            known_hosts: if given.ssh_known_hosts && !ssh.accepts_any_host {
+            known_hosts: if checks {
                 wire::ssh::KnownHosts::Strict(known_hosts)
             } else {
                 wire::ssh::KnownHosts::Off

@@ -83,9 +83,7 @@ impl Check<'_> {
             _ => "info,treeswap=trace",
         };
         let filter = match given.log_level.as_str() {
-            // git-sync does not know the variable: it is meant for another program.
-            "" if self.origins.personality() == Personality::GitSync => None,
-            "" => std::env::var("RUST_LOG").ok().filter(|filter| !filter.is_empty() && given.verbose <= 0),
+            "" => self.filter_of_variable().and_then(Result::ok),
             level => Some(level.to_owned()),
         };
         let by_verbosity = filter.is_none().then_some(given.verbose);
@@ -96,12 +94,31 @@ impl Check<'_> {
             "git-sync" => telemetry::Format::GitSync,
             _ => telemetry::Format::Auto,
         };
-        telemetry::Options::new(format, &filter).map(|options| options.verbose(by_verbosity)).map_err(|why| {
-            match given.log_level.as_str() {
-                "" => Error::Value { name: "$RUST_LOG".into(), value: filter, why: why.to_string() },
-                _ => self.invalid("log-level", filter, why.to_string()),
-            }
-        })
+        telemetry::Options::new(format, &filter)
+            .map(|options| options.verbose(by_verbosity))
+            .map_err(|why| self.invalid("log-level", filter, why.to_string()))
+    }
+
+    /// The filter in `$RUST_LOG`, if the variable counts. It is often set for all programs of a Pod, and may be written
+    /// for another one: what is no filter here is warned about, and not refused.
+    fn filter_of_variable(&self) -> Option<Result<String, String>> {
+        // git-sync does not know the variable.
+        let counts = self.args.logging.verbose <= 0 && self.origins.personality() == Personality::Treeswap;
+        let filter = std::env::var("RUST_LOG").ok().filter(|filter| counts && !filter.is_empty())?;
+        match telemetry::Options::new(telemetry::Format::Auto, &filter) {
+            Ok(_) => Some(Ok(filter)),
+            Err(why) => Some(Err(format!("$RUST_LOG has no effect: {why}"))),
+        }
+    }
+
+    /// The warning about what is said of the log's level and has no effect.
+    pub(super) fn idle_level(&self) -> Option<String> {
+        let given = &self.args.logging;
+        if given.log_level.is_empty() {
+            return self.filter_of_variable()?.err();
+        }
+        let name = |flag| self.origins.name(flag);
+        (given.verbose > 0).then(|| format!("{} has no effect beside {}", name("verbose"), name("log-level")))
     }
 }
 

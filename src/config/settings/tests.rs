@@ -106,6 +106,24 @@ fn dev_null_for_known_hosts_leaves_the_file_of_the_flag() {
 }
 
 #[test]
+fn what_the_ssh_command_says_of_host_keys_precedes_the_flag() {
+    use crate::mirror::wire::ssh::KnownHosts::{Off, Strict};
+    let found = |options: &str, flag: &str| {
+        let hidden = Hidden { ssh_command: Some(format!("ssh {options}")), ..Hidden::default() };
+        let found = validated(&["--ssh-known-hosts-file=/k", flag], &hidden).unwrap();
+        let warned = found.warnings.concat().contains("ssh host keys go unchecked");
+        (found.mirror.wire.ssh.known_hosts, warned)
+    };
+    for checks in ["yes", "accept-new"] {
+        let options = format!("-o StrictHostKeyChecking={checks}");
+        assert_eq!(found(&options, "--ssh-known-hosts=false"), (Strict("/k".into()), false), "{checks}");
+    }
+    assert_eq!(found("-o StrictHostKeyChecking=no", "--ssh-known-hosts=true"), (Off, true));
+    assert_eq!(found("", "--ssh-known-hosts=false"), (Off, true));
+    assert_eq!(found("", "--ssh-known-hosts=true"), (Strict("/k".into()), false));
+}
+
+#[test]
 fn urls_are_rewritten_once_and_submodules_are_relative_to_what_was_written() {
     let rule = "--git-config=\"url.https://mirror.example.com/.insteadOf\":\"https://git.example.com/\"";
     let found = settings(&["--git=git", rule, "--git-config-add=http.proxy:http://proxy"]).mirror;
