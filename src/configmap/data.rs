@@ -17,6 +17,8 @@ use crate::sha256::{hex, sha256};
 /// Limit on the sum of a ConfigMap's values, in bytes; key names do not count. Kubernetes' `MaxSecretSize`, which the
 /// validation of ConfigMaps uses.
 pub(super) const VALUES_MAX: usize = 1 << 20;
+/// Largest file that is read for a value, in bytes. A larger one counts as too large for a ConfigMap, even compressed.
+pub const FILE_MAX: u64 = 64 << 20;
 /// etcd's default limit on one object, in bytes (`--max-request-bytes`); keys and metadata count.
 pub(super) const OBJECT_MAX: usize = 3 << 19;
 /// The API server's limit on the body of a request, in bytes.
@@ -144,10 +146,15 @@ impl Value {
     }
 
     /// The value of a file of this size, if the size alone says that no ConfigMap can hold it; `None` if the file has
-    /// to be read. Form and digest are not the file's: a ConfigMap that is refused or left out has no use for them.
+    /// to be read. Its size is the file's, also if it is compressed, and its digest is none: a ConfigMap that is
+    /// refused or left out has no use for that.
     pub fn unread(size: u64, compress: bool) -> Option<Self> {
-        let size = usize::try_from(size).ok().filter(|size| !compress && *size > VALUES_MAX)?;
-        Some(Self::of(Capped { bytes: Vec::new(), size }, ValueEncoding::Binary, [0; 32]))
+        let (most, form) = match compress {
+            false => (VALUES_MAX as u64, ValueEncoding::Binary),
+            true => (FILE_MAX, ValueEncoding::Gzip),
+        };
+        let size = usize::try_from(size).ok().filter(|_| size > most)?;
+        Some(Self::of(Capped { bytes: Vec::new(), size }, form, [0; 32]))
     }
 
     /// Restores a value from its stored bytes, form and digest, which are trusted to belong together. `None` if the
@@ -268,13 +275,16 @@ impl PartialEq for DesiredData {
 
 impl Eq for DesiredData {}
 
-/// A limit of the API server that the data of a ConfigMap exceeds.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct LimitExceeded {
+/// A limit of the API server that the data of a ConfigMap exceeds, as what a message says that it has.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
+#[error("{bytes} bytes {what}, the limit is {limit}")]
+pub struct LimitExceeded {
     /// What `bytes` counts, as a phrase for messages.
-    pub(super) what: &'static str,
-    pub(super) bytes: usize,
-    pub(super) limit: usize,
+    pub what: &'static str,
+    /// The size.
+    pub bytes: usize,
+    /// The limit.
+    pub limit: usize,
 }
 
 impl DesiredData {

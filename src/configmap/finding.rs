@@ -1,6 +1,6 @@
 //! Findings: problems that a plan has with the actual files of a tree, and their messages.
 
-use super::data::{InvalidKey, sized};
+use super::data::{InvalidKey, LimitExceeded, sized};
 use super::policies::{IllegalKeys, Links, Oversize, Policies, TimeLimit};
 use super::rule_problem::{SHOWN, others};
 use super::tree::BadLink;
@@ -20,7 +20,8 @@ pub enum Finding {
     Overlap {
         /// The file.
         path: Vec<u8>,
-        /// The rules' patterns and the ConfigMaps they feed; only the first of them, as many as a message shows.
+        /// The rules' patterns and the names of the ConfigMaps they feed, for messages; only the first of them, as many
+        /// as a message shows.
         rules: Vec<(String, String)>,
         /// How many rules match the file.
         total: usize,
@@ -33,14 +34,16 @@ pub enum Finding {
         key: String,
         /// Whether a rule has it as its fixed key.
         is_fixed: bool,
-        /// The files, sorted.
+        /// The files, sorted; only the first of them, as many as a message shows.
         paths: Vec<Vec<u8>>,
+        /// How many files map to it.
+        total: usize,
     },
     /// A file's key is not valid. The API server would refuse the whole ConfigMap.
     IllegalKey {
         /// The file.
         path: Vec<u8>,
-        /// The ConfigMap.
+        /// The name of the ConfigMap, for messages.
         name: String,
         /// The key. The rule may have made it from the whole path.
         key: String,
@@ -58,13 +61,9 @@ pub enum Finding {
     Oversize {
         /// The ConfigMap.
         name: String,
-        /// What `bytes` counts, as a phrase for messages.
-        what: &'static str,
-        /// The size.
-        bytes: usize,
-        /// The limit.
-        limit: usize,
-        /// The largest keys, each with size and file. The file is empty for `VERSION` and for the key of `--stamp-key`.
+        /// The limit, with the key `VERSION` and the stamp counted.
+        over: LimitExceeded,
+        /// The largest keys, each with size and file. The file is empty for `VERSION`.
         largest: Vec<(String, usize, Vec<u8>)>,
     },
     /// A single key exceeds a limit of the API server.
@@ -75,12 +74,8 @@ pub enum Finding {
         key: String,
         /// The key's file.
         path: Vec<u8>,
-        /// What `bytes` counts, as a phrase for messages.
-        what: &'static str,
-        /// The size, the key `VERSION` included.
-        bytes: usize,
-        /// The limit.
-        limit: usize,
+        /// The limit, with the key `VERSION` and the stamp counted.
+        over: LimitExceeded,
         /// Whether the rule compresses the value.
         compressed: bool,
     },
@@ -120,6 +115,15 @@ pub enum Finding {
         /// The name that is taken.
         taken: String,
     },
+    /// An oversized ConfigMap would be split into a name that the API server does not accept.
+    PartName {
+        /// The oversized ConfigMap.
+        name: String,
+        /// The name of the part.
+        part: String,
+        /// The rule it breaks.
+        why: &'static str,
+    },
     /// A rule is restricted to some repositories, and --repository is not given.
     RepositoryUnknown {
         /// The rule's pattern.
@@ -156,17 +160,6 @@ pub enum StampProblem {
     IllegalKey(InvalidKey),
     /// A file, of which this is the path, has the key.
     Taken(Vec<u8>),
-    /// With the stamp, the ConfigMap exceeds a limit of the API server.
-    Oversize {
-        /// What `bytes` counts, as a phrase for messages.
-        what: &'static str,
-        /// The size, the stamp included.
-        bytes: usize,
-        /// The limit.
-        limit: usize,
-        /// The largest keys, as in [`Finding::Oversize`].
-        largest: Vec<(String, usize, Vec<u8>)>,
-    },
 }
 
 impl Finding {
@@ -228,9 +221,6 @@ impl Finding {
             Self::OversizeKey { compressed: true, .. } => {
                 "make the file smaller, or move it out of the rule; --oversize=skip leaves the ConfigMap out"
             }
-            Self::Stamp { problem: StampProblem::Oversize { .. }, .. } => {
-                "make the ConfigMap smaller, for example with gzip or partitioned_names, or leave out --stamp-key"
-            }
             Self::Stamp { .. } => "choose another --stamp-key, the same one for `treeswap watch --set`",
             Self::MemoryLimit { .. } => {
                 "raise the container's memory limit, or match fewer files: two plans must fit in memory"
@@ -249,6 +239,9 @@ impl Finding {
             Self::NameTaken { .. } => {
                 "give one of the two rules another name, or the large one partitioned_names"
             }
+            Self::PartName { .. } => {
+                "give it a shorter name, or partitioned_names; --oversize=skip leaves it out"
+            }
             Self::RepositoryNotPermitted { .. } | Self::NoMatch { .. } => return None,
         })
     }
@@ -266,7 +259,7 @@ fn list<T>(items: &[T], total: usize, show: impl Fn(&T) -> String) -> String {
 /// The largest keys of a ConfigMap with their sizes and files.
 fn largest_keys(largest: &[(String, usize, Vec<u8>)]) -> String {
     list(largest, largest.len(), |(key, bytes, path)| match &path[..] {
-        b"" => sized(key, *bytes), // no file: VERSION or --stamp-key
+        b"" => sized(key, *bytes), // no file: VERSION
         path => format!("{} ({})", sized(key, *bytes), human::elide_middle(&escaped(path))),
     })
 }
@@ -290,8 +283,8 @@ impl std::fmt::Display for Finding {
                 let rules = list(rules, *total, rule);
                 write!(f, "{} is claimed by several rules: {rules}", escaped(path))
             }
-            Self::Collision { name, key, paths, .. } => {
-                let paths = list(paths, paths.len(), |path| escaped(path));
+            Self::Collision { name, key, paths, total, .. } => {
+                let paths = list(paths, *total, |path| escaped(path));
                 write!(f, "key {key} of ConfigMap {name} is claimed by several files: {paths}")
             }
             Self::IllegalKey { path, name, key, why } => {
@@ -299,19 +292,14 @@ impl std::fmt::Display for Finding {
                 write!(f, "{path} cannot have the key \"{key}\" in ConfigMap {name}: {why}")
             }
             Self::BadSymlink { path, why } => write!(f, "{} is {why}", escaped(path)),
-            Self::Oversize { name, what, bytes, limit, largest } => {
-                let largest = largest_keys(largest);
-                write!(
-                    f,
-                    "ConfigMap {name} has {bytes} bytes {what}, the limit is {limit}; the largest keys: {largest}"
-                )
+            Self::Oversize { name, over, largest } => {
+                write!(f, "ConfigMap {name} has {over}; the largest keys: {}", largest_keys(largest))
             }
-            Self::OversizeKey { name, key, path, what, bytes, limit, .. } => {
+            Self::OversizeKey { name, key, path, over, .. } => {
                 let (key, path) = (human::elide_middle(key), human::elide_middle(&escaped(path)));
                 write!(
                     f,
-                    "key {key} ({path}) of ConfigMap {name} alone has {bytes} bytes {what}, the limit is {limit}, and a \
-                     key cannot be split"
+                    "key {key} ({path}) of ConfigMap {name} alone has {over}, and a key cannot be split"
                 )
             }
             Self::Stamp { name, key, problem } => problem.describe(name, key, f),
@@ -336,6 +324,12 @@ impl std::fmt::Display for Finding {
                 write!(
                     f,
                     "ConfigMap {name} is too large, and {taken}, which it would grow into, is another rule's"
+                )
+            }
+            Self::PartName { name, part, why } => {
+                write!(
+                    f,
+                    "ConfigMap {name} is too large, and {part}, which it would grow into, is no name: {why}"
                 )
             }
             Self::RepositoryUnknown { pattern } => {
@@ -368,14 +362,6 @@ impl StampProblem {
                 write!(
                     f,
                     "key {key} of ConfigMap {name} is claimed by the stamp (--stamp-key) and by a file: {path}"
-                )
-            }
-            Self::Oversize { what, bytes, limit, largest } => {
-                let largest = largest_keys(largest);
-                write!(
-                    f,
-                    "ConfigMap {name} has {bytes} bytes {what} with its stamp {key}, the limit is {limit}; the largest \
-                     keys: {largest}"
                 )
             }
         }

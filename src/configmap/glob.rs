@@ -1,9 +1,8 @@
 //! Patterns in the dialect that the rules name, and sets of patterns that are matched together.
 //!
-//! A [`Patterns`] set is compiled once into a trie of the patterns' literal prefixes. For one path it tries only the
-//! patterns whose prefix fits, and a tree walk skips every directory that no prefix reaches.
+//! A [`Patterns`] set has a sorted list of the patterns' literal prefixes. For one path it tries only the patterns
+//! whose prefix fits, and a tree walk skips every directory that no prefix reaches.
 
-use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fmt;
 use std::os::unix::ffi::OsStrExt as _;
@@ -65,9 +64,11 @@ pub struct Pattern {
 enum Matcher {
     Zglob(Zglob),
     Globset(globset::GlobMatcher),
+    /// A globset pattern without special characters: its text is the path.
+    Text,
 }
 
-/// Longest pattern, in bytes. No path is longer (`PATH_MAX`).
+/// Longest pattern, in bytes, with the values of its variables. No path is longer (`PATH_MAX`).
 const TEXT_MAX: usize = 4096;
 /// Most opening braces in a globset pattern.
 const BRACES_MAX: usize = 100;
@@ -90,20 +91,19 @@ impl Pattern {
             return Err(BadPattern(format!("it has more than {BRACES_MAX} braces")));
         }
         let matcher = match dialect {
-            Dialect::Zglob => Matcher::Zglob(Zglob::new(text, variable)),
+            Dialect::Zglob => {
+                let why = || format!("with the values of its variables it has more than {TEXT_MAX} bytes");
+                let zglob = Zglob::new(text, TEXT_MAX, variable);
+                Matcher::Zglob(zglob.ok_or_else(|| BadPattern(why()))?)
+            }
             Dialect::Globset => {
                 let glob = globset::GlobBuilder::new(text).literal_separator(true).build();
-                Matcher::Globset(
-                    glob.map_err(|error| BadPattern(error.kind().to_string()))?.compile_matcher(),
-                )
+                let glob = glob.map_err(|error| BadPattern(error.kind().to_string()))?;
+                // A compiled one takes some kilobytes.
+                if text.contains(META) { Matcher::Globset(glob.compile_matcher()) } else { Matcher::Text }
             }
         };
         Ok(Self { text: text.to_owned(), matcher })
-    }
-
-    /// The pattern as written in the rules.
-    pub fn text(&self) -> &str {
-        &self.text
     }
 
     /// Returns true if a path matches. The path is relative to the top of the tree.
@@ -111,15 +111,15 @@ impl Pattern {
         match &self.matcher {
             Matcher::Zglob(zglob) => zglob.matches(path),
             Matcher::Globset(glob) => glob.is_match(Path::new(OsStr::from_bytes(path))),
+            Matcher::Text => self.text.as_bytes() == path,
         }
     }
 
     /// The only path that the pattern can match; `None` if it may match several.
     pub fn literal(&self) -> Option<&str> {
         match &self.matcher {
-            Matcher::Zglob(Zglob::Whole(_)) => Some(&self.text),
-            Matcher::Zglob(Zglob::Parts { .. }) => None,
-            Matcher::Globset(_) => (!self.text.contains(META)).then_some(&self.text),
+            Matcher::Zglob(Zglob::Whole(_)) | Matcher::Text => Some(&self.text),
+            Matcher::Zglob(Zglob::Parts { .. }) | Matcher::Globset(_) => None,
         }
     }
 
@@ -128,16 +128,12 @@ impl Pattern {
         match &self.matcher {
             Matcher::Zglob(zglob) => zglob.prefix(),
             Matcher::Globset(_) => {
-                let meta = self.text.find(META).unwrap_or(self.text.len());
                 // `a/**` also matches below `a`, and `a/**/b` also matches `a/b`, so only the whole components before
                 // the first special character are certain.
-                let end = if meta == self.text.len() {
-                    meta
-                } else {
-                    self.text[..meta].rfind('/').map_or(0, |at| at + 1)
-                };
-                &self.text.as_bytes()[..end]
+                let certain = self.text.split(META).next().unwrap_or_default();
+                &certain.as_bytes()[..certain.rfind('/').map_or(0, |at| at + 1)]
             }
+            Matcher::Text => self.text.as_bytes(),
         }
     }
 
@@ -145,7 +141,7 @@ impl Pattern {
     fn prefixes(&self) -> Vec<Vec<u8>> {
         match &self.matcher {
             Matcher::Zglob(zglob) => zglob.prefixes(),
-            Matcher::Globset(_) => vec![self.prefix().to_vec()],
+            Matcher::Globset(_) | Matcher::Text => vec![self.prefix().to_vec()],
         }
     }
 
@@ -210,42 +206,31 @@ fn clean_form(text: &str) -> String {
     text.split('/').filter(|part| !part.is_empty() && *part != ".").collect::<Vec<_>>().join("/")
 }
 
+/// Most bytes of a prefix that are kept. A shorter one is still right, as the pattern itself is tried then; and many
+/// long ones, as the alternatives in braces, would take many times the text of the rules.
+const PREFIX_MAX: usize = 64;
+
 /// A set of patterns that is matched as a whole.
 #[derive(Clone, Debug, Default)]
 pub struct Patterns {
     all: Vec<Pattern>,
-    /// Trie of the patterns' literal prefixes; node 0 is the empty prefix.
-    nodes: Vec<TrieNode>,
-}
-
-#[derive(Clone, Debug, Default)]
-struct TrieNode {
-    next: BTreeMap<u8, usize>,
-    patterns: Vec<usize>,
+    /// Literal beginnings of paths, each with the index of a pattern that may match those; sorted.
+    prefixes: Vec<(Box<[u8]>, usize)>,
 }
 
 impl Patterns {
     /// Builds the set. Patterns keep their indices.
     pub fn new(all: Vec<Pattern>) -> Self {
-        let mut nodes = vec![TrieNode::default()];
         let prefixes = |(index, pattern): (usize, &Pattern)| {
-            pattern.prefixes().into_iter().map(move |prefix| (index, prefix))
+            let mut prefixes = pattern.prefixes();
+            prefixes.iter_mut().for_each(|prefix| prefix.truncate(PREFIX_MAX));
+            prefixes.sort_unstable();
+            prefixes.dedup();
+            prefixes.into_iter().map(move |prefix| (prefix.into_boxed_slice(), index))
         };
-        for (index, prefix) in all.iter().enumerate().flat_map(prefixes) {
-            let mut at = 0;
-            for byte in prefix {
-                let fresh = nodes.len();
-                let next = *nodes[at].next.entry(byte).or_insert(fresh);
-                if next == fresh {
-                    nodes.push(TrieNode::default());
-                }
-                at = next;
-            }
-            if nodes[at].patterns.last() != Some(&index) {
-                nodes[at].patterns.push(index);
-            }
-        }
-        Self { all, nodes }
+        let mut prefixes: Vec<_> = all.iter().enumerate().flat_map(prefixes).collect();
+        prefixes.sort_unstable();
+        Self { all, prefixes }
     }
 
     /// The pattern at an index.
@@ -256,8 +241,8 @@ impl Patterns {
     /// Returns true if any pattern matches the path.
     pub fn is_match(&self, path: &[u8]) -> bool {
         let mut found = false;
-        self.follow(path, |node| {
-            found |= node.patterns.iter().any(|&index| self.all[index].matches(path));
+        self.follow(path, |prefixes| {
+            found |= prefixes.iter().any(|&(_, index)| self.all[index].matches(path));
             found
         });
         found
@@ -266,8 +251,9 @@ impl Patterns {
     /// The indices of all patterns that match the path, ascending.
     pub fn matching(&self, path: &[u8]) -> Vec<usize> {
         let mut found: Vec<usize> = Vec::new();
-        self.follow(path, |node| {
-            found.extend(node.patterns.iter().filter(|&&index| self.all[index].matches(path)));
+        self.follow(path, |prefixes| {
+            let indices = prefixes.iter().map(|&(_, index)| index);
+            found.extend(indices.filter(|&index| self.all[index].matches(path)));
             false
         });
         found.sort_unstable();
@@ -278,23 +264,27 @@ impl Patterns {
     /// Returns true if any path below the directory could match.
     pub fn reach_below(&self, directory: &[u8]) -> bool {
         let below = [directory, b"/"].concat();
-        self.follow(&below, |node| !node.patterns.is_empty())
+        self.follow(&below, |prefixes| !prefixes.is_empty())
     }
 
-    /// Calls `visit` with each trie node along the path until it returns true. Returns true if it did, or if the whole
-    /// path is in the trie.
-    fn follow(&self, path: &[u8], mut visit: impl FnMut(&TrieNode) -> bool) -> bool {
-        let Some(mut node) = self.nodes.first() else { return false };
-        for byte in path {
-            if visit(node) {
+    /// Calls `visit` for each beginning of the path, from the empty one to the whole path, with the prefixes that are
+    /// equal to it, until it returns true. Returns true if it did, or if a prefix begins with the whole path.
+    fn follow(&self, path: &[u8], mut visit: impl FnMut(&[(Box<[u8]>, usize)]) -> bool) -> bool {
+        let mut fitting = self.prefixes.as_slice(); // those that begin with the first `at` bytes of the path
+        for at in 0..=path.len() {
+            // Those that end here come first, and the others are sorted by their next byte.
+            let (equal, longer) = fitting.split_at(fitting.partition_point(|(prefix, _)| prefix.len() == at));
+            if visit(equal) {
                 return true;
             }
-            match node.next.get(byte) {
-                Some(&next) => node = &self.nodes[next],
-                None => return false,
+            let Some(byte) = path.get(at) else { break };
+            let first = longer.partition_point(|(prefix, _)| prefix[at] < *byte);
+            let count = longer[first..].partition_point(|(prefix, _)| prefix[at] == *byte);
+            fitting = &longer[first..first + count];
+            if fitting.is_empty() {
+                return false;
             }
         }
-        visit(node);
-        true
+        !fitting.is_empty()
     }
 }

@@ -81,23 +81,44 @@ struct Count {
     keyed: usize,
 }
 
-/// Findings about paths, sorted by path, at most [`FINDINGS_MAX`] noted and as many refused.
+/// Findings about paths, sorted by path: at most [`FINDINGS_MAX`] noted and as many refused, and of each of the two no
+/// more after [`FINDINGS_BYTES_MAX`].
 #[derive(Default, Debug)]
 struct PathFindings {
     /// The flag says whether the finding refuses the plan.
     by_path: BTreeMap<Vec<u8>, Vec<(Finding, bool)>>,
-    /// How many are noted, and how many are refused.
-    counts: [usize; 2],
-    /// Whether findings were dropped at the limit. When a kept one is removed, the one to take its place is unknown.
+    /// What is noted, and what is refused.
+    kept: [Kept; 2],
+    /// Whether findings were dropped at a limit. When a kept one is removed, the one to take its place is unknown.
     is_truncated: bool,
 }
+
+/// The size of the findings that are kept.
+#[derive(Clone, Copy, Default, Debug)]
+struct Kept {
+    count: usize,
+    /// Bytes of paths, patterns and names.
+    bytes: usize,
+}
+
+/// How many bytes of paths, patterns and names findings may have together before no more are kept: their lengths are an
+/// author's, and the memory limit of a plan does not count them. Ordinary ones have some hundred bytes each.
+const FINDINGS_BYTES_MAX: usize = 4 << 20;
+
+/// Most bytes of a path, and characters of a key, that a finding keeps. No path on a disk is longer, and a message
+/// shows less.
+const SHOWN_MAX: usize = 8 << 10;
 
 impl PathFindings {
     fn add(&mut self, path: &[u8], mut found: Vec<(Finding, bool)>) {
         found.retain(|finding| {
-            let count = &mut self.counts[count_index(finding)];
-            let is_kept = *count < FINDINGS_MAX;
-            *count += usize::from(is_kept);
+            let kept = &mut self.kept[kept_index(finding)];
+            // So the first that refuses the plan is kept, whatever its size.
+            let is_kept = kept.count < FINDINGS_MAX && kept.bytes < FINDINGS_BYTES_MAX;
+            if is_kept {
+                kept.count += 1;
+                kept.bytes += text_bytes(path, finding);
+            }
             self.is_truncated |= !is_kept;
             is_kept
         });
@@ -107,14 +128,35 @@ impl PathFindings {
     }
 
     fn remove(&mut self, path: &[u8]) {
-        let removed = self.by_path.remove(path).unwrap_or_default();
-        removed.iter().for_each(|finding| self.counts[count_index(finding)] -= 1);
+        for finding in &self.by_path.remove(path).unwrap_or_default() {
+            let kept = &mut self.kept[kept_index(finding)];
+            kept.count -= 1;
+            kept.bytes -= text_bytes(path, finding);
+        }
     }
 }
 
-/// The index into [`PathFindings::counts`]: 1 if the finding refuses the plan, by the rule of [`Findings::add`].
-fn count_index((finding, refuse): &(Finding, bool)) -> usize {
+/// The index into [`PathFindings::kept`]: 1 if the finding refuses the plan, by the rule of [`Findings::add`].
+fn kept_index((finding, refuse): &(Finding, bool)) -> usize {
     usize::from(*refuse && !finding.is_harmless())
+}
+
+/// Bytes of text that a finding about a path takes, with the path that it is sorted by.
+fn text_bytes(path: &[u8], (finding, _): &(Finding, bool)) -> usize {
+    let in_finding = match finding {
+        Finding::Overlap { path, rules, .. } => {
+            path.len() + rules.iter().map(|(pattern, name)| pattern.len() + name.len()).sum::<usize>()
+        }
+        Finding::IllegalKey { path, name, key, .. } => path.len() + name.len() + key.len(),
+        Finding::BadSymlink { path, .. } => path.len(),
+        _ => 0, // it is not about a path
+    };
+    path.len() + in_finding
+}
+
+/// The beginning of a path that a finding keeps.
+fn shown_path(path: &[u8]) -> Vec<u8> {
+    path[..path.len().min(SHOWN_MAX)].to_vec()
 }
 
 impl Matches {
@@ -202,7 +244,7 @@ impl Matches {
                     }
                 },
                 Err(why) => {
-                    let finding = Finding::BadSymlink { path: path.to_vec(), why };
+                    let finding = Finding::BadSymlink { path: shown_path(path), why };
                     found.push((finding, self.options.policies.links == Links::Refuse));
                 }
             }
@@ -238,9 +280,9 @@ impl Matches {
         if others.iter().all(|&other| rules[other].has_same_effect(&rules[first])) {
             return Some(first);
         }
-        let named = |&rule: &usize| (rules[rule].pattern.clone(), rules[rule].names.all().join(", "));
+        let named = |&rule: &usize| (rules[rule].pattern.clone(), rules[rule].names.shown());
         let finding = Finding::Overlap {
-            path: path.to_vec(),
+            path: shown_path(path),
             rules: candidates.iter().take(SHOWN).map(named).collect(),
             total: candidates.len(),
         };
@@ -259,12 +301,12 @@ impl Matches {
     fn key(&self, path: &[u8], rule: usize) -> Result<String, Finding> {
         let rule = &self.rules.rules[rule];
         let text = String::from_utf8_lossy(path);
-        let key = rule.key_of(&text).into_owned();
+        let key = rule.key_of(&text);
         match check_key(key.as_bytes()) {
-            Ok(()) => Ok(key),
+            Ok(()) => Ok(key.into_owned()),
             Err(why) => {
-                let (path, name) = (path.to_vec(), rule.names.all().join(", "));
-                Err(Finding::IllegalKey { path, name, key, why })
+                let key = key.chars().take(SHOWN_MAX).collect();
+                Err(Finding::IllegalKey { path: shown_path(path), name: rule.names.shown(), key, why })
             }
         }
     }
@@ -337,9 +379,8 @@ impl Matches {
             None => None,
         };
         let Some(values) = values else {
-            let mut findings = Findings::default();
-            findings.add(Finding::MemoryLimit { limit: self.max_bytes() }, true);
-            return Ok(Plan { refused: findings.refused, ..Plan::default() });
+            let finding = Finding::MemoryLimit { limit: self.max_bytes() };
+            return Ok(Plan { refused: vec![finding], ..Plan::default() });
         };
         for fed in self.config_maps.iter_mut().filter(|fed| fed.built.is_none()) {
             let has_files = fed.rules.iter().any(|&rule| self.counts[rule].keyed > 0);

@@ -35,7 +35,9 @@ mod zglob;
 mod tests;
 
 pub use compare::{ConfigMapData, Difference};
-pub use data::{DesiredData, InvalidKey, Value, ValueEncoding, check_key, partition};
+pub use data::{
+    DesiredData, FILE_MAX, InvalidKey, LimitExceeded, Value, ValueEncoding, check_key, partition,
+};
 pub use finding::{Finding, Refused, StampProblem};
 pub use glob::{BadPattern, Dialect, Pattern, Patterns};
 pub use manifest::manifest;

@@ -15,10 +15,16 @@ use super::tree::FileRef;
 /// The key that names the revision, as in Prow.
 pub(super) const VERSION: &str = "VERSION";
 
+/// Length of a digest of data ([`DesiredData::digest`]).
+const DIGEST_LEN: usize = 64;
+
 /// Gives the planner the contents of a tree's files.
 pub trait Contents {
     /// Reads the whole content of a file.
     fn read(&mut self, file: FileRef) -> Result<Vec<u8>, Box<dyn std::error::Error + Send + Sync>>;
+
+    /// The size of a file in bytes.
+    fn size(&mut self, file: FileRef) -> Result<u64, Box<dyn std::error::Error + Send + Sync>>;
 
     /// Makes the values of files, in the order of `wanted`, and drops the bytes of those that `is_needed` returns false
     /// for. Fails with [`ValueError::OverMemoryLimit`] if they take more than `room` bytes together. Dropped bytes
@@ -31,8 +37,12 @@ pub trait Contents {
     ) -> Result<Vec<Arc<Value>>, ValueError> {
         let mut left = room;
         let make = |(at, source): (usize, &ValueSource)| {
-            let content = self.read(source.file).map_err(|error| ValueError::UnreadableFile { at, error })?;
-            let value = Value::new(content, source.compress);
+            let unreadable = |error| ValueError::UnreadableFile { at, error };
+            let size = self.size(source.file).map_err(unreadable)?;
+            let value = match Value::unread(size, source.compress) {
+                Some(value) => value,
+                None => Value::new(self.read(source.file).map_err(unreadable)?, source.compress),
+            };
             left = left.checked_sub(value.bytes().len() as u64).ok_or(ValueError::OverMemoryLimit)?;
             let value = if is_needed(at, value.size()) { value } else { value.without_bytes() };
             Ok(Arc::new(value))
@@ -79,6 +89,8 @@ pub struct Options {
     pub repository: Option<String>,
     /// The text that every ConfigMap gets under the key `VERSION`, unless a file has that key.
     pub stamp: Option<String>,
+    /// The key that the digest of every ConfigMap's data gets besides; `{name}` in it stands for the ConfigMap's name.
+    pub stamp_key: Option<String>,
     /// What to do with ambiguous or oversized content.
     pub policies: Policies,
     /// Limit on the memory that keys and values take together, in bytes; `None` for no limit.
@@ -106,6 +118,8 @@ pub struct Planned {
     pub left_out: bool,
     /// The value of the key `VERSION`; `None` if the rules want none or a file has that key.
     pub stamp: Option<String>,
+    /// The key that the digest of its data gets besides, if any. It may be invalid, or a file's.
+    pub stamp_key: Option<String>,
     /// Indices of the rules that feed it.
     pub rules: Vec<usize>,
 }
@@ -119,33 +133,29 @@ impl Planned {
         }
     }
 
-    /// The first limit that it exceeds; `None` if it fits. `other` is a further stamp besides its own: key and length
-    /// of the value.
-    pub(super) fn over(&self, other: Option<(&str, usize)>) -> Option<LimitExceeded> {
-        let stamps: Vec<_> = self.version_stamp().into_iter().chain(other).collect();
-        self.data.over(&stamps)
+    /// The first limit that it exceeds; `None` if it fits.
+    pub(super) fn over(&self) -> Option<LimitExceeded> {
+        self.data.over(&self.stamps())
     }
 
     /// The finding that it exceeds a limit: names the key that is too large by itself, or else the largest keys.
     pub(super) fn oversize(&self, over: LimitExceeded) -> Finding {
-        // With the key `VERSION`, which each part of a split has: a key that does not fit beside it cannot be helped.
-        let version = self.version_stamp();
+        // With the stamps, which each part of a split has: a key that does not fit beside them cannot be helped.
+        let stamps = self.stamps();
         let alone = self.data.values().iter().find_map(|(key, value)| {
             let one = DesiredData::new([(key.clone(), value.clone())].into());
-            one.over(version.as_slice()).map(|over| (key.clone(), value.form() == ValueEncoding::Gzip, over))
+            one.over(&stamps).map(|over| (key.clone(), value.form() == ValueEncoding::Gzip, over))
         });
         let name = self.name.clone();
-        if let Some((key, compressed, LimitExceeded { what, bytes, limit })) = alone {
+        if let Some((key, compressed, over)) = alone {
             let path = self.path_of(&key);
-            return Finding::OversizeKey { name, key, path, what, bytes, limit, compressed };
+            return Finding::OversizeKey { name, key, path, over, compressed };
         }
-        let LimitExceeded { what, bytes, limit } = over;
-        Finding::Oversize { name, what, bytes, limit, largest: self.largest() }
+        Finding::Oversize { name, over, largest: self.largest() }
     }
 
-    /// The largest keys, the key `VERSION` included, each with size and file. The file is empty for `VERSION` and for
-    /// the key of `--stamp-key`.
-    pub(super) fn largest(&self) -> Vec<(String, usize, Vec<u8>)> {
+    /// The largest keys, the key `VERSION` included, each with size and file. The file is empty for `VERSION`.
+    fn largest(&self) -> Vec<(String, usize, Vec<u8>)> {
         let with_path = |(key, size): (String, usize)| {
             let path = self.path_of(&key);
             (key, size, path)
@@ -153,12 +163,14 @@ impl Planned {
         self.content().largest().into_iter().map(with_path).collect()
     }
 
-    /// The key `VERSION`, if it has one, and the length of its value.
-    fn version_stamp(&self) -> Option<(&'static str, usize)> {
-        self.stamp.as_ref().map(|text| (VERSION, text.len()))
+    /// The keys that it has besides its data, each with the length of the value.
+    pub(super) fn stamps(&self) -> Vec<(&str, usize)> {
+        let version = self.stamp.as_ref().map(|text| (VERSION, text.len()));
+        let digest = self.stamp_key.as_ref().map(|key| (key.as_str(), DIGEST_LEN));
+        version.into_iter().chain(digest).collect()
     }
 
-    /// The path of the file that a key is from; empty for `VERSION` and for the key of `--stamp-key`.
+    /// The path of the file that a key is from; empty for `VERSION`.
     fn path_of(&self, key: &str) -> Vec<u8> {
         self.files.get(key).map(|path| path.to_vec()).unwrap_or_default()
     }

@@ -4,14 +4,15 @@
 //! resolved here. Unlike Prow's own loader it drops no field and ignores none silently.
 
 mod shapes;
+#[cfg(test)]
+mod tests;
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use super::data::{check_key, check_name, check_namespace, partition};
 use super::glob::{Dialect, Pattern, Patterns};
-use super::rule_problem::{PROBLEMS_MAX, Problem, ProblemKind, RulesError};
-use super::rules::{ClusterNamespace, Names, Rule, RuleSet, Setting, TARGETS_MAX};
+use super::rule_problem::{PROBLEMS_MAX, Problem, ProblemKind, RulesError, shortened};
+use super::rules::{CLUSTER_MAX, ClusterNamespace, Names, RULES_MAX, Rule, RuleSet, Setting, TARGETS_MAX};
 use super::yaml::{Node, Top};
 use crate::human;
 
@@ -88,9 +89,6 @@ impl RuleSet {
 /// times the memory of its text. Kubernetes' own plugins.yaml has 0.2 MB.
 const TEXT_MAX: usize = 1 << 20;
 
-/// The longest name that a problem's field shows as it is, in bytes.
-const NAME_MAX: usize = 1_000;
-
 struct RulesParser<'s> {
     source: &'s str,
     setting: &'s Setting<'s>,
@@ -119,8 +117,7 @@ impl RulesParser<'_> {
     /// Records a problem of the field whose node is `at`: as a warning if it is harmless or ignored by the settings, else
     /// as an error.
     fn report(&mut self, field: &str, at: &Node<'_>, kind: ProblemKind) {
-        let unknown = matches!(kind, ProblemKind::Unknown(_) | ProblemKind::Removed(_));
-        let harmless = kind.is_harmless() || (unknown && self.setting.ignore_unknown);
+        let harmless = kind.is_harmless() || (kind.is_unknown() && self.setting.ignore_unknown);
         let kept = if harmless { &mut self.warnings } else { &mut self.problems };
         if kept.len() < PROBLEMS_MAX {
             kept.push(Problem { field: field.to_owned(), line: at.line(self.source), kind });
@@ -133,10 +130,14 @@ impl RulesParser<'_> {
         for (key, _) in sections.iter().skip(1) {
             self.report("config_updater", key, ProblemKind::Duplicate);
         }
-        let own = top.0.iter().any(|(key, _)| OWN_FILE.iter().any(|name| is(key, name)));
+        let keys = top.0.iter().map(|(key, _)| key);
+        let own: Vec<_> = keys.filter(|key| OWN_FILE.iter().any(|name| is(key, name))).collect();
         let (prefix, fields) = match sections.first() {
-            Some((_, section)) => ("config_updater.", self.fields("config_updater", section, SECTION)),
-            None if !own && self.is_plugins_file(top) => ("", BTreeMap::new()),
+            Some((_, section)) => {
+                self.report_beside_section(&own);
+                ("config_updater.", self.fields("config_updater", section, SECTION))
+            }
+            None if own.is_empty() && self.is_plugins_file(top) => ("", BTreeMap::new()),
             None => ("", self.entries("", &top.0, OWN_FILE)),
         };
         let dialect = match fields.get("dialect") {
@@ -155,10 +156,14 @@ impl RulesParser<'_> {
             Some((_, node)) => self.mapping(&format!("{prefix}maps"), node),
             None => Vec::new(),
         };
+        if maps.len() > RULES_MAX {
+            let kind = ProblemKind::TooManyRules { rules: maps.len(), limit: RULES_MAX };
+            self.report(&format!("{prefix}maps"), &Node::Null, kind);
+        }
         let mut rules = Vec::new();
         let mut patterns = Vec::new();
-        for (text, key, node) in maps {
-            let field = format!("{prefix}maps[{:?}]", in_field(&text));
+        for (text, key, node) in maps.into_iter().take(RULES_MAX) {
+            let field = format!("{prefix}maps[{:?}]", shortened(&text));
             match Pattern::new(dialect, &text, variable) {
                 Err(error) => self.report(&field, key, error.into()),
                 Ok(pattern) => {
@@ -179,6 +184,17 @@ impl RulesParser<'_> {
         RuleSet { rules, patterns: Patterns::new(patterns), dialect, warnings: Vec::new() }
     }
 
+    /// Records fields of a rules file of its own that are beside `config_updater`, where a `plugins.yaml` has none of
+    /// them. They are probably fields of the section that lack their indentation: without them it may have no maps, and
+    /// Prow's default maps would silently take their place.
+    fn report_beside_section(&mut self, own: &[&Node<'_>]) {
+        for key in own {
+            if let Node::Text(name) = key {
+                self.report(name, key, ProblemKind::BesideSection);
+            }
+        }
+    }
+
     /// Prow's default rules and their patterns.
     fn defaults(&self, gzip: bool) -> (Vec<Rule>, Vec<Pattern>) {
         let rule = |(pattern, name): (&str, &str)| Rule {
@@ -186,7 +202,6 @@ impl RulesParser<'_> {
             names: Names::One(name.to_owned()),
             key: None,
             full_path: false,
-            gzip: None,
             compress: gzip,
             places: vec![self.place("default", "")],
             allowed: Vec::new(),
@@ -225,7 +240,6 @@ impl RulesParser<'_> {
             names,
             key,
             full_path: full_path.unwrap_or(false),
-            gzip,
             compress: gzip.unwrap_or(gzip_of_file),
             places,
             allowed,
@@ -282,12 +296,13 @@ impl RulesParser<'_> {
             .mapping(&format!("{field}.clusters"), clusters)
             .into_iter()
             .map(|(cluster, key, node)| {
-                let field = format!("{field}.clusters.{}", in_field(&cluster));
+                let field = format!("{field}.clusters.{}", shortened(&cluster));
                 let namespaces = self.namespaces(&field, node);
                 if namespaces.is_empty() {
                     self.report(&field, key, ProblemKind::NoNamespace);
                 }
-                Group { clusters: vec![cluster], namespaces }
+                let is_short = self.check_cluster(&field, key, &cluster);
+                Group { clusters: is_short.then_some(cluster).into_iter().collect(), namespaces }
             })
             .collect();
         let named = self.texts(&format!("{field}.cluster_groups"), named);
@@ -338,10 +353,12 @@ impl RulesParser<'_> {
     fn groups(&mut self, field: &str, node: &Node<'_>) -> HashMap<String, Group> {
         let mut groups = HashMap::new();
         for (name, key, node) in self.mapping(field, node) {
-            let field = format!("{field}.{}", in_field(&name));
+            let field = format!("{field}.{}", shortened(&name));
             let fields = self.fields(&field, node, GROUP);
             let of = |name: &str| fields.get(name).map_or(&Node::Null, |(_, node)| *node);
-            let clusters = self.texts(&format!("{field}.clusters"), of("clusters"));
+            let (list, at) = (format!("{field}.clusters"), of("clusters"));
+            let mut clusters = self.texts(&list, at);
+            clusters.retain(|name| self.check_cluster(&list, at, name));
             let namespaces = self.namespaces(&format!("{field}.namespaces"), of("namespaces"));
             if namespaces.is_empty() || clusters.is_empty() {
                 self.report(&field, key, ProblemKind::NoNamespace);
@@ -351,25 +368,37 @@ impl RulesParser<'_> {
         groups
     }
 
-    /// A list of namespaces. An empty entry means the default namespace and is returned as it is.
+    /// Returns true unless the name of a cluster is too long, which is recorded as a problem. The caller leaves that
+    /// one out: there would be a copy of it for each of its namespaces.
+    fn check_cluster(&mut self, field: &str, at: &Node<'_>, name: &str) -> bool {
+        let is_short = name.len() <= CLUSTER_MAX;
+        if !is_short {
+            let (name, what) = (name.to_owned(), "the name of a cluster");
+            let why = "it is longer than 253 bytes";
+            self.report(field, at, ProblemKind::IllegalName { name, what, why });
+        }
+        is_short
+    }
+
+    /// A list of namespaces. An empty entry means the default namespace and is returned as it is. What is not a name
+    /// is recorded as a problem and left out, as in [`Self::check_cluster`].
     fn namespaces(&mut self, field: &str, node: &Node<'_>) -> Vec<String> {
         let list = self.texts(field, node);
         let mut seen = HashSet::new();
+        let mut namespaces = Vec::new();
         for name in &list {
             if !seen.insert(name) {
                 self.report(field, node, ProblemKind::NamespaceTwice(name.clone()));
             }
-            if let Err(why) = check_namespace(name)
-                && !name.is_empty()
-            {
-                self.report(
-                    field,
-                    node,
-                    ProblemKind::IllegalName { name: name.clone(), what: "a namespace", why },
-                );
+            match check_namespace(name) {
+                Err(why) if !name.is_empty() => {
+                    let (name, what) = (name.clone(), "a namespace");
+                    self.report(field, node, ProblemKind::IllegalName { name, what, why });
+                }
+                _ => namespaces.push(name.clone()),
             }
         }
-        list
+        namespaces
     }
 
     /// A list of repositories or organisations.
@@ -406,11 +435,6 @@ impl RulesParser<'_> {
             self.report(field, at, ProblemKind::SameKey { other: other.pattern.clone(), key, name });
         }
     }
-}
-
-/// A name for a problem's field; abbreviated if it is very long, since the fields below it repeat it.
-fn in_field(name: &str) -> Cow<'_, str> {
-    if name.len() > NAME_MAX { human::elide_middle(name).into() } else { name.into() }
 }
 
 fn is(key: &Node<'_>, name: &str) -> bool {

@@ -1,7 +1,10 @@
 //! The problems that a rules file can have, and the errors that report them. Every problem names its field, and all
 //! problems of a file are reported together.
 
+use std::borrow::Cow;
 use std::fmt;
+
+use crate::human;
 
 /// What is wrong with one field. Some are only warned of ([`ProblemKind::is_harmless`]).
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -13,11 +16,14 @@ pub enum ProblemKind {
     /// Prow removed this field and ignores it now; the value says what to write instead.
     #[error("this field was removed from Prow, which now ignores it: {0}")]
     Removed(&'static str),
+    /// A field of the section `config_updater` is beside it.
+    #[error("it is beside config_updater, where Prow ignores it; indent it below that, or remove it")]
+    BesideSection,
     /// A key or name is given twice.
     #[error("it is given twice")]
     Duplicate,
     /// An unquoted word that Prow's YAML 1.1 does not read as text.
-    #[error("Prow's YAML 1.1 reads the unquoted {word} as {what}; quote it")]
+    #[error("Prow's YAML 1.1 reads the unquoted {} as {what}; quote it", shortened(.word))]
     ImplicitType {
         /// The word.
         word: String,
@@ -42,7 +48,7 @@ pub enum ProblemKind {
     #[error("neither name nor partitioned_names is given")]
     NoName,
     /// A name is not valid for its kind of object.
-    #[error("{name:?} cannot be {what}: {why}")]
+    #[error("{:?} cannot be {what}: {why}", shortened(.name))]
     IllegalName {
         /// The name.
         name: String,
@@ -52,7 +58,7 @@ pub enum ProblemKind {
         why: &'static str,
     },
     /// A fixed key is not valid.
-    #[error("{key:?} cannot be a key: {why}")]
+    #[error("{:?} cannot be a key: {why}", shortened(.key))]
     IllegalKey {
         /// The key.
         key: String,
@@ -72,14 +78,29 @@ pub enum ProblemKind {
         /// The limit.
         limit: usize,
     },
+    /// There are too many rules.
+    #[error(
+        "it has {rules} rules, the limit is {limit}; one pattern may match many files: `**/` is any depth"
+    )]
+    TooManyRules {
+        /// How many there are.
+        rules: usize,
+        /// The limit.
+        limit: usize,
+    },
     /// A cluster group that is not defined.
-    #[error("there is no cluster group {0:?}")]
+    #[error("there is no cluster group {:?}", shortened(.0))]
     NoSuchGroup(String),
     /// A namespace that one list has twice.
-    #[error("namespace {0:?} is listed twice")]
+    #[error("namespace {:?} is listed twice", shortened(.0))]
     NamespaceTwice(String),
     /// Two rules that each can write only one key, and write the same key of the same ConfigMap.
-    #[error("it and {other:?} both write key {key:?} of ConfigMap {name}")]
+    #[error(
+        "it and {:?} both write key {:?} of ConfigMap {}",
+        shortened(.other),
+        shortened(.key),
+        shortened(.name)
+    )]
     SameKey {
         /// The other rule's pattern.
         other: String,
@@ -95,7 +116,10 @@ pub enum ProblemKind {
     #[error("{0}")]
     Dialect(String),
     /// A list entry that cannot be a repository. Only warned of: it matches nothing.
-    #[error("{0:?} is neither an organisation nor organisation/repository, and matches nothing")]
+    #[error(
+        "{:?} is neither an organisation nor organisation/repository, and matches nothing",
+        shortened(.0)
+    )]
     Repository(String),
     /// A target without a namespace, to which nothing is written. Only warned of: rules in use have this.
     #[error("it names no namespace, so nothing is written there")]
@@ -111,7 +135,24 @@ pub enum ProblemKind {
     OldBoolean(String, bool),
 }
 
+/// A name as a problem shows it, in its field or its message. One that is longer than any valid name is abbreviated:
+/// what is wrong with it follows, and the fields below it repeat it.
+pub(super) fn shortened(name: &str) -> Cow<'_, str> {
+    if name.len() > NAME_MAX { human::elide_middle(name).into() } else { name.into() }
+}
+
+/// The longest name that is shown as it is, in bytes: a valid one, and room for what is too much.
+const NAME_MAX: usize = 300;
+
+/// The most characters of a message about what is wrong with a field.
+const KIND_MAX: usize = 2_000;
+
 impl ProblemKind {
+    /// Returns true if it is a field that Prow ignores.
+    pub(super) fn is_unknown(&self) -> bool {
+        matches!(self, Self::Unknown(_) | Self::Removed(_) | Self::BesideSection)
+    }
+
     /// Returns true if it is only warned of.
     pub fn is_harmless(&self) -> bool {
         matches!(
@@ -142,7 +183,7 @@ impl fmt::Display for Problem {
         if let Some(line) = self.line {
             write!(f, " (line {line})")?;
         }
-        write!(f, ": {}", self.kind)
+        write!(f, ": {}", human::sanitize(&self.kind.to_string(), KIND_MAX))
     }
 }
 
@@ -251,10 +292,7 @@ impl RulesError {
         };
         let mut hints: Vec<String> =
             problems.iter().skip(1).take(SHOWN).map(|p| format!("also {p}")).collect();
-        if problems
-            .iter()
-            .any(|problem| matches!(problem.kind, ProblemKind::Unknown(_) | ProblemKind::Removed(_)))
-        {
+        if problems.iter().any(|problem| problem.kind.is_unknown()) {
             hints.push("--unknown-fields=ignore ignores such fields, as Prow does".to_owned());
         }
         if hints.is_empty() {
@@ -277,7 +315,34 @@ impl RulesError {
 
 #[cfg(test)]
 mod tests {
+    use super::super::InvalidKey;
     use super::*;
+
+    #[test]
+    fn a_name_of_any_length_leaves_room_for_what_is_wrong_with_it() {
+        let long = || "X".repeat(1 << 20);
+        let shown = |kind| Problem { field: "maps".into(), line: None, kind }.to_string();
+        let illegal = |name| ProblemKind::IllegalName { name, what: "a namespace", why: "it is too long" };
+        let sides = "X".repeat(24);
+        let cut = format!("maps: \"{sides}…{sides}\" cannot be a namespace: it is too long");
+        assert_eq!(shown(illegal("X".repeat(301))), cut);
+        assert_eq!(shown(illegal(long())), cut);
+        let whole = "X".repeat(300);
+        let expected = format!("maps: \"{whole}\" cannot be a namespace: it is too long");
+        assert_eq!(shown(illegal(whole)), expected);
+        for (kind, end) in [
+            (ProblemKind::ImplicitType { word: long(), what: "a number" }, " as a number; quote it"),
+            (ProblemKind::IllegalKey { key: long(), why: InvalidKey::Long }, "longer than 253 bytes"),
+            (ProblemKind::NoSuchGroup(long()), "XXX\""),
+            (ProblemKind::NamespaceTwice(long()), "\" is listed twice"),
+            (ProblemKind::SameKey { other: long(), key: long(), name: long() }, "XXX"),
+            (ProblemKind::Repository(long()), ", and matches nothing"),
+            (ProblemKind::Dialect(long()), "XXX…"),
+        ] {
+            let line = shown(kind);
+            assert!(line.chars().count() <= "maps: ".len() + KIND_MAX && line.ends_with(end), "{line}");
+        }
+    }
 
     #[test]
     fn everything_wrong_with_rules_is_one_line_and_says_what_to_do() {
@@ -296,6 +361,8 @@ mod tests {
             wrong(vec![ProblemKind::Duplicate]),
             wrong(vec![ProblemKind::Unknown(Some("name"))]),
             wrong(vec![ProblemKind::NoName, ProblemKind::Duplicate]),
+            wrong(vec![ProblemKind::BesideSection]),
+            wrong(vec![ProblemKind::TooManyRules { rules: 3, limit: 2 }]),
         ];
         let many = wrong(vec![ProblemKind::Duplicate; PROBLEMS_MAX]).to_string();
         assert!(many.ends_with("(and at least 1999 more)"), "the list is cut: {many}");

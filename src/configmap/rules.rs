@@ -7,6 +7,12 @@ use super::rule_problem::Problem;
 /// of some kilobytes could name millions.
 pub(super) const TARGETS_MAX: usize = 100_000;
 
+/// Most rules. A compiled pattern takes some kilobytes however short its text is. Kubernetes' own plugins.yaml has 129.
+pub(super) const RULES_MAX: usize = 10_000;
+
+/// Longest name of a cluster, in bytes: that of any name in Kubernetes. Each place of a ConfigMap has a copy.
+pub(super) const CLUSTER_MAX: usize = 253;
+
 /// Settings for reading rules that are not in the rules file.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting<'a> {
@@ -44,9 +50,7 @@ pub struct Rule {
     pub key: Option<String>,
     /// Whether a file's key is its whole path with `-` for `/`, instead of the last component.
     pub full_path: bool,
-    /// The rule's own `gzip` field.
-    pub gzip: Option<bool>,
-    /// Whether values are compressed: [`Self::gzip`], or the setting of the whole rules file.
+    /// Whether values are compressed: the rule's own `gzip`, or that of the whole rules file.
     pub compress: bool,
     /// The clusters and namespaces the ConfigMap goes to; sorted.
     pub places: Vec<ClusterNamespace>,
@@ -71,6 +75,15 @@ impl Names {
         match self {
             Self::One(name) => std::slice::from_ref(name),
             Self::Partitions(names) => names,
+        }
+    }
+
+    /// The first name and how many more there are, for messages.
+    pub(super) fn shown(&self) -> String {
+        match self.all() {
+            [] => String::new(),
+            [name] => name.clone(),
+            [first, others @ ..] => format!("{first} and {} more", others.len()),
         }
     }
 }
@@ -119,7 +132,7 @@ impl Rule {
     /// Returns true if both rules do the same with a file that both match.
     pub(super) fn has_same_effect(&self, other: &Self) -> bool {
         // Compared for each such file, and there may be many places: nothing is copied.
-        let Self { pattern: _, names, key, full_path, gzip: _, compress, places, allowed, denied } = self;
+        let Self { pattern: _, names, key, full_path, compress, places, allowed, denied } = self;
         (names, key, full_path, compress) == (&other.names, &other.key, &other.full_path, &other.compress)
             && (places, allowed, denied) == (&other.places, &other.allowed, &other.denied)
     }

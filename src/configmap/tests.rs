@@ -1,7 +1,7 @@
 //! What no file of vectors asks: many patterns at once, and the walk that they prune.
 
 use super::zglob::{Part, Zglob};
-use super::{Dialect, Finding, Pattern, Patterns, RuleSet, Setting, Value};
+use super::{Dialect, Entry, Finding, Pattern, Patterns, RuleSet, Setting, Tree, Value};
 
 const PATTERNS: &[&str] = &[
     "a/**/*.yaml",
@@ -21,6 +21,9 @@ const PATTERNS: &[&str] = &[
     "{}/*",
     "{a/b*",
     "",
+    "long/0123456789/0123456789/0123456789/0123456789/0123456789/0123456789/*/x.yaml",
+    "long/0123456789/0123456789/0123456789/0123456789/0123456789/0123456789/b.yaml",
+    "long/{0123456789/0123456789/0123456789/0123456789/0123456789/0123456789,z}/*.yaml",
 ];
 const PATHS: &[&str] = &[
     "a/b/c.yaml",
@@ -34,6 +37,10 @@ const PATHS: &[&str] = &[
     "axx/b",
     "a/b/c/x",
     "a/b/c/d/x",
+    "long/0123456789/0123456789/0123456789/0123456789/0123456789/0123456789/a/x.yaml",
+    "long/0123456789/0123456789/0123456789/0123456789/0123456789/0123456789/a.yaml",
+    "long/0123456789/0123456789/0123456789/0123456789/0123456789/0123456789/b.yaml",
+    "long/z/b.yaml",
 ];
 
 fn patterns(dialect: Dialect) -> Vec<Pattern> {
@@ -91,6 +98,41 @@ fn directories_that_no_pattern_reaches_are_pruned() {
 }
 
 #[test]
+fn a_beginning_that_no_pattern_has_is_followed_no_further() {
+    let of = |text: &str| Pattern::new(Dialect::Zglob, text, &|_| None).unwrap();
+    let deep = format!("{}/x", ["0123456789"; 20].join("/"));
+    let set = Patterns::new(vec![of(&deep), of("a/*"), of("a/*"), of("a/b*")]);
+    assert!(set.is_match(deep.as_bytes()) && !set.is_match(deep.trim_end_matches('x').as_bytes()));
+    assert_eq!(set.matching(b"a/bc"), [1, 2, 3]);
+    assert_eq!(set.matching(b"a/c"), [1, 2]);
+    for (directory, is_reached) in [
+        (deep[..10].to_owned(), true),
+        (deep[..65].to_owned(), true), // beyond what is kept of a beginning
+        (format!("{}0", &deep[..10]), false),
+        (format!("{}-", &deep[..10]), false),
+        ("b".to_owned(), false),
+    ] {
+        assert_eq!(set.reach_below(directory.as_bytes()), is_reached, "{directory}");
+    }
+    let none = Patterns::new(Vec::new());
+    assert!(!none.reach_below(b"a") && !none.is_match(b"a") && !none.is_match(b""));
+}
+
+#[test]
+fn the_links_of_a_tree_are_told_apart_from_its_files() {
+    let mut tree = Tree::default();
+    for (path, entry) in [
+        ("a", Entry::File(1.into())),
+        ("b", Entry::Link(b"a".to_vec())),
+        ("c/d", Entry::Link(b"nothing".to_vec())),
+        ("e", Entry::Other),
+    ] {
+        tree.add(path.into(), entry);
+    }
+    assert_eq!(tree.links().collect::<Vec<_>>(), [&b"b"[..], b"c/d"]);
+}
+
+#[test]
 fn no_pattern_takes_long() {
     let pattern = Pattern::new(Dialect::Zglob, &"*a**/".repeat(200), &|_| None).unwrap();
     let path = "a/".repeat(2_000);
@@ -142,7 +184,7 @@ proptest::proptest! {
         paths in proptest::collection::vec(proptest::collection::vec(
             proptest::sample::select(b"//aabb.?{},\xc3\xa9\xff\n".to_vec()), 0..10), 20),
     ) {
-        if let Zglob::Parts { root, parts } = &Zglob::new(&pattern, &|_| None) {
+        if let Some(Zglob::Parts { root, parts }) = &Zglob::new(&pattern, 100, &|_| None) {
             for path in paths {
                 let expected = path != b"." && path.len() > *root && matches_naively(parts, &path);
                 let found = Pattern::new(Dialect::Zglob, &pattern, &|_| None).unwrap().matches(&path);
@@ -173,6 +215,13 @@ fn patterns_that_are_too_long_or_too_deep_are_refused_in_words() {
     for dialect in [Dialect::Zglob, Dialect::Globset] {
         assert_eq!(refused(dialect, "x".repeat(4097)), "it has 4097 bytes, the limit is 4096");
     }
+    let expanded = |bytes: usize| {
+        let value = move |name: &str| (name == "DIR").then(|| "x".repeat(bytes));
+        Pattern::new(Dialect::Zglob, "a/$DIR/*", &value).map(|_| ()).map_err(|error| error.to_string())
+    };
+    assert_eq!(expanded(4_092), Ok(()), "with `a/` and `/*` 4,096 bytes");
+    let why = "with the values of its variables it has more than 4096 bytes";
+    assert_eq!(expanded(4_093), Err(why.to_owned()));
     let braces = |count| format!("{}a{}", "{".repeat(count), "}".repeat(count));
     assert_eq!(refused(Dialect::Globset, braces(101)), "it has more than 100 braces");
     assert!(Pattern::new(Dialect::Globset, &braces(100), &|_| None).unwrap().matches(b"a"));

@@ -82,14 +82,10 @@ impl Tree {
         self.entries.insert(path, entry);
     }
 
-    /// Returns true if the tree has any symbolic link.
-    pub fn has_links(&self) -> bool {
-        self.entries.values().any(|entry| matches!(entry, Entry::Link(_)))
-    }
-
-    /// Returns true if the path is a regular file without following links.
-    pub fn is_file(&self, path: &[u8]) -> bool {
-        matches!(self.entries.get(path), Some(Entry::File(_)))
+    /// The paths of all symbolic links, sorted.
+    pub fn links(&self) -> impl Iterator<Item = &[u8]> {
+        let links = self.entries.iter().filter(|(_, entry)| matches!(entry, Entry::Link(_)));
+        links.map(|(path, _)| path.as_slice())
     }
 
     /// Returns true if the path is a symbolic link.

@@ -84,15 +84,6 @@ impl ImplicitType {
     }
 }
 
-impl fmt::Display for ImplicitType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Bool(_) => "a boolean",
-            Self::Number => "a number",
-        })
-    }
-}
-
 /// Largest document, in bytes of text and [`VALUE_SIZE`] bytes for each value. Rules that do not repeat values by
 /// aliases are far below it: their text is limited, too.
 const EXPANDED_MAX: usize = 4 << 20;

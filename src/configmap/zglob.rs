@@ -11,7 +11,8 @@ pub(super) enum Zglob {
     Whole(Vec<u8>),
     /// A pattern with a `*`.
     Parts {
-        /// Length of the pattern up to the first component with a `*`. Only longer paths match.
+        /// Length of the pattern up to the first component with a `*`; 1 if that is the first one. Only longer paths
+        /// match.
         root: usize,
         /// The parts, left to right. Together they have to match the whole path.
         parts: Vec<Part>,
@@ -33,22 +34,26 @@ pub(super) enum Part {
 
 impl Zglob {
     /// Parses a pattern. `variable` looks up an environment variable, for a component `$NAME` and for `~` (`HOME`).
-    pub(super) fn new(pattern: &str, variable: &dyn Fn(&str) -> Option<String>) -> Self {
+    /// `None` if the pattern has more than `most` bytes with the variables' values in it.
+    pub(super) fn new(pattern: &str, most: usize, variable: &dyn Fn(&str) -> Option<String>) -> Option<Self> {
+        if !pattern.contains('*') {
+            return Some(Self::Whole(pattern.as_bytes().to_vec()));
+        }
         let mut mask = String::new();
         let mut root = None;
         for (at, component) in pattern.split('/').enumerate() {
             if root.is_none() && component.contains('*') {
-                root = Some(if mask.is_empty() { ".".to_owned() } else { mask.clone() });
+                root = Some(clean(&mask).len()); // of an empty one: that of `.`
             }
             mask = join(&mask, &expand(at, component, variable));
             if at == 0 && mask.is_empty() {
                 mask.push('/');
             }
+            if mask.len() > most {
+                return None;
+            }
         }
-        match root {
-            None => Self::Whole(pattern.as_bytes().to_vec()),
-            Some(root) => Self::Parts { root: clean(&root).len(), parts: parts(&clean(&mask)) },
-        }
+        root.map(|root| Self::Parts { root, parts: parts(&clean(&mask)) })
     }
 
     /// Returns true if the whole path matches.

@@ -36,10 +36,14 @@ impl Report {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
     use super::super::report::{ClusterOutcome, Outcome, Unread};
-    use super::super::testing::desired;
+    use super::super::testing::{desired, survey};
     use super::*;
     use crate::cluster::{Error, Failure, Kind, Operation, Verb};
+    use crate::configmap::ClusterNamespace;
+    use crate::configmap::apply::Decision;
     use crate::human;
 
     fn error(namespace: &str, why: Failure) -> Error {
@@ -85,6 +89,29 @@ mod tests {
         assert_eq!(report.other_failures().collect::<Vec<_>>(), [&pruning, &elsewhere]);
         let alone = Report { targets: Vec::new(), ..report };
         assert_eq!(alone.other_failures().count(), 3, "nothing else tells");
+    }
+
+    /// A look at all places, or at all targets before, for each of them would take a minute.
+    #[test]
+    fn clusters_that_fail_take_time_in_proportion_to_their_number() {
+        let wanted = survey("ci", Decision::unchanged(String::new())).items.remove(0).wanted.unwrap();
+        let names: Vec<String> = (0..50_000).map(|at| format!("c{at:05}")).collect();
+        let mut desired = desired();
+        for (cluster, namespace) in names.iter().flat_map(|name| [(name, "a"), (name, "b")]) {
+            let place = ClusterNamespace { cluster: cluster.clone(), namespace: namespace.to_owned() };
+            desired.config_maps.insert(place, [("jobs".to_owned(), wanted.clone())].into());
+        }
+        let began = Instant::now();
+        let mut report = Report::new(&desired);
+        for name in &names {
+            let mut ended = ClusterOutcome::failed(&desired, name, "there is no such context", &[]);
+            ended.targets.reverse();
+            report.add(name.clone(), ended);
+        }
+        let took = began.elapsed();
+        assert!(took < Duration::from_secs(20), "{took:?}");
+        assert_eq!((report.targets.len(), report.unfinished.len()), (100_000, 50_000));
+        assert!(report.targets.is_sorted_by_key(|target| (&target.cluster, &target.namespace)));
     }
 
     #[test]

@@ -358,7 +358,8 @@ impl Report {
         }
     }
 
-    /// Adds the result for one cluster.
+    /// Adds the result for one cluster. To be called in the order of the clusters' names: there may be many, so only
+    /// the targets of this one are sorted.
     pub(super) fn add(&mut self, cluster: String, mut ended: ClusterOutcome) {
         // Where something succeeded, what may be of single requests did not fail the whole cluster.
         if ended.targets.iter().any(|target| target.outcome.is_success()) {
@@ -369,9 +370,8 @@ impl Report {
         if !ended.unread.is_empty() || !ended.failures.is_empty() {
             self.unfinished.insert(cluster, ended.unread);
         }
+        ended.targets.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
         self.targets.extend(ended.targets);
-        self.targets
-            .sort_by(|a, b| (&a.cluster, &a.namespace, &a.name).cmp(&(&b.cluster, &b.namespace, &b.name)));
         self.notes.extend(ended.notes);
         self.failures.extend(ended.failures);
     }

@@ -170,10 +170,11 @@ impl Planner {
     }
 
     fn plan_options(&self, stamp: Option<String>) -> configmap::Options {
-        let Options { repository, policies, memory_limit, .. } = &self.options;
+        let Options { repository, policies, memory_limit, shape, .. } = &self.options;
         configmap::Options {
             repository: repository.clone(),
             stamp,
+            stamp_key: shape.stamp_key.clone(),
             policies: *policies,
             memory_limit: *memory_limit,
             matching_limit: Some(self.matching_limit),
@@ -206,7 +207,7 @@ impl Planner {
         rules: &Arc<RuleSet>,
         options: configmap::Options,
     ) -> Result<(Plan, Matches, usize), Error> {
-        let (listed, mut contents) = tree::reached(tree, &rules.patterns)?;
+        let (listed, mut contents) = tree::reached(tree, &rules.patterns, self.matching_limit.time)?;
         let mut matches = Matches::of(Arc::clone(rules), options, &listed);
         let entries = listed.len();
         drop(listed);

@@ -54,9 +54,9 @@ fn each_commit_gives_what_its_whole_tree_gives_and_costs_what_it_changed() {
         (vec![("top", link("docs/x"))], 0),
         (vec![("other/a", link("../docs/x"))], 2),
         (vec![("docs/x", file("3"))], 2),
-        (vec![("other/a", file("1"))], 2),
+        (vec![("other/a", file("1"))], 1),
         (vec![("docs/x", file("4")), ("jobs/e", file("5"))], 0),
-        (vec![("ci/rules.yaml", file(&more_rules)), ("flat/a", file("1"))], 2),
+        (vec![("ci/rules.yaml", file(&more_rules)), ("flat/a", file("1"))], 1),
         (vec![("flat/b", file("1"))], 0),
     ];
     let (mut model, mut last) = (Model::new(), None);
@@ -74,6 +74,37 @@ fn each_commit_gives_what_its_whole_tree_gives_and_costs_what_it_changed() {
         let (whole, _) = planner.desired(&tree, revision, &Placement::default(), None).unwrap();
         assert_eq!(format!("{:?}", desired.config_maps), format!("{:?}", whole.config_maps), "commit {at}");
         last = Some(next);
+    }
+}
+
+#[test]
+fn a_link_that_nothing_leads_through_lists_no_more_of_the_tree() {
+    let fixture = Fixture::new();
+    let (objects, planner, known) = (fixture.objects(), planner(None), KnownValues::default());
+    let node = |kind, text: &str| Some((kind, text.as_bytes().to_vec()));
+    type Node = Option<(Kind, Vec<u8>)>;
+    let listed = |entries: &[(&str, Node)]| {
+        let model: Model = entries.iter().map(|(path, node)| ((*path).to_owned(), node.clone())).collect();
+        let revision = fixture.commit_of(&model);
+        let tree = Counted { commit: Commit::new(&objects, revision, &known), listed: Cell::new(0) };
+        let found = planner.desired(&tree, revision, &Placement::default(), None).is_ok();
+        (found, tree.listed.get())
+    };
+    let rules = || ("ci/rules.yaml", node(Kind::File, RULES));
+    let job = ("jobs/a", node(Kind::File, "1"));
+    let top = || ("top", node(Kind::Symlink, "docs/x"));
+    let beside = ("jobs.yaml", node(Kind::Symlink, "docs/x"));
+    assert_eq!(listed(&[rules(), job.clone(), top(), beside]), (true, 1));
+    let matched = ("other/a", node(Kind::Symlink, "../docs/x"));
+    assert_eq!(listed(&[rules(), ("docs/x", node(Kind::File, "1")), matched]), (true, 2));
+    // The rules' file is a link, or is in a directory that is one; the whole tree is then listed for them, too.
+    let real = ("real/rules.yaml", node(Kind::File, RULES));
+    let file = ("ci/rules.yaml", node(Kind::Symlink, "../real/rules.yaml"));
+    assert_eq!(listed(&[real.clone(), file, job.clone()]), (true, 2));
+    assert_eq!(listed(&[real.clone(), ("ci", node(Kind::Symlink, "real")), job.clone()]), (true, 2));
+    for elsewhere in ["c", "ci-2", "ci/rules.yaml.old", "top"] {
+        let link = (elsewhere, node(Kind::Symlink, "real"));
+        assert_eq!(listed(&[real.clone(), link, job.clone()]), (false, 0), "{elsewhere}");
     }
 }
 

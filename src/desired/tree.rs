@@ -6,21 +6,19 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
 
 use super::Error;
 use super::known::{Key, KnownValues};
 use crate::configmap::{
-    self, Change, Contents, Entry, FileRef, IsNeeded, Patterns, Value, ValueError, ValueSource,
+    self, Change, Contents, Entry, FILE_MAX, FileRef, IsNeeded, Patterns, Value, ValueError, ValueSource,
 };
 use crate::mirror::{self, ChangedPath, ListedEntry, Objects};
 use crate::payload::{BlobError, BlobReader, BlobSource};
 use crate::revision::{ObjectId, Revision};
 use crate::threads::{on_threads, processors};
-
-/// Largest file that is read, in bytes. A ConfigMap holds at most 1 MiB, compressed or not.
-const FILE_MAX: u64 = 64 << 20;
 
 /// The entries of a tree, and a reader for its files.
 pub type Listing<'t> = (configmap::Tree, Box<dyn Contents + 't>);
@@ -45,22 +43,30 @@ pub trait Tree {
     }
 }
 
-/// Lists the directories that the patterns reach; the whole tree if there is any symbolic link in them.
-pub(super) fn reached<'t>(tree: &'t dyn Tree, patterns: &Patterns) -> Result<Listing<'t>, Error> {
+/// Lists the directories that the patterns reach; the whole tree if a pattern matches a symbolic link in them, or if it
+/// takes longer than `most` to find that out.
+pub(super) fn reached<'t>(
+    tree: &'t dyn Tree,
+    patterns: &Patterns,
+    most: Duration,
+) -> Result<Listing<'t>, Error> {
     let pruned = tree.list(&|path| patterns.reach_below(path))?;
-    // The link's target may be in a directory that was not listed.
-    if pruned.0.has_links() { tree.list(&|_| true) } else { Ok(pruned) }
+    // The link's target may be in a directory that was not listed. Only what a pattern matches is resolved, and no
+    // parent of a listed path is a link. After the time, matching will take too long as well, and says so.
+    let began = Instant::now();
+    let is_resolved = |link: &[u8]| patterns.is_match(link) || began.elapsed() > most;
+    if pruned.0.links().any(is_resolved) { tree.list(&|_| true) } else { Ok(pruned) }
 }
 
-/// Lists the parent directories of a path; the whole tree if the path may be reached through a link.
+/// Lists the parent directories of a path; the whole tree if the path is a link or leads through one.
 pub(super) fn on_the_way_to<'t>(tree: &'t dyn Tree, path: &[u8]) -> Result<Listing<'t>, Error> {
-    let on_the_way =
-        |directory: &[u8]| path.strip_prefix(directory).is_some_and(|rest| rest.starts_with(b"/"));
-    let pruned = tree.list(&on_the_way)?;
-    if pruned.0.is_file(path) || !pruned.0.has_links() { Ok(pruned) } else { tree.list(&|_| true) }
+    let rest = |parent: &[u8]| path.strip_prefix(parent);
+    let pruned = tree.list(&|directory| rest(directory).is_some_and(|rest| rest.starts_with(b"/")))?;
+    let is_on_the_way = |link: &[u8]| rest(link).is_some_and(|rest| matches!(rest, [] | [b'/', ..]));
+    if pruned.0.links().any(is_on_the_way) { tree.list(&|_| true) } else { Ok(pruned) }
 }
 
-/// A file is too large for a ConfigMap, even if compressed.
+/// A file is larger than what is read, as one that grew while it was.
 #[derive(Debug, thiserror::Error)]
 #[error("it has {} bytes, and no more than {FILE_MAX} of a file are read for a ConfigMap", .0)]
 pub(super) struct TooLarge(u64);
@@ -110,10 +116,20 @@ impl Tree for Directory<'_> {
 /// Reads the files of a directory by their index.
 struct Files(Vec<PathBuf>);
 
-impl Contents for Files {
-    fn read(&mut self, file: FileRef) -> Result<Vec<u8>, Failure> {
+impl Files {
+    fn open(&self, file: FileRef) -> Result<std::fs::File, Failure> {
         let FileRef::Index(index) = file else { return Err("a directory has no blobs".into()) };
-        let mut file = std::fs::File::open(&self.0[index])?;
+        Ok(std::fs::File::open(&self.0[index])?)
+    }
+}
+
+impl Contents for Files {
+    fn size(&mut self, file: FileRef) -> Result<u64, Failure> {
+        Ok(self.open(file)?.metadata()?.len())
+    }
+
+    fn read(&mut self, file: FileRef) -> Result<Vec<u8>, Failure> {
+        let mut file = self.open(file)?;
         let size = file.metadata()?.len();
         if size > FILE_MAX {
             return Err(TooLarge(size).into());
@@ -200,6 +216,10 @@ fn blob_id(file: FileRef) -> Result<ObjectId, Failure> {
 }
 
 impl Contents for Blobs<'_> {
+    fn size(&mut self, file: FileRef) -> Result<u64, Failure> {
+        Ok(self.source.reader()?.size(&blob_id(file)?)?)
+    }
+
     fn read(&mut self, file: FileRef) -> Result<Vec<u8>, Failure> {
         let mut reader = self.source.reader()?;
         let id = blob_id(file)?;
@@ -318,7 +338,7 @@ impl Work<'_> {
             Some(reader) => reader,
             None => reader.insert(self.blobs.source.reader()?),
         };
-        let size = checked_size(&mut **reader, &id)?;
+        let size = reader.size(&id)?;
         if let Some(value) = Value::unread(size, compress) {
             self.keep(at, Arc::new(value));
             return Ok(());
@@ -376,126 +396,4 @@ fn read(reader: &mut dyn BlobReader, id: &ObjectId, size: u64) -> Result<Vec<u8>
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Size of a blob that fits into no ConfigMap, unless it is compressed.
-    const TOO_LARGE: usize = (1 << 20) + 1;
-
-    /// Each blob's content is its id, but for those that begin with a zero, which cannot be read, and those that begin
-    /// with 255, which are too large. Counts what is read.
-    #[derive(Default)]
-    struct Counting(AtomicUsize);
-
-    impl BlobSource for Counting {
-        fn reader(&self) -> Result<Box<dyn BlobReader + '_>, BlobError> {
-            Ok(Box::new(Reader(self)))
-        }
-    }
-
-    struct Reader<'c>(&'c Counting);
-
-    impl BlobReader for Reader<'_> {
-        fn size(&mut self, id: &ObjectId) -> Result<u64, BlobError> {
-            Ok(if id.0[0] == 255 { TOO_LARGE as u64 } else { 20 })
-        }
-
-        fn read(
-            &mut self,
-            id: &ObjectId,
-            sink: &mut dyn FnMut(&[u8]) -> std::io::Result<()>,
-        ) -> Result<(), BlobError> {
-            self.0.0.fetch_add(1, Ordering::Relaxed);
-            match id.0[0] {
-                0 => Err(BlobError::Unreadable { id: *id, source: "it is damaged".into() }),
-                255 => sink(&[b'x'; TOO_LARGE]).map_err(BlobError::Sink),
-                _ => sink(&id.0).map_err(BlobError::Sink),
-            }
-        }
-    }
-
-    fn wanted(ids: &[ObjectId], compress: bool) -> Vec<ValueSource> {
-        ids.iter().map(|id| ValueSource { file: (*id).into(), compress }).collect()
-    }
-
-    /// Values of these blobs, and how many were read for them.
-    fn values(blobs: &[u8], compress: bool, known: &KnownValues) -> (Vec<Arc<Value>>, usize) {
-        let counting = Counting::default();
-        let wanted = wanted(&blobs.iter().map(|byte| ObjectId([*byte; 20])).collect::<Vec<_>>(), compress);
-        let mut contents = Blobs { source: &counting, known, cancel: &CancellationToken::new() };
-        let values = contents.values(&wanted, u64::MAX, &|_, _| true).unwrap();
-        let bytes = values.iter().map(|value| value.bytes().len() as u64).sum();
-        contents.keep(bytes, &mut wanted.iter().copied().zip(values.iter().map(|value| &**value)));
-        (values, counting.0.into_inner())
-    }
-
-    #[test]
-    fn what_the_last_plan_still_holds_is_not_read_again() {
-        let known = KnownValues::default();
-        let (first, read) = values(&[1, 2, 3, 2], false, &known);
-        assert_eq!(read, 3, "and none twice for one plan");
-        let (second, read) = values(&[1, 4, 2], false, &known);
-        assert_eq!(read, 1);
-        assert_eq!([&second[0], &second[2]], [&first[0], &first[1]]);
-        assert_eq!(second[1].bytes(), [4; 20]);
-        assert_eq!(values(&[1], true, &known).1, 1, "compressed it is another value");
-        drop((first, second));
-        assert_eq!(values(&[1], false, &known).1, 1, "no plan has it any more");
-    }
-
-    #[test]
-    fn with_what_the_last_process_kept_no_blob_is_read() {
-        let dir = tempfile::tempdir().unwrap();
-        let known = || KnownValues::with_file(dir.path().join("values"));
-        let (first, read) = values(&[1, 2, 3, 2], true, &known());
-        assert_eq!(read, 3);
-        assert_eq!(values(&[1, 2, 3, 2], true, &known()), (first, 0));
-        assert_eq!(values(&[1, 4], true, &known()).1, 1);
-        assert_eq!(values(&[1, 4], false, &known()).1, 2, "uncompressed they are other values");
-    }
-
-    #[test]
-    fn threads_make_each_value_in_its_place_and_name_the_first_file_that_cannot_be_read() {
-        let (counting, known) = (Counting::default(), KnownValues::default());
-        let id = |number: usize| {
-            let mut id = [1; 20];
-            id[1..9].copy_from_slice(&(number as u64).to_be_bytes());
-            ObjectId(id)
-        };
-        let ids: Vec<ObjectId> = (0..2_000).map(id).collect();
-        let mut all = wanted(&ids, false);
-        let cancel = CancellationToken::new();
-        let mut contents = Blobs { source: &counting, known: &known, cancel: &cancel };
-        let made = contents.values(&all, 40_000, &|_, _| true).unwrap();
-        assert!(made.iter().zip(&ids).all(|(value, id)| value.bytes() == id.0));
-        for is_needed in [true, false] {
-            assert!(
-                matches!(contents.values(&all, 39_999, &|_, _| is_needed), Err(ValueError::OverMemoryLimit)),
-                "what is made counts, read again or not, kept or not"
-            );
-        }
-        let odd = contents.values(&all, 40_000, &|at, size| size == 20 && at % 2 == 1).unwrap();
-        let is_right = |(at, value): (usize, &Arc<Value>)| value.has_bytes() == (at % 2 == 1);
-        assert!(odd.iter().enumerate().all(is_right), "what is not needed is dropped");
-        [1_999, 1_300, 700].into_iter().for_each(|at| all[at].file = ObjectId([0; 20]).into());
-        let failure = |contents: &mut Blobs<'_>| match contents.values(&all, u64::MAX, &|_, _| true) {
-            Err(ValueError::UnreadableFile { at, error }) => (at, error),
-            other => panic!("{other:?}"),
-        };
-        let (at, error) = failure(&mut contents);
-        assert_eq!((at, error.source().unwrap().to_string().as_str()), (700, "it is damaged"));
-        cancel.cancel();
-        let (at, error) = failure(&mut contents);
-        let is_cancelled = matches!(error.downcast_ref::<mirror::Error>(), Some(mirror::Error::Cancelled));
-        assert!(at == 0 && is_cancelled, "{at}: {error}");
-    }
-
-    #[test]
-    fn a_file_that_no_configmap_can_hold_is_read_only_where_it_is_compressed() {
-        let known = KnownValues::default();
-        let (plain, read) = values(&[255], false, &known);
-        assert_eq!((plain[0].size(), plain[0].bytes().len(), read), (TOO_LARGE, 0, 0));
-        let (compressed, read) = values(&[255], true, &known);
-        assert!(compressed[0].has_bytes() && compressed[0].size() < 10_000 && read == 1);
-    }
-}
+mod tests;

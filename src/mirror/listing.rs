@@ -25,6 +25,16 @@ pub enum ListedEntry {
     Other,
 }
 
+impl ListedEntry {
+    /// Bytes of a link's target, which is kept for each link that names it.
+    fn target_len(&self) -> usize {
+        match self {
+            Self::Link(target) => target.len(),
+            Self::File(_) | Self::Other => 0,
+        }
+    }
+}
+
 impl Objects {
     /// Lists the files and links of a revision, those of its submodules included, without checking names and sizes. A
     /// directory is read if `enter` returns true for its path.
@@ -61,7 +71,8 @@ impl Objects {
     }
 }
 
-/// The most bytes that the listed paths take together: a small repository can have gigabytes of them by reusing trees.
+/// The most bytes that the listed paths and the targets of the links take together: a small repository can have
+/// gigabytes of them by reusing trees and blobs.
 const LISTED_BYTES_MAX: usize = 128 << 20;
 
 /// Lists a revision, in the order of its tree entries.
@@ -83,7 +94,7 @@ fn list(
         let line = modules.checked_out(path, line);
         if !line.is_dir() {
             let listed = listed(reader, &line).map_err(|error| Error::damaged(revision, error))?;
-            listed_bytes += path.len();
+            listed_bytes += path.len() + listed.target_len();
             if found.len() as u64 == paths || listed_bytes > LISTED_BYTES_MAX {
                 return Err(walk.too_many());
             }
@@ -123,7 +134,7 @@ pub struct ChangedPath {
 /// a whole.
 const PATHS_MAX: usize = 4 << 20;
 
-/// Bytes that a differing path takes besides its text.
+/// Bytes that a differing path takes besides its text and the target of a link.
 const PATH_OVERHEAD: usize = 96;
 
 /// The most tree entries that are compared. Trees that name each other repeatedly may have arbitrarily many.
@@ -240,13 +251,14 @@ impl Differ<'_> {
                 continue;
             }
             let path = join(path, name);
-            self.room = self.room.checked_sub(path.len() + PATH_OVERHEAD).ok_or(Undecided::ListAll)?;
             let dir = |line: Option<Line<'_>>| line.filter(Line::is_dir).map(|line| line.id);
             let old = dir(pair.old);
             let new = dir(pair.new);
             let before = pair.old.is_some_and(|line| !line.is_dir());
             let now = pair.new.filter(|line| !line.is_dir()).map(|line| listed(reader, &line));
             let now = now.transpose().map_err(damaged)?;
+            let bytes = path.len() + PATH_OVERHEAD + now.as_ref().map_or(0, ListedEntry::target_len);
+            self.room = self.room.checked_sub(bytes).ok_or(Undecided::ListAll)?;
             if (old.is_some() || new.is_some()) && (self.enter)(&path) {
                 subtrees.push((path.clone(), old, new));
             }

@@ -75,6 +75,11 @@ pub enum Rule {
     /// The kubelet layout reserves the top-level name.
     #[error("top-level names that begin with `..` are reserved for the root's own entries")]
     NameReserved,
+    /// The kubelet layout reserves the top-level name, as the file system reads it.
+    #[error(
+        "this file system may take it for one that begins with `..`, reserved for the root's own entries"
+    )]
+    NameFoldsReserved,
     /// The name is longer than file systems allow.
     #[error("its name is {bytes} bytes long, file systems take {limit}")]
     NameLong {
@@ -213,11 +218,14 @@ pub enum Rule {
         limit: u64,
     },
     /// Too much would be listed for the rules for ConfigMaps. No flag changes these limits.
-    #[error("the rules for ConfigMaps reach more than {paths} paths or {} of paths", human::bytes(*bytes))]
+    #[error(
+        "the rules for ConfigMaps reach more than {paths} paths, or {} of paths and links' targets",
+        human::bytes(*bytes)
+    )]
     Listed {
         /// The limit on their number.
         paths: u64,
-        /// The limit on their lengths together.
+        /// The limit on their lengths and those of the links' targets together.
         bytes: u64,
     },
 }
@@ -296,7 +304,9 @@ impl Refusal {
             }
             Some(flag) => Some(format!("{flag} raises the limit")),
             None if matches!(self.rule, Rule::Listed { .. }) => Some(
-                "globs of the rules that begin with the path of a smaller directory reach less".to_owned(),
+                "globs of the rules that begin with the path of a smaller directory reach less, unless one \
+                 matches a symbolic link"
+                    .to_owned(),
             ),
             None => None,
         };
@@ -328,8 +338,13 @@ impl Rules {
         if is_dot_git(name) {
             return Err(Rule::NameDotGit);
         }
-        if depth == 0 && self.reserve_dotdot && name.starts_with(b"..") {
-            return Err(Rule::NameReserved);
+        if depth == 0 && self.reserve_dotdot {
+            if name.starts_with(b"..") {
+                return Err(Rule::NameReserved);
+            }
+            if self.folds && without_ignorable(name).take(2).eq("..".chars()) {
+                return Err(Rule::NameFoldsReserved);
+            }
         }
         if depth >= self.limits.depth {
             return Err(Rule::Depth { limit: self.limits.depth });
@@ -425,6 +440,20 @@ fn hfs_folded(name: &[u8]) -> Vec<u8> {
         })
         .collect();
     folded.to_ascii_lowercase().into_bytes()
+}
+
+/// The characters of a name up to malformed UTF-8, but for those that Unicode calls default-ignorable. Where names fold
+/// by Unicode's tables (directories of ext4, f2fs and tmpfs with `+F`), a name with them and one without are the same.
+fn without_ignorable(name: &[u8]) -> impl Iterator<Item = char> {
+    let valid = name.utf8_chunks().next().map_or("", |chunk| chunk.valid());
+    valid.chars().filter(|c| {
+        !matches!(c,
+            '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}'..='\u{1160}' | '\u{17b4}'..='\u{17b5}'
+            | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}' | '\u{3164}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{ffa0}'
+            | '\u{fff0}'..='\u{fff8}' | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}'
+            | '\u{e0000}'..='\u{e0fff}')
+    })
 }
 
 /// A name that occurs twice in a directory.

@@ -103,6 +103,24 @@ fn two_leading_dots_are_reserved_at_the_top_only_and_only_when_asked() {
 }
 
 #[test]
+fn names_that_a_folding_file_system_takes_for_reserved_ones_are_refused_there() {
+    let folding = Rules { folds: true, ..strict() };
+    for name in [".\u{200c}.data", "\u{ad}..data_tmp", ".\u{fe0f}.", ".\u{e0001}\u{2064}.x"] {
+        let name = name.as_bytes();
+        assert_eq!(refused_name(name, folding), Some(Rule::NameFoldsReserved), "{}", name.escape_ascii());
+        let elsewhere = Rules { reserve_dotdot: false, ..folding };
+        for rules in [strict(), elsewhere] {
+            assert_eq!(refused_name(name, rules), None, "{}", name.escape_ascii());
+        }
+    }
+    assert_eq!(refused_name("..\u{200c}data".as_bytes(), folding), Some(Rule::NameReserved));
+    for name in [&b".a.data"[..], ".\u{e9}.data".as_bytes(), b"\xff..data", b".\xff.data"] {
+        assert_eq!(refused_name(name, folding), None, "{}", name.escape_ascii());
+    }
+    assert!(payload(&tree(&[("d/.\u{200c}.data", Kind::File, "")]), folding).is_ok());
+}
+
+#[test]
 fn modes_become_files_executables_links_directories_and_submodules_or_are_refused() {
     use Kind::*;
     for (mode, node) in [
@@ -450,7 +468,7 @@ fn a_refusal_names_what_its_own_rule_can_be_met_with() {
         (Rule::LinkLeavesSource { target: target.clone() }, &["without it", "--symlinks=keep publishes"]),
         (Rule::LinkTurns { target }, &["without it", "--symlinks=keep publishes"]),
         (Rule::FileBytes { bytes: 2, limit: 1 }, &["without it", "--max-file-bytes raises the limit"]),
-        (Rule::Listed { paths: 1, bytes: 1 }, &["a smaller tree", "globs of the rules"]),
+        (Rule::Listed { paths: 1, bytes: 1 }, &["a smaller tree", "unless one matches a symbolic link"]),
         (Rule::NameDotGit, &["without it"]),
     ] {
         let revision = Revision(ObjectId([0; 20]));

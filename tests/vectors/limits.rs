@@ -120,8 +120,8 @@ fn findings_are_bounded_and_those_that_refuse_are_not_left_out() {
 #[test]
 fn a_configmap_over_the_limit_is_refused_with_its_five_largest_keys_and_files() {
     let plan = plan_of_large(11, Oversize::Refuse);
-    let [Finding::Oversize { bytes, limit, largest, .. }] = &plan.refused[..] else { panic!() };
-    assert_eq!((*bytes, *limit, largest.len()), (1_100_000, 1_048_576, 5));
+    let [Finding::Oversize { over, largest, .. }] = &plan.refused[..] else { panic!() };
+    assert_eq!((over.bytes, over.limit, largest.len()), (1_100_000, 1_048_576, 5));
     assert!(plan.accepted().unwrap_err().to_string().contains("(big/f0)"));
 }
 
@@ -134,14 +134,10 @@ fn a_key_over_the_limit_cannot_be_split() {
         let policies = Policies { oversize: Oversize::Grow, ..Policies::default() };
         let options = Options { policies, stamp: stamp.map(str::to_owned), ..Options::default() };
         let plan = plan(&rules, &tree, &mut contents, &options).unwrap();
-        let is_oversize =
-            |finding: &Finding| matches!(finding, Finding::OversizeKey { bytes, .. } if *bytes == expected);
-        assert!(
-            is_oversize(&plan.noted[0]) && is_oversize(&plan.refused[0]),
-            "{:?} {:?}",
-            plan.noted,
-            plan.refused
-        );
+        let is_large =
+            |one: &Finding| matches!(one, Finding::OversizeKey { over, .. } if over.bytes == expected);
+        let (noted, refused) = (&plan.noted[0], &plan.refused[0]);
+        assert!(is_large(noted) && is_large(refused), "{noted:?} {refused:?}");
     }
 }
 

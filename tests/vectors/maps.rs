@@ -115,7 +115,9 @@ fn defect(kind: &ProblemKind) -> Option<Defect> {
         ProblemKind::SameKey { .. } => Defect::ClashNotSeen,
         ProblemKind::IllegalName { .. } | ProblemKind::NoName => Defect::IllegalName,
         ProblemKind::IllegalKey { .. } => Defect::IllegalKey,
-        ProblemKind::Unknown(_) | ProblemKind::Removed(_) => Defect::UnknownField,
+        ProblemKind::Unknown(_) | ProblemKind::Removed(_) | ProblemKind::BesideSection => {
+            Defect::UnknownField
+        }
         ProblemKind::Duplicate => Defect::Duplicate,
         ProblemKind::ImplicitType { .. } => Defect::UnquotedBoolean,
         _ => return None,

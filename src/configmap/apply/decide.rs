@@ -177,14 +177,9 @@ impl Policy {
             return Decision::new(Action::Nothing, DecisionReason::LeftOut, claim);
         }
         let refusal = self.refusal(&claim);
-        if seen.deleting && refusal.is_none() {
-            // What no file feeds is not made again, so nothing waits for its end: a finalizer may keep it for long.
-            let (action, why) = if wanted.fed {
-                (Action::Refuse(Refusal::Deleting), DecisionReason::Changed)
-            } else {
-                (Action::Nothing, DecisionReason::NotOurs)
-            };
-            return Decision::new(action, why, claim);
+        if seen.deleting && refusal.is_none() && !wanted.fed {
+            // It is not made again, so nothing waits for its end: a finalizer may keep it for long.
+            return Decision::new(Action::Nothing, DecisionReason::NotOurs, claim);
         }
         if !wanted.fed && self.prune {
             let decision = self.undesired(seen, entry, DecisionReason::Unfed);
@@ -211,6 +206,7 @@ impl Policy {
         };
         let action = match refusal {
             Some(refusal) => Action::Refuse(refusal),
+            None if seen.deleting => Action::Refuse(Refusal::Deleting),
             None if difference.is_empty() && self.has_our_metadata(wanted, seen) => Action::Nothing,
             // Also if only labels or annotations differ: a PUT has the whole object and is not immutable, which the API
             // server refuses.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::super::compare::ConfigMapData;
-use super::super::data::{DesiredData, LimitExceeded};
+use super::super::data::DesiredData;
 use super::super::plan::VERSION;
 use super::super::{ClusterNamespace, Finding, Plan, Planned, StampProblem, check_key, split};
 use super::names;
@@ -69,8 +69,9 @@ pub struct DesiredConfigMap {
 }
 
 impl Desired {
-    /// Builds the desired state from an accepted plan. `rules` is the digest of everything that determined the plan,
-    /// including `shape`; `prefix` returns the literal text that the paths of a rule's files begin with.
+    /// Builds the desired state from an accepted plan, whose options had the stamp key of `shape`. `rules` is the
+    /// digest of everything that determined the plan, including `shape`; `prefix` returns the literal text that the
+    /// paths of a rule's files begin with.
     pub fn new<'p>(
         plan: &Plan,
         (revision, sources): (Revision, Placement),
@@ -86,7 +87,7 @@ impl Desired {
             } else {
                 sources.hold_reason_below(planned.rules.iter().map(|rule| prefix(*rule)))
             };
-            let wanted = DesiredConfigMap { held, ..DesiredConfigMap::of(planned, &shape)? };
+            let wanted = DesiredConfigMap { held, ..DesiredConfigMap::of(planned)? };
             for place in &*planned.places {
                 config_maps.entry(place.clone()).or_default().insert(planned.name.clone(), wanted.clone());
             }
@@ -121,17 +122,15 @@ impl Desired {
 
     /// The namespaces of a cluster that have any desired ConfigMap; sorted.
     pub fn namespaces<'a>(&'a self, cluster: &'a str) -> impl Iterator<Item = &'a str> {
-        self.config_maps
-            .keys()
-            .filter(move |place| place.cluster == cluster)
-            .map(|place| place.namespace.as_str())
+        let first = ClusterNamespace { cluster: cluster.to_owned(), namespace: String::new() };
+        let places = self.config_maps.range(first..).map(|(place, _)| place);
+        places.take_while(move |place| place.cluster == cluster).map(|place| place.namespace.as_str())
     }
 }
 
 impl DesiredConfigMap {
-    fn of(planned: &Planned, shape: &ExtraKeys) -> Result<Self, Finding> {
-        let stamp = shape.stamp_key.as_ref().map(|key| stamp_of(key, &planned.name));
-        if let Some(key) = &stamp {
+    fn of(planned: &Planned) -> Result<Self, Finding> {
+        if let Some(key) = &planned.stamp_key {
             check_stamp(planned, key)?;
         }
         Ok(Self {
@@ -140,7 +139,7 @@ impl DesiredConfigMap {
             fed: planned.fed,
             left_out: planned.left_out,
             versioned: planned.stamp.is_some(),
-            stamp,
+            stamp: planned.stamp_key.clone(),
             held: None,
         })
     }
@@ -183,17 +182,10 @@ impl DesiredConfigMap {
 fn check_stamp(planned: &Planned, key: &str) -> Result<(), Finding> {
     let refused = |problem| Finding::Stamp { name: planned.name.clone(), key: key.to_owned(), problem };
     check_key(key.as_bytes()).map_err(|why| refused(StampProblem::IllegalKey(why)))?;
-    if let Some(path) = planned.files.get(key) {
-        return Err(refused(StampProblem::Taken(path.to_vec())));
+    match planned.files.get(key) {
+        Some(path) => Err(refused(StampProblem::Taken(path.to_vec()))),
+        None => Ok(()),
     }
-    // The stamp counts against the limits, and the oversize policy did not leave room for it.
-    let digest = "0".repeat(64);
-    if let Some(LimitExceeded { what, bytes, limit }) = planned.over(Some((key, digest.len()))) {
-        let data = planned.data.with_text(key, digest);
-        let largest = Planned { data, ..planned.clone() }.largest();
-        return Err(refused(StampProblem::Oversize { what, bytes, limit, largest }));
-    }
-    Ok(())
 }
 
 impl ExtraKeys {

@@ -22,7 +22,7 @@ pub struct Moves {
 pub enum MovedItem {
     /// A key.
     Key(String),
-    /// A content, by the SHA-256 of its uncompressed bytes.
+    /// A content, by the SHA-256 of its bytes. What is stored as gzip is lost as its uncompressed bytes, too.
     Content([u8; 32]),
 }
 
@@ -71,10 +71,9 @@ impl Moves {
             let changed = difference.changed.iter().filter_map(value);
             moves.gains.extend(changed.filter(|value| tells_a_move(value)).map(content));
         }
-        for key in &difference.removed {
-            moves.loses.insert(MovedItem::Key(key.clone()));
-            moves.loses.extend(live.and_then(|live| live.content_of(key)).map(MovedItem::Content));
-        }
+        moves.loses.extend(difference.removed.iter().cloned().map(MovedItem::Key));
+        let contents = live.map(|live| live.contents_of(difference.removed.iter())).unwrap_or_default();
+        moves.loses.extend(contents.into_iter().map(MovedItem::Content));
         moves
     }
 

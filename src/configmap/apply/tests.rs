@@ -408,6 +408,44 @@ fn a_content_that_moves_under_another_key_is_a_move() {
     assert_eq!(order.waves, [vec![1], vec![0]]);
 }
 
+/// What is stored is not only known by what it decompresses to.
+#[test]
+fn a_file_that_is_compressed_itself_and_moves_under_another_key_is_a_move() {
+    let file = Value::compressed(b"many files").bytes().to_vec();
+    let with = |key: &str| {
+        let values = [(key, file.clone()), ("kept", Vec::new())];
+        let value = |(key, content): (&str, _)| (key.to_owned(), Arc::new(Value::new(content, false)));
+        let data = DesiredData::new(values.map(value).into());
+        DesiredConfigMap { digest: data.digest().to_owned(), data, ..wanted(&[("kept", "")]) }
+    };
+    let empty = wanted(&[("kept", "")]);
+    let loses = policy().decide(Some(&empty), Some(&ours(&with("x.tgz"), R1)), None, None);
+    let gains = policy().decide(Some(&with("y.tgz")), Some(&ours(&empty, R1)), None, None);
+    let order = order(&[&loses.moves, &gains.moves]);
+    assert_eq!(order.waves, [vec![1], vec![0]]);
+}
+
+#[test]
+fn a_key_that_moves_to_what_is_being_deleted_waits_for_its_end() {
+    let from = wanted(&[("kept", "1")]);
+    let to = wanted(&[("x", "1"), ("y", "1")]);
+    let there = ours(&wanted(&[("x", "1"), ("kept", "1")]), R1);
+    let deleting = LiveConfigMap { deleting: true, ..ours(&wanted(&[("y", "1")]), R1) };
+    let loses = policy().decide(Some(&from), Some(&there), None, None);
+    let gains = policy().decide(Some(&to), Some(&deleting), None, None);
+    assert_eq!((&gains.action, gains.writes()), (&Action::Refuse(Refusal::Deleting), false));
+    let order = order(&[&loses.moves, &gains.moves]);
+    assert_eq!(order.waves, [vec![1], vec![0]]);
+    assert!(!order.waits_for[0].is_empty(), "its write is held when the other one is refused");
+    // Its own state does not matter: it will be gone.
+    for wanted in [&to, &wanted(&[("y", "1")])] {
+        let immutable = LiveConfigMap { immutable: true, ..deleting.clone() };
+        let recreating = Policy { recreate: true, ..policy() };
+        let decision = recreating.decide(Some(wanted), Some(&immutable), None, None);
+        assert_eq!(decision.action, Action::Refuse(Refusal::Deleting));
+    }
+}
+
 #[test]
 fn a_content_that_moves_to_a_key_that_had_another_one_is_a_move() {
     let content = "found nowhere else";

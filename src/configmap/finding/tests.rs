@@ -2,16 +2,19 @@ use std::time::Duration;
 
 use super::*;
 
+const OVER: LimitExceeded = LimitExceeded { what: "of values", bytes: 2, limit: 1 };
+
 /// One of each; of [`Finding::Collision`], [`Finding::OversizeKey`] and [`Finding::MatchingLimit`] one for each hint,
 /// of [`Finding::Stamp`] one for each problem.
 fn each() -> Vec<Finding> {
     let text = || "x".to_owned();
     let path = || b"a/b".to_vec();
-    let oversize_key = |compressed| {
-        let (what, bytes, limit) = ("of values", 2, 1);
-        Finding::OversizeKey { name: text(), key: text(), path: path(), what, bytes, limit, compressed }
+    let collision = |is_fixed| {
+        let paths = vec![path()];
+        Finding::Collision { name: text(), key: text(), is_fixed, paths, total: 2 }
     };
-    let (what, bytes, limit, largest) = ("of values", 2, 1, vec![("x".to_owned(), 2, path())]);
+    let oversize_key =
+        |compressed| Finding::OversizeKey { name: text(), key: text(), path: path(), over: OVER, compressed };
     let stamp = |key, problem| Finding::Stamp { name: text(), key, problem };
     let matching_limit = |set_by| {
         let limit = TimeLimit { time: Duration::from_secs(60), set_by };
@@ -19,21 +22,21 @@ fn each() -> Vec<Finding> {
     };
     vec![
         Finding::Overlap { path: path(), rules: vec![(text(), text())], total: 2 },
-        Finding::Collision { name: text(), key: text(), is_fixed: false, paths: vec![path()] },
-        Finding::Collision { name: text(), key: text(), is_fixed: true, paths: vec![path()] },
+        collision(false),
+        collision(true),
         Finding::BadSymlink { path: path(), why: BadLink::Dangling },
         Finding::IllegalKey { path: path(), name: text(), key: "a\nb".into(), why: InvalidKey::Characters },
-        Finding::Oversize { name: text(), what, bytes, limit, largest: largest.clone() },
+        Finding::Oversize { name: text(), over: OVER, largest: vec![(text(), 2, path())] },
         oversize_key(false),
         oversize_key(true),
         stamp("x".repeat(300), StampProblem::IllegalKey(InvalidKey::Long)),
         stamp(text(), StampProblem::Taken(path())),
-        stamp(text(), StampProblem::Oversize { what, bytes, limit, largest }),
         Finding::MemoryLimit { limit: 1 << 20 },
         Finding::TooManyTargets { targets: 2, limit: 1 },
         matching_limit(None),
         matching_limit(Some("--sync-timeout")),
         Finding::NameTaken { name: text(), taken: text() },
+        Finding::PartName { name: text(), part: "x-1".into(), why: "it is longer than 253 bytes" },
         Finding::RepositoryUnknown { pattern: text() },
         Finding::RepositoryNotPermitted {
             pattern: text(),
@@ -62,6 +65,7 @@ fn every_finding_is_one_line_and_one_that_refuses_says_what_to_do() {
             | Finding::TooManyTargets { .. }
             | Finding::MatchingLimit { .. }
             | Finding::NameTaken { .. }
+            | Finding::PartName { .. }
             | Finding::RepositoryUnknown { .. } => true,
             Finding::RepositoryNotPermitted { .. } | Finding::NoMatch { .. } => false,
         };
@@ -88,14 +92,10 @@ fn what_becomes_of_a_configmap_without_files_is_told_where_one_may_exist() {
 
 #[test]
 fn what_to_do_follows_the_findings_that_it_is_for_and_is_said_once() {
-    let (what, bytes, limit) = ("of values", 2, 1);
-    let large = |name: &str| {
-        let (name, largest) = (name.into(), Vec::new());
-        Finding::Oversize { name, what, bytes, limit, largest }
-    };
+    let large = |name: &str| Finding::Oversize { name: name.into(), over: OVER, largest: Vec::new() };
     let alone = |name: &str| {
         let (name, key, path) = (name.into(), "k".into(), b"f".to_vec());
-        Finding::OversizeKey { name, key, path, what, bytes, limit, compressed: true }
+        Finding::OversizeKey { name, key, path, over: OVER, compressed: true }
     };
     let refused = Refused(vec![large("a"), alone("b"), large("c"), alone("d")]);
     let hints = refused.hints();
@@ -130,6 +130,10 @@ fn what_a_list_leaves_out_is_counted() {
         let line = Finding::Overlap { path: b"a".to_vec(), rules: rules(kept), total }.to_string();
         assert!(line.ends_with(end), "{line}");
     }
+    let (name, key, paths) = ("m".to_owned(), "k".to_owned(), vec![b"a".to_vec(), b"b".to_vec()]);
+    let collision = Finding::Collision { name, key, is_fixed: false, paths, total: 7 };
+    let line = "key k of ConfigMap m is claimed by several files: a, b, 5 more";
+    assert_eq!(collision.to_string(), line);
     let ends = [
         (1, "which is not given"),
         (3, "which is not given (and 2 more)"),

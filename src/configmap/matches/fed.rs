@@ -3,12 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use super::super::data::{DesiredData, VALUES_MAX, Value};
+use super::super::data::{DesiredData, VALUES_MAX, Value, check_name};
 use super::super::finding::{FINDINGS_MAX, Finding};
 use super::super::plan::{Options, Planned, VERSION, ValueSource};
 use super::super::policies::{Collisions, Oversize};
+use super::super::rule_problem::SHOWN;
 use super::super::rules::{ClusterNamespace, Names, Rule, RuleSet};
 use super::super::split;
+use crate::marker::set::stamp_of;
 
 /// A file that may provide the value of a key.
 #[derive(Clone, Debug)]
@@ -53,10 +55,13 @@ impl FedConfigMap {
         let mut paths = BTreeMap::new();
         for (key, files) in &self.keys {
             if files.len() > 1 && findings.len() < FINDINGS_MAX {
-                let paths = files.iter().map(|file| file.path.to_vec()).collect();
-                let is_fixed = self.rules.iter().any(|&rule| rules[rule].key.as_ref() == Some(key));
-                let finding =
-                    Finding::Collision { name: self.name.clone(), key: key.clone(), is_fixed, paths };
+                let finding = Finding::Collision {
+                    name: self.name.clone(),
+                    key: key.clone(),
+                    is_fixed: self.rules.iter().any(|&rule| rules[rule].key.as_ref() == Some(key)),
+                    paths: files.iter().take(SHOWN).map(|file| file.path.to_vec()).collect(),
+                    total: files.len(),
+                };
                 findings.push((finding, options.policies.collisions == Collisions::Refuse));
             }
             if let Some(file) = files.last() {
@@ -68,6 +73,7 @@ impl FedConfigMap {
             name: self.name.clone(),
             places: Arc::clone(&self.places),
             stamp: options.stamp.clone().filter(|_| !content.contains_key(VERSION)),
+            stamp_key: stamp_key(options, &self.name),
             data: DesiredData::new(content),
             files: paths,
             fed,
@@ -89,17 +95,21 @@ impl FedConfigMap {
     }
 }
 
+/// The key of the stamp of a ConfigMap of this name.
+fn stamp_key(options: &Options, name: &str) -> Option<String> {
+    options.stamp_key.as_ref().map(|key| stamp_of(key, name))
+}
+
 /// Returns the ConfigMap unchanged if it fits the API server's limits, else what the oversize policy makes of it.
 fn apply_oversize_policy(
     planned: Planned,
     options: &Options,
     findings: &mut Vec<(Finding, bool)>,
 ) -> Vec<Planned> {
-    let Some(over) = planned.over(None) else { return vec![planned] };
+    let Some(over) = planned.over() else { return vec![planned] };
     match options.policies.oversize {
         Oversize::Grow => {
             findings.push((planned.oversize(over), false));
-            let stamp: Vec<_> = planned.stamp.iter().map(|text| (VERSION, text.len())).collect();
             let part = |(bits, data): (String, DesiredData)| {
                 let name = match bits.as_str() {
                     "" => planned.name.clone(),
@@ -107,11 +117,13 @@ fn apply_oversize_policy(
                 };
                 let here = |key: &String| Some((key.clone(), Arc::clone(planned.files.get(key)?)));
                 let files = data.values().keys().filter_map(here).collect();
-                let part = Planned { name, data, files, ..planned.clone() };
-                findings.extend(part.over(None).map(|over| (part.oversize(over), true)));
+                let stamp_key = stamp_key(options, &name);
+                let part = Planned { name, data, files, stamp_key, ..planned.clone() };
+                findings.extend(part.over().map(|over| (part.oversize(over), true)));
+                findings.extend(name_problem(&planned, &part).map(|finding| (finding, true)));
                 part
             };
-            split::split(&planned.data, &stamp).into_iter().map(part).collect()
+            split::split(&planned.data, &planned.stamps()).into_iter().map(part).collect()
         }
         Oversize::Refuse => {
             findings.push((planned.oversize(over), true));
@@ -123,6 +135,12 @@ fn apply_oversize_policy(
             vec![Planned { fed: false, left_out: true, ..without_content(planned) }]
         }
     }
+}
+
+/// The finding that a part of a ConfigMap has a name that is none: that of the whole is valid, but nearly too long.
+fn name_problem(planned: &Planned, part: &Planned) -> Option<Finding> {
+    let why = check_name(&part.name).err()?;
+    Some(Finding::PartName { name: planned.name.clone(), part: part.name.clone(), why })
 }
 
 /// The ConfigMap without its data, which is not written: the bytes of some of its values were dropped.

@@ -1,8 +1,11 @@
+mod limits;
+
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use proptest::prelude::*;
 
+use super::super::data::FILE_MAX;
 use super::super::{Collisions, Dialect, Oversize, Policies, Setting, TimeLimit};
 use super::*;
 
@@ -45,6 +48,10 @@ const PATHS: &[&str] = &[
 struct Texts;
 
 impl Contents for Texts {
+    fn size(&mut self, file: FileRef) -> Result<u64, Box<dyn std::error::Error + Send + Sync>> {
+        self.read(file).map(|content| content.len() as u64)
+    }
+
     fn read(&mut self, file: FileRef) -> Result<Vec<u8>, Box<dyn std::error::Error + Send + Sync>> {
         let FileRef::Index(number) = file else { panic!("no blob was added") };
         Ok(vec![b'a' + number as u8; if number < 6 { number } else { 600_000 }])
@@ -55,9 +62,15 @@ impl Contents for Texts {
 struct Sizes;
 
 impl Contents for Sizes {
-    fn read(&mut self, file: FileRef) -> Result<Vec<u8>, Box<dyn std::error::Error + Send + Sync>> {
+    fn size(&mut self, file: FileRef) -> Result<u64, Box<dyn std::error::Error + Send + Sync>> {
         let FileRef::Index(bytes) = file else { panic!("no blob was added") };
-        Ok(vec![b'x'; bytes])
+        Ok(bytes as u64)
+    }
+
+    fn read(&mut self, file: FileRef) -> Result<Vec<u8>, Box<dyn std::error::Error + Send + Sync>> {
+        let bytes = self.size(file)?;
+        assert!(bytes <= FILE_MAX, "it need not be read");
+        Ok(vec![b'x'; bytes as usize])
     }
 }
 
@@ -105,6 +118,7 @@ fn options() -> impl Strategy<Value = Options> {
         |(policies, repository, stamp, memory_limit)| Options {
             repository: repository.then(|| "acme/config".to_owned()),
             stamp: stamp.then(|| "r1".to_owned()),
+            stamp_key: stamp.then(|| ".{name}.stamp".to_owned()),
             policies,
             memory_limit,
             matching_limit: None,

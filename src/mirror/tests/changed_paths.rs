@@ -81,4 +81,13 @@ fn changed_paths_gives_up_on_repeated_trees_and_on_too_many_paths() {
     let told = |count| objects.changed_paths(nothing, flat(count), &|_| true).unwrap();
     assert_eq!(told(20_000).unwrap().len(), 20_000);
     assert_eq!(told(100_000), None);
+
+    let links = |count: usize| {
+        let names: Vec<String> = (0..count).map(|name| format!("{name:04}")).collect();
+        let target = fixture.blob(&[b't'; 4_095]);
+        let lines: Vec<_> = names.iter().map(|name| ("120000", name.as_bytes(), target)).collect();
+        objects.changed_paths(nothing, fixture.commit(fixture.tree(&lines), &[]), &|_| true).unwrap()
+    };
+    assert_eq!(links(900).unwrap().len(), 900);
+    assert_eq!(links(1_024), None, "each keeps its target");
 }

@@ -93,6 +93,32 @@ fn listed_paths_are_bounded_together() {
     }
 }
 
+/// Links of a few bytes may name one target of 4,095 bytes any number of times.
+#[test]
+fn the_targets_of_listed_links_are_bounded_with_the_paths() {
+    let fixture = Fixture::new();
+    let objects = fixture.objects();
+    let long = fixture.tree(&[("100644", &[b'n'; 1 << 20], fixture.blob(b"x"))]);
+    let target = fixture.blob(&[b't'; 4_095]);
+    let names: Vec<String> = (0..1_024).map(|number| format!("{number:04}")).collect();
+    let links: Vec<_> = names.iter().map(|name| ("120000", name.as_bytes(), target)).collect();
+    let links = fixture.tree(&links);
+    // 120 MiB of paths, and some 4 MiB for each directory of links.
+    let top = |dirs_of_links: usize| {
+        let tree = |at: usize| if at < 120 { long } else { links };
+        let dirs = names[..120 + dirs_of_links].iter().enumerate();
+        let dirs: Vec<_> = dirs.map(|(at, name)| ("40000", name.as_bytes(), tree(at))).collect();
+        fixture.commit(fixture.tree(&dirs), &[])
+    };
+    assert_eq!(objects.list(top(1), &|_| true).unwrap().len(), 120 + 1_024);
+    match objects.list(top(2), &|_| true) {
+        Err(Error::Refused(refusal)) => {
+            assert_eq!(refusal.rule, Rule::Listed { paths: 1_000_000, bytes: 128 << 20 });
+        }
+        other => panic!("{}", other.is_ok()),
+    }
+}
+
 /// What is unchanged is compared on the stack, no deeper than 256 levels.
 #[test]
 fn what_is_unchanged_many_levels_down_keeps_its_directory() {

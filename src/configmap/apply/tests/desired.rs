@@ -15,6 +15,7 @@ fn planned(name: &str, data: DesiredData) -> Planned {
         fed: true,
         left_out: false,
         stamp: None,
+        stamp_key: None,
     }
 }
 
@@ -54,13 +55,16 @@ fn the_parts_of_what_is_left_out_are_told_by_their_names() {
 #[test]
 fn a_stamp_holds_the_digest_and_is_outside_of_it() {
     let shape = ExtraKeys { version_key: VersionKey::Changed, stamp_key: Some("stamp".into()) };
-    let planned = Planned {
-        files: [("a".to_owned(), b"dir/a"[..].into())].into(),
-        stamp: Some(R2.into()),
-        ..planned("m", data(&[("a", "1")]))
+    let desired_of = |shape: ExtraKeys| {
+        let planned = Planned {
+            files: [("a".to_owned(), b"dir/a"[..].into())].into(),
+            stamp: Some(R2.into()),
+            stamp_key: shape.stamp_key.as_ref().map(|key| key.replace("{name}", "m")),
+            ..planned("m", data(&[("a", "1")]))
+        };
+        desired_of(&Plan { configmaps: vec![planned.into()], ..Plan::default() }, shape)
     };
-    let plan = Plan { configmaps: vec![planned.into()], ..Plan::default() };
-    let desired = desired_of(&plan, shape.clone()).unwrap();
+    let desired = desired_of(shape.clone()).unwrap();
     let wanted = &desired.of("c", "n").unwrap()["m"];
     assert_eq!(wanted.digest, data(&[("a", "1")]).digest());
     let content = wanted.content(&shape, R2);
@@ -69,28 +73,29 @@ fn a_stamp_holds_the_digest_and_is_outside_of_it() {
     assert_eq!(desired.clusters().collect::<Vec<_>>(), ["c"]);
     let clash = ExtraKeys { stamp_key: Some("a".into()), ..shape.clone() };
     let claimed = "key a of ConfigMap m is claimed by the stamp (--stamp-key) and by a file: dir/a";
-    assert_blames_stamp(desired_of(&plan, clash).unwrap_err(), claimed);
+    assert_blames_stamp(desired_of(clash).unwrap_err(), claimed);
     let named = ExtraKeys { stamp_key: Some(".{name}.stamp".into()), ..shape.clone() };
     assert_eq!(named.check(), Ok(()));
-    let named = desired_of(&plan, named.clone()).unwrap().of("c", "n").unwrap()["m"].content(&named, R2);
+    let named = desired_of(named.clone()).unwrap().of("c", "n").unwrap()["m"].content(&named, R2);
     assert_eq!(named.data[".m.stamp"], content.data["stamp"], "the same data");
     let long = ExtraKeys { stamp_key: Some(format!("{}{{name}}{{name}}", "x".repeat(252))), ..shape.clone() };
     let too_long = "(--stamp-key): it is longer than 253 bytes";
-    assert_blames_stamp(desired_of(&plan, long).unwrap_err(), too_long);
+    assert_blames_stamp(desired_of(long).unwrap_err(), too_long);
     assert!(ExtraKeys { stamp_key: Some("VERSION".into()), ..shape.clone() }.check().is_err());
     assert!(ExtraKeys { stamp_key: Some("..x".into()), ..shape }.check().is_err());
 }
 
 #[test]
-fn a_stamp_that_makes_the_data_too_large_is_known_before_it_is_written() {
-    let planned = planned("m", data(&[("a", &"x".repeat((1 << 20) - 63))]));
-    let plan = Plan { configmaps: vec![planned.into()], ..Plan::default() };
-    let desired = |stamp_key| {
-        let shape = ExtraKeys { version_key: VersionKey::Off, stamp_key };
-        desired_of(&plan, shape)
+fn the_namespaces_of_a_cluster_are_its_own() {
+    let place = |(cluster, namespace): (&str, &str)| ClusterNamespace {
+        cluster: cluster.to_owned(),
+        namespace: namespace.to_owned(),
     };
-    assert!(desired(None).is_ok());
-    let finding = desired(Some("s".into())).unwrap_err();
-    assert!(finding.to_string().ends_with("the largest keys: a 1.0 MiB, s 64 B"), "{finding}");
-    assert_blames_stamp(finding, "1048577 bytes of values with its stamp s, ");
+    let places = [("a", "x"), ("ab", ""), ("ab", "n"), ("ab", "x"), ("abc", "n"), ("b", "n")].map(place);
+    let planned = Planned { places: places.into(), ..planned("m", DesiredData::default()) };
+    let plan = Plan { configmaps: vec![planned.into()], ..Plan::default() };
+    let desired = desired_of(&plan, ExtraKeys::default()).unwrap();
+    for (cluster, expected) in [("ab", &["", "n", "x"][..]), ("a", &["x"]), ("b", &["n"]), ("aa", &[])] {
+        assert_eq!(desired.namespaces(cluster).collect::<Vec<_>>(), expected, "{cluster}");
+    }
 }
