@@ -175,8 +175,9 @@ impl std::iter::Sum for Extent {
 }
 
 /// Decides which generations to keep when a new one is about to be written and the file system is short of `lack`.
-/// `gains` is the space that reaping each candidate frees, in the order of `candidates`. Grace periods of unpinned
-/// generations end early, oldest first, as many as needed. No pin is evicted for room.
+/// `gains` is the space that reaping each candidate frees once those before it in the [`reaping_order`] are reaped, in
+/// the order of `candidates`. Grace periods of unpinned generations end early, oldest first, as many as needed. No pin
+/// is evicted for room.
 ///
 /// If that does not free enough, nothing is reaped early, neither for room nor for a ceiling: the new generation
 /// cannot be written anyway.
@@ -202,6 +203,16 @@ pub fn plan_for_room(
         reasons[at] = RetentionReason::NoRoom;
     }
     plan_of(candidates, if frees_enough(&reasons) { reasons } else { by_age_only })
+}
+
+/// The order in which candidates are reaped, as their indices: first those that go by their age, then those that may go
+/// early, unpinned before pinned, oldest first. Whatever is short, a plan reaps the first ones of this order and no
+/// others. The current generation is not in it.
+pub fn reaping_order(candidates: &[Candidate<'_>], options: &Options, now: &Now) -> Vec<usize> {
+    let reasons = by_ages(candidates, options, now);
+    let by_age = (0..candidates.len()).filter(|&at| !reasons[at].keeps());
+    let early = eviction_order(candidates, &reasons).into_iter().map(|(at, _)| at);
+    by_age.chain(early).collect()
 }
 
 fn plan_of(candidates: &[Candidate<'_>], reasons: Vec<RetentionReason>) -> Plan {

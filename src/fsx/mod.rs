@@ -222,6 +222,12 @@ pub fn identity(fd: impl AsFd) -> io::Result<Inode> {
     Ok(Inode::of(&rustix::fs::fstat(fd)?))
 }
 
+/// Returns true if `name` in `at` is still the open file or directory `fd`.
+pub fn is_at(at: impl AsFd, name: impl Arg, fd: impl AsFd) -> io::Result<bool> {
+    let open = identity(fd)?;
+    Ok(stat(at, name)?.is_some_and(|there| Inode::of(&there) == open))
+}
+
 /// The inode at a path, following symlinks. `None` if there is nothing.
 pub fn identity_at(path: &Path) -> io::Result<Option<Inode>> {
     match rustix::fs::stat(path) {

@@ -5,6 +5,7 @@
 //! `remove_dir_all` holds one descriptor per level and recurses). A name that cannot be removed is reported, and the
 //! rest is removed nevertheless.
 
+use std::collections::HashMap;
 use std::ffi::{CStr, CString, OsStr};
 use std::io;
 use std::ops::ControlFlow;
@@ -12,7 +13,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 use rustix::path::Arg;
 
@@ -21,8 +22,6 @@ use super::Inode;
 /// The result of a removal.
 #[derive(Debug, Default)]
 pub struct Removal {
-    /// Number of names removed.
-    pub removed: u64,
     /// True if the caller stopped the removal early; the rest is still there.
     pub stopped: bool,
     /// The first path that could not be removed, starting at the name that was to be removed, and the error.
@@ -76,7 +75,8 @@ const LISTINGS_MAX: u32 = 8;
 /// How many names are listed before the non-directories among them are removed.
 const BATCH: usize = 4_096;
 
-/// How many names are removed between two checks for cancellation.
+/// How often it is asked whether the removal must stop, once per file and once or more per directory, until `go_on` is
+/// called.
 const CHECK_INTERVAL: u64 = 64;
 
 /// Removes `name` in `at` and everything below it. `go_on` is called every few dozen names; `Break` stops the removal.
@@ -92,7 +92,7 @@ pub fn remove_by(
     go_on: &mut dyn FnMut() -> ControlFlow<()>,
     unlink: Unlink<'_>,
 ) -> Removal {
-    let mut remover = Remover { done: Removal::default(), go_on, unlink };
+    let mut remover = Remover { done: Removal::default(), asked: 0, go_on, unlink };
     let Ok(name) = CString::new(name.as_ref().as_bytes()) else {
         remover.fail(&[], &CString::default(), Errno::INVAL);
         return remover.done;
@@ -106,6 +106,8 @@ pub type Unlink<'a> = &'a mut dyn FnMut(BorrowedFd<'_>, &CStr) -> Result<Unlinke
 
 struct Remover<'a> {
     done: Removal,
+    /// How often [`Remover::is_cancelled`] was called.
+    asked: u64,
     go_on: &'a mut dyn FnMut() -> ControlFlow<()>,
     unlink: Unlink<'a>,
 }
@@ -113,10 +115,7 @@ struct Remover<'a> {
 impl Remover<'_> {
     fn tree(&mut self, at: BorrowedFd<'_>, name: &CString) {
         match (self.unlink)(at, name) {
-            Ok(Unlinked::Gone) => {
-                self.done.removed += 1;
-                return;
-            }
+            Ok(Unlinked::Gone) => return,
             Ok(Unlinked::Directory) => {}
             Err(error) => return self.fail(&[], name, error),
         }
@@ -129,7 +128,7 @@ impl Remover<'_> {
             Err(error) => return self.fail(&[], name, error),
         };
         while let Some(level) = levels.last_mut() {
-            if self.done.stopped {
+            if self.is_cancelled() {
                 return;
             }
             if let Some(next) = level.dirs.pop() {
@@ -212,7 +211,7 @@ impl Remover<'_> {
                         return Ok(());
                     }
                     match with_write_access(dir, || (self.unlink)(dir, &name)) {
-                        Ok(Unlinked::Gone) => self.done.removed += 1,
+                        Ok(Unlinked::Gone) => {}
                         Ok(Unlinked::Directory) => dirs.push(&name),
                         Err(error) => self.keep_entry(levels, &name, error),
                     }
@@ -249,7 +248,7 @@ impl Remover<'_> {
         // The directory that the tree is in stays, and so does its mode.
         let removed = if levels.is_empty() { remove() } else { with_write_access(parent, remove) };
         match removed {
-            Ok(()) | Err(Errno::NOENT) => self.done.removed += 1,
+            Ok(()) | Err(Errno::NOENT) => {}
             Err(Errno::NOTEMPTY | Errno::EXIST) if level.listings < LISTINGS_MAX => {
                 levels.push(level);
                 self.sweep(dir, levels);
@@ -265,11 +264,11 @@ impl Remover<'_> {
         ControlFlow::Continue(())
     }
 
-    /// Returns true if the removal must stop. Calls `go_on` once every [`CHECK_INTERVAL`] names.
+    /// Returns true if the removal must stop. Every [`CHECK_INTERVAL`]th call calls `go_on`, and so does the first.
     fn is_cancelled(&mut self) -> bool {
-        if self.done.removed.is_multiple_of(CHECK_INTERVAL) && (self.go_on)().is_break() {
-            self.done.stopped = true;
-        }
+        let is_due = self.asked.is_multiple_of(CHECK_INTERVAL);
+        self.asked += 1;
+        self.done.stopped = self.done.stopped || is_due && (self.go_on)().is_break();
         self.done.stopped
     }
 
@@ -389,21 +388,39 @@ pub struct Measured {
     pub entries: u64,
     /// Sum of the regular files' sizes, in bytes.
     pub bytes: u64,
-    /// The least that removing the tree frees: bytes in blocks, and inodes. Files with other hard links are not
-    /// counted.
+    /// The least that removing the tree frees: bytes in blocks, and inodes. A file with other hard links is not
+    /// counted, unless all of them were seen by then: see [`SeenLinks`].
     pub frees: (u64, u64),
 }
 
-/// Measures the tree below `dir`. Subdirectories that cannot be opened are not counted.
-pub fn measure(dir: impl AsFd) -> io::Result<Measured> {
+/// The hard links seen so far in trees that are removed one after the other: a file that they share is freed with the
+/// last of them. Empty for a tree that is removed alone.
+#[derive(Debug, Default)]
+pub struct SeenLinks(HashMap<Inode, u32>);
+
+impl SeenLinks {
+    /// Counts a name of a file. Returns true if the file goes with it, as it has no other name that was not counted.
+    fn is_last(&mut self, stat: &Stat) -> bool {
+        if stat.st_nlink == 1 {
+            return true;
+        }
+        let seen = self.0.entry(Inode::of(stat)).or_default();
+        *seen += 1;
+        u128::from(*seen) == u128::from(stat.st_nlink) // its type depends on the architecture
+    }
+}
+
+/// Measures the tree below `dir`, which would be removed after the trees that `seen` was used for before.
+/// Subdirectories that cannot be opened are not counted.
+pub fn measure(dir: impl AsFd, seen: &mut SeenLinks) -> io::Result<Measured> {
     let top = super::open_dir(dir, ".")?;
     let mut sum = Measured::default();
-    let mut levels = vec![(super::identity(&top)?, subdirs(top.as_fd(), &mut sum)?)];
+    let mut levels = vec![(super::identity(&top)?, subdirs(top.as_fd(), &mut sum, seen)?)];
     let mut here = top;
     while let Some((_, dirs)) = levels.last_mut() {
         if let Some(next) = dirs.pop() {
             let Ok(dir) = super::open_dir(&here, next.as_c_str()) else { continue };
-            levels.push((super::identity(&dir)?, subdirs(dir.as_fd(), &mut sum)?));
+            levels.push((super::identity(&dir)?, subdirs(dir.as_fd(), &mut sum, seen)?));
             here = dir;
             continue;
         }
@@ -415,13 +432,13 @@ pub fn measure(dir: impl AsFd) -> io::Result<Measured> {
     Ok(sum)
 }
 
-fn subdirs(dir: BorrowedFd<'_>, sum: &mut Measured) -> io::Result<NameStack> {
+fn subdirs(dir: BorrowedFd<'_>, sum: &mut Measured, seen: &mut SeenLinks) -> io::Result<NameStack> {
     let mut dirs = NameStack::default();
     super::each(dir, |name, _| {
         let Some(stat) = super::stat(dir, name)? else { return Ok(()) };
         sum.entries += 1;
         let kind = super::file_type(&stat);
-        if stat.st_nlink == 1 || kind == FileType::Directory {
+        if kind == FileType::Directory || seen.is_last(&stat) {
             const BLOCK: u64 = 512; // unit of st_blocks, regardless of the file system's block size (stat(3type))
             sum.frees.0 += stat.st_blocks.unsigned_abs() * BLOCK;
             sum.frees.1 += 1;

@@ -15,8 +15,8 @@
 //! 2. Take the shared lock without waiting. If the lock is held exclusively, the generation is being reaped (or
 //!    somebody misuses the lock): close, pause, start again at 1; after [`LOCK_TRIES`] tries go on without a lock.
 //!    Also go on without a lock if locks are not supported, or none can be had now: the grace period still protects.
-//!    Whether that is enough is for the caller to say: [`Pin::protection`] tells, and [`Pin::locked`] refuses it, as
-//!    `treeswap pin` does.
+//!    Whether that is enough is for the caller to say: [`Pin::protection`] tells, and [`Pin::take_locked`] refuses it,
+//!    as `treeswap pin` does.
 //! 3. Check that the link still names the directory that was opened. The lock alone proves nothing, because the kernel
 //!    grants it on a deleted directory, too. The writer never reaps the current generation, and cannot reap this one
 //!    later because of the lock. If the link was swapped in between, start again at 1; after [`ROUNDS`] rounds accept a
@@ -42,7 +42,7 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
@@ -63,10 +63,14 @@ const LOCK_PAUSE: Duration = Duration::from_millis(5);
 /// Pause between two checks for the first generation.
 const WAIT_PAUSE: Duration = Duration::from_millis(50);
 
+/// The longest pause before a pin with a lock is tried again, and the longest wait of one try: what is pinned may be
+/// chosen anew for the next.
+const RETRY_PAUSE: Duration = Duration::from_millis(250);
+
 /// How a pin is taken.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// How long to wait for the first generation. Zero: do not wait.
+    /// How long to wait for the first generation and, in [`Pin::take_locked`], for a lock. Zero: do not wait.
     pub wait: Duration,
 }
 
@@ -138,6 +142,17 @@ impl Pin {
                 result => return result,
             }
         }
+    }
+
+    /// Pins the generation that the root's `..data` names, with a lock: see [`Pin::locked`]. For up to the time to wait
+    /// it is tried again, if it fails with what may pass: nothing is published yet, another process holds the lock
+    /// exclusively, no lock can be had now, or the link is swapped too fast.
+    ///
+    /// # Errors
+    /// As [`Pin::take`] and [`Pin::locked`].
+    pub fn take_locked(root: impl AsRef<Path>, options: &Options) -> Result<Self, Error> {
+        let link = root.as_ref().join(DATA_LINK);
+        within(options.wait, |options| Self::take_link(&link, options).and_then(Self::locked))
     }
 
     /// Moves the pin to the current generation. Returns true if it is another one than before. The new pin is taken
@@ -220,6 +235,25 @@ impl Pin {
         let copy = copy.map_err(|errno| if errno == Errno::INVAL { Errno::MFILE } else { errno })?;
         rustix::io::fcntl_setfd(&copy, rustix::io::FdFlags::empty())?;
         Ok(copy)
+    }
+}
+
+/// Calls `take`, and again for up to `wait` if it fails with what may pass meanwhile.
+pub(crate) fn within(
+    wait: Duration,
+    mut take: impl FnMut(&Options) -> Result<Pin, Error>,
+) -> Result<Pin, Error> {
+    let began = Instant::now();
+    let may_pass = |error: &Error| error.is_absence() || error.is_transient();
+    loop {
+        let left = wait.saturating_sub(began.elapsed());
+        let pause = left.min(RETRY_PAUSE);
+        match take(&Options { wait: pause }) {
+            Err(error) if left.is_zero() || !may_pass(&error) => return Err(error),
+            Err(Error::Unavailable { .. } | Error::Restless { .. }) => std::thread::sleep(pause),
+            Err(_) => {} // `take` has tried for a while before it reports one of the others
+            Ok(pin) => return Ok(pin),
+        }
     }
 }
 

@@ -191,6 +191,44 @@ fn the_first_generation_is_waited_for() {
 }
 
 #[test]
+fn what_may_pass_is_tried_again_while_there_is_time() {
+    let root = root();
+    let at = || root.path().join(name(1));
+    let fail: [fn(PathBuf) -> Error; 2] =
+        [|generation| Error::Unavailable { generation }, |link| Error::Restless { link }];
+    for failure in fail {
+        let mut tries = 0;
+        let mut fails_twice = |options: &Options| {
+            tries += 1;
+            if tries > 2 { Pin::take(root.path(), options) } else { Err(failure(at())) }
+        };
+        let error = within(Duration::ZERO, &mut fails_twice).unwrap_err();
+        assert_eq!(error.to_string(), failure(at()).to_string());
+        within(Duration::from_secs(60), &mut fails_twice).unwrap();
+        assert_eq!(tries, 3, "{error}");
+    }
+    // What a file system never has is not waited for.
+    let never = |_: &Options| Err(Error::Unsupported { generation: at() });
+    assert!(matches!(within(Duration::MAX, never), Err(Error::Unsupported { .. })));
+}
+
+#[test]
+fn a_lock_in_the_way_is_waited_for() {
+    let root = root();
+    let dir = fsx::open_dir_at_path(&root.path().join(name(1))).unwrap();
+    assert_eq!(fsx::try_lock(&dir).unwrap(), fsx::Lock::Taken);
+    let error = Pin::take_locked(root.path(), &Options::default()).unwrap_err();
+    assert!(matches!(error, Error::Contended { .. }), "{error}");
+    let owner = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(400)); // longer than one try
+        fsx::unlock(&dir).unwrap();
+    });
+    let pin = Pin::take_locked(root.path(), &Options { wait: Duration::from_secs(60) }).unwrap();
+    assert_eq!(pin.protection(), Protection::Locked);
+    owner.join().unwrap();
+}
+
+#[test]
 fn pins_hold_one_generation_while_another_thread_swaps_and_reaps() {
     let root = root();
     let path = root.path().to_owned();

@@ -182,6 +182,38 @@ fn grace_periods_end_for_room_only_as_far_as_needed_and_not_in_vain() {
 }
 
 #[test]
+fn what_goes_by_its_age_goes_first_then_the_oldest_that_is_not_pinned_then_pinned_ones() {
+    // The newest first, as the store has them: when it was retired, and whether it is pinned.
+    let shapes = [
+        (None, false),
+        (Some(1635), true),
+        (Some(1630), false),
+        (Some(1500), false), // past its grace period
+        (Some(1620), false),
+        (Some(1200), true),
+        (Some(1000), true), // past the time that a pin keeps it
+    ];
+    let retire = |at: Option<u64>| at.map(retired);
+    let records: Vec<GenerationRecord> =
+        (shapes.iter().enumerate()).map(|(n, (at, _))| record(9 - n, 10, retire(*at))).collect();
+    let candidates: Vec<Candidate<'_>> = (records.iter().zip(&shapes))
+        .map(|(record, (at, pinned))| Candidate { record, current: at.is_none(), pinned: *pinned })
+        .collect();
+    let order = reaping_order(&candidates, &generous(), &now(1640));
+    assert_eq!(order, [3, 6, 4, 2, 5, 1]);
+    // A gain may count what goes with it only because those before it are gone: a plan reaps no others.
+    for (bytes, count) in [(1, 2), (2, 2), (3, 3), (4, 4), (5, 2)] {
+        let gains = [Extent { bytes: 1, inodes: 0 }; 7];
+        let lack = Extent { bytes, inodes: 0 };
+        let plan = plan_for_room(&candidates, &gains, lack, &generous(), Reserved::default(), &now(1640));
+        let mut first = order[..count].to_vec();
+        first.sort_unstable();
+        let reaped: Vec<usize> = (0..7).filter(|&at| !plan.decisions[at].keep).collect();
+        assert_eq!(reaped, first, "{bytes}");
+    }
+}
+
+#[test]
 fn no_ceiling_ends_anything_for_a_generation_that_has_no_room() {
     for options in
         [Options { max_generations: 1, ..generous() }, Options { max_bytes: Some(20), ..generous() }]

@@ -44,7 +44,7 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::{CWD, FileType};
 use rustix::io::Errno;
 
-use crate::fsx::{self, Flush, Inode, Link};
+use crate::fsx::{self, Flush, Link};
 use crate::generation::{DATA_LINK, Name, WORKTREES};
 use crate::store::error::{Error, MAKE_ROOT, RESOLVE_ROOT, some_names};
 use crate::store::link::{PublishedLink, clean};
@@ -166,7 +166,7 @@ impl RootHandles {
             [(&self.generations_dir, &*self.at(WORKTREES)), (&self.link.dir, self.link.dir_path())]
         {
             let open = fsx::identity(dir).map_err(Error::io("stat", path))?;
-            if !rustix::fs::stat(path).is_ok_and(|there| Inode::of(&there) == open) {
+            if !fsx::identity_at(path).is_ok_and(|there| there == Some(open)) {
                 return Ok(Some(format!("{} was removed, and is created again", path.display())));
             }
         }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use rustix::fs::FileType;
 
 use super::error::Error;
-use super::names::{LEDGER, QUARANTINE};
+use super::names::{LEDGER, PRIVATE, QUARANTINE};
 use super::quarantine;
 use super::state::is_unreadable;
 use crate::configmap::apply::LedgerSet;
@@ -21,32 +21,44 @@ pub(super) const DAMAGED: &str = "ledger.json.damaged";
 /// The ledger's file, written by the root's writer.
 #[derive(Debug)]
 pub struct LedgerFile {
-    pub(super) private: OwnedFd,
-    pub(super) path: PathBuf,
+    /// The resolved path of the root.
+    pub(super) root: PathBuf,
 }
 
 impl LedgerFile {
+    fn path(&self) -> PathBuf {
+        self.root.join(PRIVATE).join(LEDGER)
+    }
+
+    /// Opens the private directory. Each time, because the store makes it again if somebody removes it, or the root.
+    fn private(&self) -> Result<OwnedFd, Error> {
+        let root = fsx::open_dir_at_path(&self.root);
+        let private = root.and_then(|root| fsx::open_dir(root, PRIVATE));
+        private.map_err(Error::io("open", self.root.join(PRIVATE)))
+    }
+
     /// Reads the ledger; it is empty if the file does not exist. A ledger that cannot be parsed, or that the disk does
     /// not return, is moved aside; the second value then says why.
     ///
     /// # Errors
     /// If the file cannot be read for another reason, or cannot be moved aside. It must not be overwritten then.
     pub fn read(&self) -> Result<(LedgerSet, Option<String>), Error> {
-        let parsed = match fsx::read_file(&self.private, LEDGER, LEDGER_LIMIT) {
+        let private = self.private()?;
+        let parsed = match fsx::read_file(&private, LEDGER, LEDGER_LIMIT) {
             Ok(None) => return Ok(Default::default()),
             Ok(Some(text)) => LedgerSet::read(&text).map_err(|error| error.to_string()),
             Err(error) if is_unreadable(&error) => Err(error.to_string()),
-            Err(error) => return Err(Error::io("read", &self.path)(error)),
+            Err(error) => return Err(Error::io("read", self.path())(error)),
         };
         match parsed {
             Ok(ledgers) => Ok((ledgers, None)),
             Err(error) => {
-                quarantine::quarantine_unless(&self.private, DAMAGED, FileType::RegularFile, QUARANTINE)
-                    .map_err(Error::io("move aside", self.path.with_file_name(DAMAGED)))?;
-                rustix::fs::renameat(&self.private, LEDGER, &self.private, DAMAGED)
-                    .map_err(Error::io("move aside", &self.path))?;
-                let path = self.path.display();
-                let why = format!("{path} is damaged, and was renamed to {DAMAGED}: {error}");
+                let path = self.path();
+                quarantine::quarantine_unless(&private, DAMAGED, FileType::RegularFile, QUARANTINE)
+                    .map_err(Error::io("move aside", path.with_file_name(DAMAGED)))?;
+                rustix::fs::renameat(&private, LEDGER, &private, DAMAGED)
+                    .map_err(Error::io("move aside", &path))?;
+                let why = format!("{} is damaged, and was renamed to {DAMAGED}: {error}", path.display());
                 Ok((LedgerSet::default(), Some(why)))
             }
         }
@@ -57,7 +69,7 @@ impl LedgerFile {
     /// # Errors
     /// If it cannot be written. The old ledger is unchanged then.
     pub fn write(&self, ledgers: &LedgerSet) -> Result<(), Error> {
-        quarantine::replace_file(&self.private, LEDGER, &ledgers.text(), Flush::Content)
-            .map_err(Error::io("write", &self.path))
+        quarantine::replace_file(&self.private()?, LEDGER, &ledgers.text(), Flush::Content)
+            .map_err(Error::io("write", self.path()))
     }
 }

@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use rustix::fs::{FileType, Mode, OFlags};
 use serde::{Deserialize, Serialize};
 
-use crate::fsx::{self, Inode, Lock};
+use crate::fsx::{self, Lock};
 use crate::store::Recovered;
 use crate::store::error::Error;
 use crate::store::layout::RootHandles;
@@ -68,10 +68,8 @@ impl WriterLock {
 
     /// Returns true if the locked file is still the one under the lock's name, which other writers would try.
     pub(crate) fn is_in_place(&self, handles: &RootHandles) -> Result<bool, Error> {
-        let failed = || Error::io("stat the lock", handles.private_at(LOCK));
-        let ours = fsx::identity(&self.file).map_err(failed())?;
-        let found = fsx::stat(&handles.private, LOCK).map_err(failed())?;
-        Ok(found.is_some_and(|stat| Inode::of(&stat) == ours))
+        let failed = Error::io("stat the lock", handles.private_at(LOCK));
+        fsx::is_at(&handles.private, LOCK, &self.file).map_err(failed)
     }
 
     /// Writes our pid, host and start time into the file. Errors are ignored: a full disk must not keep us from the

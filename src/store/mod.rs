@@ -74,7 +74,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::{self, Now};
-use crate::fsx::{self, Flush, Inode};
+use crate::fsx::{self, Flush};
 use crate::generation::{GenerationRecord, Name};
 use crate::phase::Status;
 use crate::retention;
@@ -82,7 +82,7 @@ use crate::revision::Revision;
 use layout::RootHandles;
 use links::TopNames;
 use lock::WriterLock;
-use names::{LEDGER, STAGING, STATUS};
+use names::{STAGING, STATUS};
 use recover::RecoveryTime;
 use scrub::KnownStamps;
 use spare_slot::SpareSlot;
@@ -264,10 +264,11 @@ impl Store {
             options.spare = Spare::Copy; // readers write into published generations there, so nothing can be shared
         }
         let stamps = KnownStamps::new(&options, &handles.staging, handles.is_git_sync);
+        found.warnings.extend(stamps.warning(&options));
         // The trash records its unlinks in the journal whatever `--spare` is, because generations of an earlier process
         // may share files.
         let trash = Arc::new(Trash::new(Arc::clone(&handles), lock, stamps.journal().cloned()));
-        let spare = Arc::new(SpareSlot::open(&handles, &trash, options.spare, &mut found)?);
+        let spare = Arc::new(SpareSlot::open(&handles, &trash, &mut found)?);
         let unsynced = false;
         let top_names = None;
         let mut store = Self {
@@ -362,12 +363,9 @@ impl Store {
             .map_err(Error::io("write", self.handles.private_at(STATUS)))
     }
 
-    /// Opens the ledger of what is delivered from this root. It can be written without the store, by one task at a
-    /// time.
+    /// The ledger of what is delivered from this root. It can be written without the store, by one task at a time.
     pub fn ledger(&self) -> Result<LedgerFile, Error> {
-        let private = self.handles.private.try_clone();
-        let path = self.handles.private_at(LEDGER);
-        Ok(LedgerFile { private: private.map_err(Error::io("open", &path))?, path })
+        Ok(LedgerFile { root: self.handles.path.clone() })
     }
 
     /// Returns the generations reaped while pinned since the last call, and why.
@@ -437,12 +435,9 @@ impl Store {
         if there.st_ino != root.ino {
             return Ok(Some("the root was removed and created again".to_owned()));
         }
-        let private =
-            fsx::stat(&handles.root, names::PRIVATE).map_err(Error::io("stat", handles.private_at("")))?;
-        let open = fsx::identity(&handles.private).map_err(Error::io("stat", handles.private_at("")))?;
-        if private.is_none_or(|stat| Inode::of(&stat) != open)
-            || !self.trash.writer_lock().is_in_place(handles)?
-        {
+        let has_private = fsx::is_at(&handles.root, names::PRIVATE, &handles.private)
+            .map_err(Error::io("stat", handles.private_at("")))?;
+        if !has_private || !self.trash.writer_lock().is_in_place(handles)? {
             return Ok(Some(format!("{} was removed, and is created again", names::PRIVATE)));
         }
         if let Some(why) = handles.reopen_reason()? {
@@ -454,10 +449,8 @@ impl Store {
             (names::SPARE, self.spare.dir()),
         ];
         for (name, dir) in inner {
-            let failed = || Error::io("stat", handles.private_at(name));
-            let open = fsx::identity(dir).map_err(failed())?;
-            let there = fsx::stat(&handles.private, name).map_err(failed())?;
-            if there.is_none_or(|stat| Inode::of(&stat) != open) {
+            let is_there = fsx::is_at(&handles.private, name, dir);
+            if !is_there.map_err(Error::io("stat", handles.private_at(name)))? {
                 return Ok(Some(format!("{}/{name} was removed, and is created again", names::PRIVATE)));
             }
         }
@@ -471,9 +464,11 @@ impl Store {
             let failed = Error::io("remove the lock", self.handles.private_at(names::LOCK));
             fsx::unlink(&self.handles.private, names::LOCK).map_err(failed)?;
         }
+        self.spare.close(); // the new slot is the same directory
         let (mut fresh, mut found) = Self::open(self.options.clone())?;
         if fresh.state.generations.iter().all(|record| !record.is_known()) {
             fresh.state = self.state.clone();
+            fresh.unsaved = true; // the file has what was found without records
             fresh.recover_into(&clock::now(), RecoveryTime::Running, &mut found)?;
         }
         *self = fresh;

@@ -15,9 +15,14 @@ use crate::store::names::{LOCK, QUARANTINE};
 
 /// Moves `name` in `from` to a new name in `to`, and returns the new name.
 pub(super) fn move_to(from: impl AsFd, name: &OsStr, to: &OwnedFd, prefix: &str) -> io::Result<String> {
+    to_new_name(prefix, |new| fsx::rename_new(from.as_fd(), name, to, new))
+}
+
+/// Calls `rename` with new names until one is not taken, and returns that.
+pub(super) fn to_new_name(prefix: &str, rename: impl Fn(&str) -> io::Result<()>) -> io::Result<String> {
     loop {
         let new = fsx::unique(prefix);
-        match fsx::rename_new(from.as_fd(), name, to, new.as_str()) {
+        match rename(&new) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {} // made by an earlier process
             moved => return moved.map(|()| new),
         }

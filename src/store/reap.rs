@@ -9,6 +9,7 @@ use std::path::Path;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::{self, Now};
+use crate::fsx::walk::SeenLinks;
 use crate::fsx::{self, Lock};
 use crate::generation::{self, GenerationRecord, Name, bytes_on_disk};
 use crate::human::one_line;
@@ -56,17 +57,20 @@ impl Store {
         retention::plan(&self.candidates(), &self.options.retention, reserved, now)
     }
 
-    /// The plan if something new is to be written and the file system is short of `lack`.
-    fn plan_for_room(&self, lack: Extent, reserved: Reserved, now: &Now) -> Plan {
-        let gain = |candidate: &Candidate<'_>| {
-            let name =
-                Some(&candidate.record.name).filter(|_| lack != Extent::default() && !candidate.current);
-            let (bytes, inodes) = name.map(|name| self.handles.measure(name).frees).unwrap_or_default();
-            Extent { bytes, inodes }
-        };
+    /// The plan if something new is to be written and the file system is short of `lack`. Only then are generations
+    /// measured, which takes a stat of each of their files: a file that several of them share is freed by the last.
+    pub(super) fn plan_for_room(&self, lack: Extent, reserved: Reserved, now: &Now) -> Plan {
         let candidates = self.candidates();
-        let gains: Vec<_> = candidates.iter().map(gain).collect();
-        retention::plan_for_room(&candidates, &gains, lack, &self.options.retention, reserved, now)
+        let options = &self.options.retention;
+        let mut gains = vec![Extent::default(); candidates.len()];
+        if lack != Extent::default() {
+            let mut seen = SeenLinks::default();
+            for at in retention::reaping_order(&candidates, options, now) {
+                let (bytes, inodes) = self.handles.measure(&candidates[at].record.name, &mut seen).frees;
+                gains[at] = Extent { bytes, inodes };
+            }
+        }
+        retention::plan_for_room(&candidates, &gains, lack, options, reserved, now)
     }
 
     fn candidates(&self) -> Vec<Candidate<'_>> {

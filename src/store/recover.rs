@@ -16,6 +16,7 @@ use std::sync::Arc;
 use rustix::fs::{Access, AtFlags, FileType};
 
 use crate::clock::Now;
+use crate::fsx::walk::{self, Measured, SeenLinks};
 use crate::fsx::{self, Link, Lock};
 use crate::generation::{DATA_LINK, GenerationRecord, Name, Retired};
 use crate::human::one_line;
@@ -432,10 +433,10 @@ impl RootHandles {
         matches!(fsx::stat(&self.generations_dir, name.as_str()), Ok(Some(stat)) if fsx::file_type(&stat) == FileType::Directory)
     }
 
-    /// Measures a generation's tree. Zero if it cannot be read.
-    pub(super) fn measure(&self, name: &Name) -> fsx::walk::Measured {
-        let measured = fsx::open_dir(&self.generations_dir, name.as_str()).and_then(fsx::walk::measure);
-        measured.unwrap_or_default()
+    /// Measures a generation's tree, after those that `seen` was used for. Zero if it cannot be read.
+    pub(super) fn measure(&self, name: &Name, seen: &mut SeenLinks) -> Measured {
+        let dir = fsx::open_dir(&self.generations_dir, name.as_str());
+        dir.and_then(|dir| walk::measure(dir, seen)).unwrap_or_default()
     }
 
     /// Moves something next to the published link away, unread. Returns its new path relative to the root, or to the

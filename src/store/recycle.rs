@@ -129,12 +129,9 @@ impl SpareSlot {
         let origin = SpareRecord {
             tree: delta.tree,
             selection_digest: current.selection_digest.clone(),
-            group_write: write.options.group_write,
             bytes: delta.bytes,
             entries: delta.entries,
             lineage,
-            boot_id: record.boot_id,
-            synced: durability == Durability::Syncfs,
             stamped: true,
         };
         spare::write_record(slot_dir, &origin)?;

@@ -102,18 +102,17 @@ impl SlotState {
 
     /// The retired generation that waits to be carried forward, if any.
     pub(super) fn waiting(&self) -> Option<RetiredTree> {
-        match &*self.tree() {
-            Some(SlotTree::Waiting(retired)) => Some(retired.tree()),
-            _ => None,
-        }
+        self.waiting_if(|_| true)
     }
 
     /// Like [`SlotState::waiting`], if it has this selection. With another selection the same tree has other files.
     pub(super) fn waiting_of(&self, selection: &str) -> Option<RetiredTree> {
+        self.waiting_if(|record| record.selection_digest == selection)
+    }
+
+    fn waiting_if(&self, fits: impl FnOnce(&GenerationRecord) -> bool) -> Option<RetiredTree> {
         match &*self.tree() {
-            Some(SlotTree::Waiting(retired)) if retired.record.selection_digest == selection => {
-                Some(retired.tree())
-            }
+            Some(SlotTree::Waiting(retired)) if fits(&retired.record) => Some(retired.tree()),
             _ => None,
         }
     }

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::journal::{Journal, Stamp};
 use super::stamps::{self, Paths, Stamps};
-use super::{Error, Options, Store, verify};
+use super::{Error, Options, Spare, Store, verify};
 use crate::generation::{GenerationRecord, Name};
 use crate::human::one_line;
 
@@ -33,6 +33,16 @@ impl KnownStamps {
         let wanted = !is_git_sync && !options.group_write && stamps::ctimes_are_reliable(scratch.as_fd());
         let journal = wanted.then(Journal::start).and_then(Result::ok).map(Arc::new);
         Self { journal, stamps: BTreeMap::new() }
+    }
+
+    /// For the log: what `--spare` asks for cannot be done in this root, because of its file system.
+    pub(super) fn warning(&self, options: &Options) -> Option<String> {
+        let is_wanted = matches!(options.spare, Spare::Link | Spare::Recycle) && !options.group_write;
+        (is_wanted && self.journal.is_none()).then(|| {
+            "changes by other processes cannot be detected on this file system: generations share no files, \
+             each spare is a copy, and there is no scrub"
+                .to_owned()
+        })
     }
 
     /// Stamps of a tree that was just written.

@@ -2,11 +2,10 @@
 //!
 //! The slot, a directory in `..treeswap`, holds the tree, `tree`, and once that is complete and synced, `ready`, a
 //! record of its content. Staging by delta takes the tree out of the slot and applies the delta to it.
-//! - A tree without a record is incomplete and useless: the store discards it when it opens.
-//! - A spare that was made without a sync cannot be used with [`Durability::Syncfs`], because only what a delta
-//!   changes is synced later.
-//! - A record is valid only in the boot that wrote it. After a power cut it is unknown which of the latest writes the
-//!   file system kept, and a new copy costs only a second or two in the background.
+//! - A tree without a record is incomplete and useless.
+//! - Only the process that made a spare uses it: when the store opens, it discards whatever is in the slot. So a spare
+//!   outlives no power cut, no change of options, and no time in which somebody could change it unnoticed. A new copy
+//!   costs only a second or two in the background.
 //! - A tree with new directories is changed in place ([`apply`]). A retired generation, whose directories readers may
 //!   have open, is carried forward ([`super::carry`]). Neither ever writes into an existing file.
 
@@ -46,8 +45,6 @@ pub(super) struct SpareRecord {
     /// Digest of the settings that shaped it, as in [`GenerationRecord::selection_digest`].
     #[serde(rename = "selection")]
     pub(super) selection_digest: String,
-    /// True if it is writable by the group.
-    pub(super) group_write: bool,
     /// Sum of its files' sizes, in bytes. Includes files that are hard links to a generation's.
     pub(super) bytes: u64,
     /// Number of files, symlinks and directories in it.
@@ -55,12 +52,7 @@ pub(super) struct SpareRecord {
     /// Which generations it shares inodes with. `None` if with none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) lineage: Option<Lineage>,
-    /// The boot id of the boot it was written in.
-    pub(super) boot_id: String,
-    /// True if it was synced. A delta that is applied to it later syncs only what it changes.
-    #[serde(default)]
-    pub(super) synced: bool,
-    /// True if it has stamps. Only the process that has them may use it: another one would not notice a foreign write.
+    /// True if it was made with stamps. Then it is not used without them: a foreign write would not be noticed.
     #[serde(default, rename = "recycled")]
     pub(super) stamped: bool,
 }
@@ -72,12 +64,9 @@ impl SpareRecord {
             .into()
     }
 
-    /// Returns true if a generation whose delta has this base and selection can be made from it, with these options.
-    pub(super) fn fits(&self, tree: &ObjectId, selection: &str, options: &Options) -> bool {
-        self.tree == *tree
-            && self.selection_digest == selection
-            && self.group_write == options.group_write
-            && (self.synced || options.durability == Durability::None)
+    /// Returns true if a generation whose delta has this base and selection can be made from it.
+    pub(super) fn fits(&self, tree: &ObjectId, selection: &str) -> bool {
+        self.tree == *tree && self.selection_digest == selection
     }
 }
 
@@ -89,12 +78,11 @@ pub(super) fn lineage_after(lineage: &Lineage, bytes: u64, delta: &Delta) -> Lin
     Lineage { directories, ..lineage.clone() }.replacing(delta.removed.len() as u64, bytes)
 }
 
-/// Returns the record of the spare in the slot, if it is complete and from this boot.
-pub(super) fn ready(slot: BorrowedFd<'_>, boot_id: &str) -> Option<SpareRecord> {
+/// Returns the record of the spare in the slot, if it is complete.
+pub(super) fn ready(slot: BorrowedFd<'_>) -> Option<SpareRecord> {
     let bytes = fsx::read_file(slot, READY, MAX_RECORD).ok()??;
     let record: SpareRecord = serde_json::from_slice(&bytes).ok()?;
-    let is_dir = fsx::file_type(&fsx::stat(slot, TREE).ok()??).is_dir();
-    (is_dir && !boot_id.is_empty() && record.boot_id == boot_id).then_some(record)
+    fsx::file_type(&fsx::stat(slot, TREE).ok()??).is_dir().then_some(record)
 }
 
 /// Makes a spare in the slot, which must be empty, by writing every file of the payload. The spare is ready when this
@@ -108,7 +96,6 @@ pub(super) fn copy(
     blobs: &dyn BlobSource,
     options: &WriteOptions,
     durability: Durability,
-    boot_id: &str,
     cancel: &CancellationToken,
     stamp: impl FnOnce(&OwnedFd) -> Result<Option<Stamps>, Error>,
 ) -> Result<(SpareRecord, Option<Stamps>), Error> {
@@ -118,12 +105,9 @@ pub(super) fn copy(
     let record = SpareRecord {
         tree: payload.tree,
         selection_digest: selection.to_owned(),
-        group_write: options.group_write,
         bytes: payload.bytes,
         entries: payload.count(),
         lineage: None,
-        boot_id: boot_id.to_owned(),
-        synced: durability == Durability::Syncfs,
         stamped: stamps.is_some(),
     };
     write_record(slot, &record)?;
@@ -138,7 +122,6 @@ pub(super) fn link(
     source: Linkable<'_>,
     current: &GenerationRecord,
     options: &Options,
-    boot_id: &str,
     cancel: &CancellationToken,
 ) -> Result<Option<(SpareRecord, Stamps)>, Error> {
     let modes = Modes::of(&options.write_options());
@@ -151,12 +134,9 @@ pub(super) fn link(
     let record = SpareRecord {
         tree: current.tree,
         selection_digest: current.selection_digest.clone(),
-        group_write: options.group_write,
         bytes: current.bytes,
         entries: current.entries,
         lineage: current.lineage.clone(),
-        boot_id: boot_id.to_owned(),
-        synced: options.durability == Durability::Syncfs,
         stamped: true,
     };
     write_record(slot, &record)?;
@@ -167,7 +147,7 @@ pub(super) fn link(
 pub(super) fn write_record(slot: BorrowedFd<'_>, record: &SpareRecord) -> Result<(), Error> {
     let written = serde_json::to_vec(record).map_err(std::io::Error::from);
     written
-        // No sync: the record is invalid after a power cut anyway.
+        // No sync: a power cut ends the process, and with it the record's use.
         .and_then(|bytes| fsx::replace_file(slot, READY, &bytes, 0o644, Flush::Lazy))
         .map_err(io_error("write the spare's record", READY.as_bytes()))
 }
@@ -248,13 +228,13 @@ mod tests {
         Rules { symlinks: Symlinks::Keep, ..Rules::default() }
     }
 
-    fn make(place: &std::path::Path, tree: &Tree, boot: &str) -> Result<SpareRecord, Error> {
+    fn make(place: &std::path::Path, tree: &Tree) -> Result<SpareRecord, Error> {
         let dir = fsx::open_dir_at_path(place).unwrap();
         let payload = payload(tree, rules()).unwrap();
         let cancel = CancellationToken::new();
         let blobs = Blobs::of(&[tree]);
         let unstamped = |_: &OwnedFd| Ok(None);
-        copy(dir.as_fd(), &payload, "s", &blobs, &OPTIONS, Durability::Syncfs, boot, &cancel, unstamped)
+        copy(dir.as_fd(), &payload, "s", &blobs, &OPTIONS, Durability::Syncfs, &cancel, unstamped)
             .map(|(record, _)| record)
     }
 
@@ -268,13 +248,12 @@ mod tests {
     }
 
     #[test]
-    fn a_spare_counts_once_complete_and_only_in_its_boot() {
+    fn a_spare_counts_once_complete() {
         let dir = tempfile::tempdir().unwrap();
         let place = fsx::open_dir_at_path(dir.path()).unwrap();
-        assert_eq!(ready(place.as_fd(), "one"), None, "an empty place");
-        let record = make(dir.path(), &some(), "one").unwrap();
-        assert_eq!(ready(place.as_fd(), "one").as_ref(), Some(&record));
-        assert_eq!(ready(place.as_fd(), "two"), None, "after a reboot");
+        assert_eq!(ready(place.as_fd()), None, "an empty place");
+        let record = make(dir.path(), &some()).unwrap();
+        assert_eq!(ready(place.as_fd()).as_ref(), Some(&record));
         assert_eq!((record.entries, record.bytes), (5, 6));
         assert_eq!(read_back(&dir.path().join(TREE)), expected(&some()));
     }
@@ -289,9 +268,9 @@ mod tests {
         let blobs = Blobs::of(&[&some()]);
         let unstamped = |_: &OwnedFd| Ok(None);
         let stopped =
-            copy(place.as_fd(), &all, "s", &blobs, &OPTIONS, Durability::Syncfs, "one", &cancel, unstamped);
+            copy(place.as_fd(), &all, "s", &blobs, &OPTIONS, Durability::Syncfs, &cancel, unstamped);
         assert!(matches!(stopped, Err(Error::Cancelled)), "{stopped:?}");
-        assert_eq!(ready(place.as_fd(), "one"), None);
+        assert_eq!(ready(place.as_fd()), None);
         assert!(dir.path().join(TREE).exists(), "cancelled before anything was there to be half-made");
     }
 
@@ -299,9 +278,9 @@ mod tests {
     fn a_spare_can_be_taken_once() {
         let dir = tempfile::tempdir().unwrap();
         let place = fsx::open_dir_at_path(dir.path()).unwrap();
-        make(dir.path(), &some(), "one").unwrap();
+        make(dir.path(), &some()).unwrap();
         take(place.as_fd(), place.as_fd(), "taken").unwrap();
-        assert_eq!(ready(place.as_fd(), "one"), None);
+        assert_eq!(ready(place.as_fd()), None);
         assert_eq!(read_back(&dir.path().join("taken")), expected(&some()));
         assert!(take(place.as_fd(), place.as_fd(), "again").is_err());
     }
@@ -315,7 +294,7 @@ mod tests {
             let place = fsx::open_dir_at_path(dir.path()).unwrap();
             let blobs = Blobs::of(&steps.iter().collect::<Vec<_>>());
             let cancel = CancellationToken::new();
-            make(dir.path(), &steps[0], "one").unwrap();
+            make(dir.path(), &steps[0]).unwrap();
             let taken = take(place.as_fd(), place.as_fd(), "carried").unwrap();
             for (at, pair) in steps.windows(2).enumerate() {
                 let delta = delta(&pair[0], &pair[1], rules()).unwrap();

@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::clock;
 use crate::fsx;
 use crate::generation::GenerationRecord;
 use crate::human::one_line;
@@ -28,7 +27,7 @@ use crate::store::stage::check_cancelled;
 use crate::store::staging_dir::StagingDir;
 use crate::store::stamps::Stamps;
 use crate::store::trash::Trash;
-use crate::store::{Options, Recovered, Spare, Store};
+use crate::store::{Recovered, Spare, Store};
 
 /// Pause between two tries for the slot's lock.
 const BUSY_PAUSE: Duration = Duration::from_millis(20);
@@ -50,6 +49,8 @@ pub(super) struct SpareSlot {
     busy: Mutex<()>,
     /// Cancels the latest preparation.
     preparing: Mutex<CancellationToken>,
+    /// Cancelled once another slot takes the place of this one.
+    closed: CancellationToken,
     /// Estimated bytes on disk of the spare, or of the one being prepared.
     bytes: AtomicU64,
     /// The state of a tree with stamps in the slot. Empty if the tree is a copy without stamps.
@@ -57,62 +58,59 @@ pub(super) struct SpareSlot {
 }
 
 impl SpareSlot {
-    /// Opens the slot. Anything in it that is not a ready spare of this boot goes to the trash.
+    /// Opens the slot. Anything in it goes to the trash: only the process that made a spare uses it. Another one would
+    /// not notice what was changed in it meanwhile.
     pub(super) fn open(
         handles: &Arc<RootHandles>,
         trash: &Arc<Trash>,
-        mode: Spare,
         found: &mut Recovered,
     ) -> Result<Self, Error> {
-        let (slot, was_closed) = Self::open_dir(handles, trash, found)?;
-        let tidy = || slot.tidy(mode != Spare::Off && was_closed);
+        let slot = Self::open_dir(handles, trash, found)?;
+        let empty = || slot.discard();
         // A second time, as what is moved aside stays, and a single refusal may have been a passing one.
-        match tidy().or_else(|error| if error.is_denied() { tidy() } else { Err(error) }) {
+        match empty().or_else(|error| if error.is_denied() { empty() } else { Err(error) }) {
             // Another user's directory cannot be moved to another parent (rename(2)), but the one that it is in can be
             // renamed.
             Err(error) if error.is_denied() => {
                 let to = handles.quarantine(SPARE.as_ref())?;
                 let why = one_line(&error);
                 found.done.push(format!("moved {PRIVATE}/{SPARE} to {to} beside it: {why}"));
-                Ok(Self::open_dir(handles, trash, found)?.0)
+                Self::open_dir(handles, trash, found)
             }
-            tidied => tidied.map(|()| slot),
+            emptied => emptied.map(|()| slot),
         }
     }
 
-    /// Opens the slot's directory and closes it to others. The second value is false if it was open to them, as after a
-    /// mount with an fsGroup: whatever is in it may be changed.
+    /// Opens the slot's directory and closes it to others, to whom a mount with an fsGroup opens it.
     fn open_dir(
         handles: &Arc<RootHandles>,
         trash: &Arc<Trash>,
         found: &mut Recovered,
-    ) -> Result<(Self, bool), Error> {
+    ) -> Result<Self, Error> {
         let dir = open_inner(&handles.path, &handles.private, SPARE, SPARE_MODE, found)?;
-        let stat = rustix::fs::fstat(&dir).map_err(Error::io("stat", handles.private_at(SPARE)))?;
-        let is_ours = stat.st_uid == rustix::process::geteuid().as_raw();
-        let was_closed = is_ours && stat.st_mode & 0o077 == 0;
         let _ = fsx::set_mode(&dir, SPARE_MODE); // fails if another user owns it
-        let slot = Self {
+        Ok(Self {
             handles: Arc::clone(handles),
             trash: Arc::clone(trash),
             dir,
             busy: Mutex::new(()),
             preparing: Mutex::default(),
+            closed: CancellationToken::new(),
             bytes: AtomicU64::new(0),
             state: SlotState::default(),
-        };
-        Ok((slot, was_closed))
+        })
     }
 
-    /// Moves everything in the slot to the trash, except a ready spare of this boot if one may be kept.
-    fn tidy(&self, may_keep: bool) -> Result<(), Error> {
-        match spare::ready(self.dir.as_fd(), &clock::now().boot_id) {
-            Some(record) if may_keep && !record.stamped => {
-                self.set_size(RequiredSpace { bytes: record.bytes, entries: record.entries });
-                self.discard_except(&[spare::TREE, spare::READY])
-            }
-            _ => self.discard(),
-        }
+    /// Ends a preparation for good before another slot is opened on the same directory: waits for the end of the one
+    /// that runs, and lets none begin.
+    pub(super) fn close(&self) {
+        self.closed.cancel();
+        let _ = self.drop_spare(&CancellationToken::new()); // the new slot is emptied when it is opened
+    }
+
+    /// Fails with `Cancelled` if the slot was closed.
+    pub(super) fn check_open(&self) -> Result<(), Error> {
+        check_cancelled(&self.closed)
     }
 
     /// The slot's directory.
@@ -140,10 +138,10 @@ impl SpareSlot {
     }
 
     /// Returns the record of the ready spare, if a generation with this base can be made from it.
-    pub(super) fn ready(&self, tree: &ObjectId, selection: &str, options: &Options) -> Option<SpareRecord> {
-        let ready = spare::ready(self.dir.as_fd(), &clock::now().boot_id);
+    pub(super) fn ready(&self, tree: &ObjectId, selection: &str) -> Option<SpareRecord> {
+        let ready = spare::ready(self.dir.as_fd());
         let ready = ready.filter(|record| !record.stamped || self.state.is_ready());
-        ready.filter(|record| record.fits(tree, selection, options))
+        ready.filter(|record| record.fits(tree, selection))
     }
 
     /// Moves the spare into staging if it is the delta's base. A copy gets the name `name`. `None` if there is no
@@ -152,11 +150,10 @@ impl SpareSlot {
         &self,
         delta: &Delta,
         selection: &str,
-        options: &Options,
         name: &str,
     ) -> Result<Option<(SpareRecord, TakenSpare)>, Error> {
         let Some(_busy) = self.try_lock() else { return Ok(None) };
-        let Some(origin) = self.ready(&delta.base, selection, options) else { return Ok(None) };
+        let Some(origin) = self.ready(&delta.base, selection) else { return Ok(None) };
         let taken = match self.take_stamped()? {
             Some(spare) => TakenSpare::Stamped(Box::new(spare)),
             None => TakenSpare::Copy(spare::take(self.dir.as_fd(), self.handles.staging.as_fd(), name)?),
@@ -229,16 +226,8 @@ impl SpareSlot {
         self.state.clear();
         // The record goes first, so that an incomplete tree is never taken for a spare.
         self.to_trash(spare::READY)?;
-        self.discard_except(&[])
-    }
-
-    /// Moves everything in the slot except these names to the trash.
-    fn discard_except(&self, names: &[&str]) -> Result<(), Error> {
-        let failed = Error::io("list", self.handles.private_at(SPARE));
-        let listed = fsx::list(&self.dir).map_err(failed)?;
-        let others =
-            listed.iter().map(fsx::DirEntry::os).filter(|name| names.iter().all(|kept| kept != name));
-        others.into_iter().try_for_each(|name| self.to_trash(name))
+        let listed = fsx::list(&self.dir).map_err(Error::io("list", self.handles.private_at(SPARE)))?;
+        listed.iter().try_for_each(|entry| self.to_trash(entry.os()))
     }
 
     /// Moves one name in the slot to the trash, if it exists.
@@ -303,7 +292,7 @@ impl Store {
     /// Returns the current generation, if a spare of it is wanted and not ready.
     pub(super) fn current_without_spare(&self) -> Option<&GenerationRecord> {
         let current = self.current().filter(|record| record.is_known())?;
-        let ready = self.spare.ready(&current.tree, &current.selection_digest, &self.options);
+        let ready = self.spare.ready(&current.tree, &current.selection_digest);
         (self.options.spare != Spare::Off && ready.is_none()).then_some(current)
     }
 

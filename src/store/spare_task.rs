@@ -6,7 +6,6 @@ use std::sync::{Arc, MutexGuard};
 
 use tokio_util::sync::CancellationToken;
 
-use crate::clock;
 use crate::generation::GenerationRecord;
 use crate::human::one_line;
 use crate::payload::{BlobSource, Payload};
@@ -64,8 +63,7 @@ impl SpareTask {
     pub(super) fn make_links(&self, cancel: &CancellationToken) -> Result<Option<Made>, Error> {
         let made = self.with_linkable(|source| match source {
             Some(source) => {
-                let boot_id = &clock::now().boot_id;
-                spare::link(self.slot.dir().as_fd(), source, &self.current, &self.options, boot_id, cancel)
+                spare::link(self.slot.dir().as_fd(), source, &self.current, &self.options, cancel)
             }
             None => Ok(None),
         })?;
@@ -91,7 +89,6 @@ impl SpareTask {
                     blobs,
                     &self.options.write_options(),
                     self.options.durability,
-                    &clock::now().boot_id,
                     cancel,
                     |top| self.stamps_of_copy(top, cancel),
                 )
@@ -168,12 +165,14 @@ impl SpareTask {
         *self.slot.preparing() = cancel.child_token();
     }
 
-    /// Takes the slot's lock. The returned token also ends the work if somebody else cancels the preparation.
+    /// Takes the slot's lock. The returned token also ends the work if somebody else cancels the preparation. Fails
+    /// with `Cancelled` if another slot has taken the place of this one.
     pub(super) fn lock_for_preparation(
         &self,
         cancel: &CancellationToken,
     ) -> Result<(MutexGuard<'_, ()>, CancellationToken), Error> {
         let busy = self.slot.lock(cancel, || ())?;
+        self.slot.check_open()?;
         let cancel = cancel.child_token();
         *self.slot.preparing() = cancel.clone();
         Ok((busy, cancel))
@@ -188,7 +187,7 @@ impl SpareTask {
     ) -> Result<bool, Error> {
         let slot = &self.slot;
         let (_busy, cancel) = self.lock_for_preparation(cancel)?;
-        if slot.ready(&self.current.tree, &self.current.selection_digest, &self.options).is_some() {
+        if slot.ready(&self.current.tree, &self.current.selection_digest).is_some() {
             return Ok(true);
         }
         slot.discard()?;

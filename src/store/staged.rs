@@ -155,7 +155,7 @@ impl Store {
         cancel: &CancellationToken,
     ) -> Result<Option<Staged>, Error> {
         let place = StagingDir::new(&self.handles, &self.trash);
-        let Some((origin, spare)) = self.spare.take(delta, selection, &self.options, &place.name)? else {
+        let Some((origin, spare)) = self.spare.take(delta, selection, &place.name)? else {
             place.mark_moved(); // nothing is there
             return Ok(None);
         };

@@ -19,6 +19,7 @@ use jiff::Timestamp;
 use rustix::fs::AtFlags;
 
 use crate::clock::Now;
+use crate::fsx::walk::SeenLinks;
 use crate::fsx::{self, Inode, Link};
 use crate::generation::{GenerationRecord, Name, Retired, WORKTREES};
 use crate::payload::Payload;
@@ -124,7 +125,7 @@ impl Store {
     /// retirement, because the writer sets it when it replaces the generation. Unless one is `served`, this one may have
     /// been current until now, under this link or another one: then the caller sets the time.
     pub(super) fn found_record(&self, name: &Name, served: bool, now: &Now) -> GenerationRecord {
-        let size = self.handles.measure(name);
+        let size = self.handles.measure(name, &mut SeenLinks::default());
         let mut record = GenerationRecord::unknown(name.clone(), size.entries, size.bytes, now);
         let is_plain = name.commit().is_some_and(|commit| Name::from_commit(commit) == *name);
         if let Some(at) = is_plain.then(|| self.modified(name)).flatten() {

@@ -82,25 +82,17 @@ impl Trash {
         &self.shared.writer_lock
     }
 
-    /// Renames `name` from `dir` into the trash, to be deleted later. `keep_open` is closed after that. If the mode of
-    /// a directory of ours denies the write permission that a move to another parent needs (rename(2)), it is changed.
+    /// Renames `name` from `dir` into the trash as [`walk::move_dir`] does, to be deleted later; it need not be a
+    /// directory. `keep_open` is closed after that.
     pub(crate) fn put(
         &self,
         dir: impl AsFd,
         name: impl AsRef<OsStr>,
         keep_open: Option<OwnedFd>,
     ) -> std::io::Result<()> {
-        let (dir, name) = (dir.as_fd(), name.as_ref());
-        let rename = || quarantine::move_to(dir, name, &self.shared.handles.trash, "gone-");
-        let to = match rename() {
-            Err(error)
-                if error.kind() == std::io::ErrorKind::PermissionDenied
-                    && walk::grant_access(dir, name).is_ok() =>
-            {
-                rename()?
-            }
-            moved => moved?,
-        };
+        let (dir, trash) = (dir.as_fd(), &self.shared.handles.trash);
+        let name: &OsStr = name.as_ref();
+        let to = quarantine::to_new_name("gone-", |new| walk::move_dir(dir, name, trash, new))?;
         self.enqueue(to.into(), keep_open);
         Ok(())
     }

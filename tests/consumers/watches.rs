@@ -212,7 +212,7 @@ fn a_command_that_cannot_be_started_after_it_has_run_ends_no_watch() {
     watching.until("4");
     becomes("command");
     assert_eq!(start("first", &[NO_POLL]).talker.ended().code(), Some(126), "it has never run");
-    let skipping = start("skipping", &[NO_POLL, "--skip-first"]);
+    let mut skipping = start("skipping", &[NO_POLL, "--skip-first"]);
     let end = Instant::now() + Duration::from_secs(60);
     for number in (5..200).cycle() {
         std::thread::sleep(Duration::from_millis(20));
@@ -222,6 +222,8 @@ fn a_command_that_cannot_be_started_after_it_has_run_ends_no_watch() {
         }
         assert!(Instant::now() < end, "{}", skipping.complaints());
     }
+    becomes("absent");
+    assert_eq!(skipping.talker.ended().code(), Some(127), "one that has never run may be misspelt");
 }
 
 #[test]

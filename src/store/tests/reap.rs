@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::clock::Now;
+use crate::fsx::walk::SeenLinks;
+use crate::retention::{Extent, Reserved};
 use crate::store::{Error, inspect};
 
 fn after(seconds: u64) -> Now {
@@ -222,8 +224,11 @@ fn a_ceiling_on_bytes_holds_for_what_small_files_take() {
     for n in 0..4 {
         let small = |at: usize| (format!("d{}/f{at}", at % 4).into_bytes(), (Kind::File, vec![n; 3]));
         publish(&mut store, &(0..40).map(small).collect());
-        let taken: u64 =
-            store.generations().iter().map(|record| store.handles.measure(&record.name).frees.0).sum();
+        let mut seen = SeenLinks::default();
+        let mut taken = 0;
+        for record in store.generations() {
+            taken += store.handles.measure(&record.name, &mut seen).frees.0;
+        }
         let used = store.room().used_bytes;
         assert!(taken <= used && used <= ceiling, "{taken} of {used} of {ceiling}");
         let looked = inspect::inspect(&world.root()).unwrap();
@@ -265,6 +270,37 @@ fn a_tree_that_can_have_no_room_ends_no_grace_period() {
     let after: Vec<Name> = store.generations().iter().map(|record| record.name.clone()).collect();
     assert_eq!(after, before, "reaped for nothing");
     assert!(before.iter().all(|name| world.at(name.as_str()).join("a").exists()));
+}
+
+/// What two retired generations share, and the current one has not any more, is on the disk until both are gone.
+#[test]
+fn room_is_made_of_what_retired_generations_share_with_each_other() {
+    let world = World::new();
+    let mut store = super::share::open(&world);
+    let content = |large: &str, small| {
+        let large = large.repeat(20_000);
+        tree(&[("large", Kind::File, &*large), ("small", Kind::File, small)])
+    };
+    let trees = [content("a", "1"), content("a", "2"), content("b", "3")];
+    publish(&mut store, &trees[0]);
+    for pair in trees.windows(2) {
+        assert!(super::share::link(&store, &pair[0]));
+        assert!(super::recycle::publish_next(&mut store, &pair[0], &pair[1]));
+    }
+    let names: Vec<Name> = store.generations().iter().map(|record| record.name.clone()).collect();
+    let large = fs_err::metadata(world.at(names[1].as_str()).join("large")).unwrap();
+    assert_eq!(std::os::unix::fs::MetadataExt::nlink(&large), 2);
+    let bytes = std::os::unix::fs::MetadataExt::blocks(&large) * 512;
+    let reaped = |bytes, inodes| {
+        let plan = store.plan_for_room(Extent { bytes, inodes }, Reserved::default(), &clock::now());
+        plan.reaped().map(|decision| decision.name.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(reaped(1, 0), names[2..], "the small file of the oldest one is enough");
+    assert_eq!(reaped(bytes, 3), names[1..]);
+    assert_eq!(reaped(bytes, 4), [], "each of the three files is freed once");
+    let pin = Consumer(fsx::open_dir_at_path(&world.at(names[2].as_str())).unwrap());
+    assert_eq!(fsx::try_lock_shared(&pin.0).unwrap(), fsx::Lock::Taken);
+    assert_eq!(reaped(bytes, 1), [], "who reads the large file keeps it");
 }
 
 #[test]

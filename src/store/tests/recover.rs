@@ -5,8 +5,10 @@ mod cut_off;
 use std::os::unix::fs::symlink;
 
 use super::*;
+use crate::configmap::apply::LedgerSet;
 use crate::generation::DATA_LINK;
 use crate::store::names::LINK_TMP;
+use crate::store::state::Loaded;
 
 fn found_nothing(found: &Recovered) -> bool {
     found.done.is_empty() && found.foreign.is_empty() && found.warnings.is_empty()
@@ -295,6 +297,10 @@ fn our_own_directory_removed_under_us_is_made_again() {
     fs_err::remove_dir_all(world.at("..treeswap")).unwrap();
     store.repair(&clock::now()).unwrap();
     assert_eq!(store.generations(), before, "what was on record stays on record");
+    assert!(
+        matches!(store.handles.load().unwrap(), Loaded::Known(state) if state == store.state),
+        "on disk as well"
+    );
     assert!(Store::open(world.options()).is_err(), "the new lock is held");
     publish(&mut store, &files("a", "3"));
     world.assert_serves(&files("a", "3"));
@@ -312,6 +318,23 @@ fn a_root_made_again_under_us_is_taken_up_and_a_missing_one_is_an_error() {
     assert!(store.current().is_none());
     publish(&mut store, &files("a", "2"));
     world.assert_serves(&files("a", "2"));
+}
+
+#[test]
+fn the_ledger_is_written_into_the_directory_that_is_there() {
+    for what in ["..treeswap", "."] {
+        let world = World::new();
+        let mut store = world.with(&files("a", "1"));
+        let ledger = store.ledger().unwrap();
+        fs_err::rename(world.at(what).canonicalize().unwrap(), world.dir.path().join("moved")).unwrap();
+        fs_err::create_dir_all(world.root()).unwrap();
+        store.repair(&clock::now()).unwrap();
+        let mut ledgers = LedgerSet::default();
+        ledgers.ledger("default", "ci");
+        ledger.write(&ledgers).unwrap();
+        assert!(world.at("..treeswap/ledger.json").exists(), "{what}");
+        assert_eq!(store.ledger().unwrap().read().unwrap(), (ledgers, None), "{what}");
+    }
 }
 
 #[test]

@@ -4,11 +4,28 @@ use std::os::fd::AsRawFd as _;
 
 use super::recycle::{CONTENT, NAMES, a_tick, publish_next, reap, some};
 use super::*;
+use crate::store::scrub::KnownStamps;
 
 /// Runs a scrub and returns why the generation is in doubt, if it is.
 fn scrub(store: &mut Store) -> Option<String> {
     let scrubbed = store.scrub().expect("the file system's times are the kernel's").run(&go()).unwrap();
     store.scrubbed(scrubbed).expect("it is current").err()
+}
+
+#[test]
+fn where_nothing_can_be_detected_whoever_wants_to_share_files_is_told() {
+    let world = World::new();
+    let store = world.open();
+    let warning = |spare, group_write, is_detected: bool| {
+        let options = Options { spare, group_write, ..world.options() };
+        KnownStamps::new(&options, &store.handles.staging, !is_detected).warning(&options)
+    };
+    for spare in [Spare::Link, Spare::Recycle] {
+        assert!(warning(spare, false, false).is_some_and(|line| line.contains("each spare is a copy")));
+        assert_eq!(warning(spare, false, true), None);
+        assert_eq!(warning(spare, true, false), None, "the file system is not the reason");
+    }
+    assert_eq!(warning(Spare::Copy, false, false), None);
 }
 
 #[test]

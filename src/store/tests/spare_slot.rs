@@ -236,12 +236,58 @@ fn nobody_else_can_change_a_spare_before_it_is_published() {
     let mode = || fs_err::metadata(&slot).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode(), 0o700);
     drop(store);
-    let store = unstamped(&world);
-    assert!(store.spare_bytes() > 0, "nobody could change it");
-    drop(store);
     set_mode(&slot, 0o2775);
     let store = unstamped(&world);
     assert_eq!((mode(), store.spare_bytes()), (0o700, 0));
+}
+
+/// Where the group may write, and where there are more levels of directories than stamps can tell about.
+#[test]
+fn a_copy_without_stamps_is_not_used_by_the_next_process() {
+    let deep = "d/".repeat(70) + "kept";
+    for (group_write, path) in [(true, "kept"), (false, &*deep)] {
+        let world = World::new();
+        let open = || Store::open(Options { spare: Spare::Copy, group_write, ..world.options() }).unwrap().0;
+        let content = |text| tree(&[("changed", Kind::File, text), (path, Kind::File, "ours")]);
+        let (first, second) = (content("1"), content("2"));
+        let mut store = open();
+        publish(&mut store, &first);
+        store.spare_task().unwrap().copy(&of(&first), &Blobs::of(&[&first]), &go()).unwrap();
+        assert!(store.spare_bytes() > 0 && !store.spare.state.is_ready(), "{path}: it has no stamps");
+        drop(store);
+        fs_err::write(world.at("..treeswap/spare/tree").join(path), "theirs").unwrap();
+        assert!(!publish_next(&mut open(), &first, &second), "{path}");
+        assert_eq!(fs_err::read(world.at("..data").join(path)).unwrap(), b"ours");
+    }
+}
+
+#[test]
+fn a_preparation_ends_before_the_slot_is_opened_again_and_none_begins_in_the_old_one() {
+    let world = World::new();
+    let mut store = published(&world, 2);
+    let task = store.spare_task().unwrap();
+    let begun = std::sync::Barrier::new(2);
+    std::thread::scope(|scope| {
+        let prepares = scope.spawn(|| {
+            task.make(&go(), |cancel| {
+                begun.wait();
+                let is_cancelled = (0..1000).any(|_| {
+                    std::thread::sleep(Duration::from_millis(10));
+                    cancel.is_cancelled()
+                });
+                if is_cancelled { Err(Error::Cancelled) } else { Ok(None) }
+            })
+        });
+        begun.wait();
+        fs_err::remove_file(world.at("..treeswap/lock")).unwrap();
+        store.repair(&clock::now()).unwrap();
+        let made = prepares.join().unwrap();
+        assert!(matches!(made, Err(Error::Cancelled)), "{made:?}");
+    });
+    let current = content(2);
+    store.spare_task().unwrap().copy(&of(&current), &Blobs::of(&[&current]), &go()).unwrap();
+    assert!(matches!(task.link(&go()), Err(Error::Cancelled)), "the slot is another one's now");
+    assert!(publish_next(&mut store, &content(2), &content(3)), "the new spare is untouched");
 }
 
 #[test]
