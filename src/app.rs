@@ -34,7 +34,7 @@ use crate::config::{Line, Origin, Personality, Settings};
 use crate::generation::Name;
 use crate::hooks::{self, Hooks};
 use crate::mirror::wire::{Issuance, Issued};
-use crate::phase::{HookStatus, Status};
+use crate::phase::{HookStatus, Status, millis};
 use crate::sandbox::Sandbox;
 use crate::sources::{SetOptions, Upstream};
 use crate::sync::{End, Sync, TriggerSender};
@@ -423,7 +423,7 @@ fn observer(metrics: &Metrics, status: &watch::Sender<Status>) -> hooks::Observe
             hook: hook.to_owned(),
             revision: Some(ran.revision),
             at: Some(Timestamp::now()),
-            duration_ms: u64::try_from(ran.took.as_millis()).unwrap_or(u64::MAX),
+            duration_ms: millis(ran.took),
             error: ran.error.map(str::to_owned),
             hints: ran.hints.to_vec(),
             ..HookStatus::default()

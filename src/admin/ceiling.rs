@@ -2,7 +2,7 @@
 //! needs milliseconds, so slow ones cannot keep it out.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio_util::sync::CancellationToken;
 
@@ -14,8 +14,7 @@ pub(super) struct Ceiling<const MAX: usize>(Mutex<VecDeque<CancellationToken>>);
 impl<const MAX: usize> Ceiling<MAX> {
     /// Adds one as the newest, also if it is there already. If there are too many, cuts the oldest.
     pub(super) fn enter(&self, token: &CancellationToken) {
-        // Poisoning is harmless: the queue is consistent after every step.
-        let mut queue = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queue = self.queue();
         queue.retain(|other| other != token && !other.is_cancelled());
         queue.push_back(token.clone());
         if queue.len() > MAX
@@ -23,6 +22,20 @@ impl<const MAX: usize> Ceiling<MAX> {
         {
             oldest.cancel();
         }
+    }
+
+    /// Cuts the oldest that has not ended.
+    pub(super) fn cut_oldest(&self) {
+        let mut queue = self.queue();
+        queue.retain(|token| !token.is_cancelled());
+        if let Some(oldest) = queue.pop_front() {
+            oldest.cancel();
+        }
+    }
+
+    fn queue(&self) -> MutexGuard<'_, VecDeque<CancellationToken>> {
+        // Poisoning is harmless: the queue is consistent after every step.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -43,5 +56,8 @@ mod tests {
         third.cancel(); // it has ended
         ceiling.enter(&fourth);
         assert!(!first.is_cancelled() && !fourth.is_cancelled());
+        first.cancel(); // it has ended
+        ceiling.cut_oldest();
+        assert!(fourth.is_cancelled(), "the oldest that had not ended");
     }
 }

@@ -42,7 +42,6 @@ mod render;
 mod routes;
 pub mod status_socket;
 
-use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -59,7 +58,7 @@ use prometheus_client::registry::Registry;
 use rustix::io::Errno;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::detached_io;
@@ -194,7 +193,7 @@ impl Listener {
                             let times = suppressed(times);
                             tracing::warn!(%error, "out of resources for a connection; closing the oldest one{times}");
                         }
-                        connections.cut_oldest();
+                        connections.open.cut_oldest();
                         tokio::time::sleep(EXHAUSTED_PAUSE).await;
                     }
                     Err(error) if is_peer_error(&error) => {}
@@ -229,11 +228,11 @@ fn is_peer_error(error: &std::io::Error) -> bool {
     )
 }
 
-/// The open connections, oldest first.
+/// The open connections.
 #[derive(Default)]
 struct Connections {
     tasks: JoinSet<()>,
-    order: VecDeque<AbortHandle>,
+    open: Ceiling<MAX_CONNECTIONS>,
     /// Those that were given a large answer.
     large: Arc<Ceiling<MAX_LARGE>>,
 }
@@ -241,38 +240,26 @@ struct Connections {
 impl Connections {
     fn add(&mut self, stream: TcpStream, router: Router, shutdown: CancellationToken) {
         while self.tasks.try_join_next().is_some() {}
-        if self.order.len() >= MAX_CONNECTIONS {
-            self.order.retain(|connection| !connection.is_finished());
-        }
-        if self.order.len() >= MAX_CONNECTIONS {
-            self.cut_oldest();
-        }
-        let serving = serve_connection(stream, router, shutdown, Arc::clone(&self.large));
-        self.order.push_back(self.tasks.spawn(serving));
-    }
-
-    fn cut_oldest(&mut self) {
-        while let Some(oldest) = self.order.pop_front() {
-            if !oldest.is_finished() {
-                return oldest.abort();
-            }
-        }
+        let cut = CancellationToken::new();
+        self.open.enter(&cut);
+        self.tasks.spawn(serve_connection(stream, router, shutdown, cut, Arc::clone(&self.large)));
     }
 }
 
-/// Serves one connection until it ends, or gracefully ends it at shutdown or after [`CONNECTION_LIMIT`]. It is cut when
-/// too many others were given a large answer after it. Errors are only logged.
+/// Serves one connection until it ends, or gracefully ends it at shutdown or after [`CONNECTION_LIMIT`]. `cut` cuts it
+/// to make room, also when too many others were given a large answer after it, and is cancelled when it ends. Errors
+/// are only logged.
 async fn serve_connection(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     router: Router,
     shutdown: CancellationToken,
+    cut: CancellationToken,
     large: Arc<Ceiling<MAX_LARGE>>,
 ) {
+    let _ended = cut.clone().drop_guard();
     let mut http = hyper::server::conn::http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD_DEADLINE).max_buf_size(MAX_HEAD);
     let routes = TowerToHyperService::new(router);
-    let cut = CancellationToken::new();
-    let _ended = cut.clone().drop_guard();
     let token = cut.clone();
     // A connection ends with the first request that has a body. hyper may drain a body that was not read and then take
     // the next request before the answer is sent: answers to a client that reads none would pile up in memory.
@@ -307,7 +294,7 @@ async fn serve_connection(
         Some(Ok(Ok(()))) => {}
         Some(Ok(Err(error))) => tracing::debug!(%error, "a connection ended early"),
         Some(Err(_)) => tracing::debug!("a connection was cut: its client reads nothing"),
-        None => tracing::debug!("a connection was cut: too many newer ones hold large answers"),
+        None => tracing::debug!("a connection was cut to make room for newer ones"),
     }
 }
 
@@ -387,6 +374,8 @@ fn port(bind: &str) -> Option<u16> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::VecDeque;
+
     use axum::routing::get;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
@@ -408,7 +397,8 @@ mod tests {
         let (mut client, stream) = tokio::io::duplex(1 << 10);
         client.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
         let began = tokio::time::Instant::now();
-        serve_connection(stream, router, CancellationToken::new(), Arc::default()).await;
+        let (shutdown, cut) = Default::default();
+        serve_connection(stream, router, shutdown, cut, Arc::default()).await;
         assert_eq!(began.elapsed().as_secs(), 2 * CONNECTION_LIMIT.as_secs());
     }
 
@@ -421,8 +411,8 @@ mod tests {
             for _ in 0..=MAX_LARGE {
                 let (mut client, stream) = tokio::io::duplex(1 << 10);
                 client.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
-                let shutdown = CancellationToken::new();
-                let serving = serve_connection(stream, router.clone(), shutdown, Arc::clone(&large));
+                let (shutdown, cut) = Default::default();
+                let serving = serve_connection(stream, router.clone(), shutdown, cut, Arc::clone(&large));
                 let serving = tokio::spawn(serving);
                 client.read_u8().await.unwrap(); // the answer has begun
                 connections.push_back((client, serving));
@@ -438,7 +428,8 @@ mod tests {
     async fn requests_whose_bodies_nobody_reads_are_not_answered_without_end() {
         let router = Router::new().route("/", get(async || "x"));
         let (mut client, stream) = tokio::io::duplex(1 << 10);
-        let serving = serve_connection(stream, router, CancellationToken::new(), Arc::default());
+        let (shutdown, cut) = Default::default();
+        let serving = serve_connection(stream, router, shutdown, cut, Arc::default());
         let serving = tokio::spawn(serving);
         client.write_all(b"HEAD / HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
         let expect = "HEAD / HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 1\r\n\r\nx";

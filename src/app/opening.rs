@@ -11,7 +11,7 @@ use super::{Error, starting};
 use crate::clock;
 use crate::generation::GenerationRecord;
 use crate::human::one_line;
-use crate::phase::{Attempt, GenerationStatus, LastAnswer, Outcome, Status, Trigger};
+use crate::phase::{Attempt, GenerationStatus, LastAnswer, Outcome, Status, Trigger, millis, seconds};
 use crate::repeats::{Repeats, suppressed};
 use crate::store::{self, Store};
 use crate::sync;
@@ -58,7 +58,7 @@ impl Opening<'_> {
                 error!(error = text, failures, hints, "cannot start{}; trying again", suppressed(times));
             }
             let (trigger, outcome) = (Trigger::StartUp, Outcome::Failed);
-            let duration_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+            let duration_ms = millis(began.elapsed());
             self.failed(Attempt { at, trigger, outcome, duration_ms, error: Some(text), hints }, failures);
             if !self.pause(self.sync.pace.init_backoff.delay(failures)) {
                 return Ok(None);
@@ -103,7 +103,7 @@ impl Opening<'_> {
     /// last succeeded. Opening the mirrors may take long, or fail for as long as their volume is full.
     pub(super) fn show_root(&self, store: &Store, remote: String) {
         let status = known(self.sync, store, remote);
-        self.metrics.succeeded(status.last_success.map(|at| at.as_duration().as_secs_f64()));
+        self.metrics.succeeded(status.last_success.map(seconds));
         self.status.send_replace(status);
     }
 

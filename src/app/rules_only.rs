@@ -23,7 +23,7 @@ use crate::desired::Planner;
 use crate::human;
 use crate::mirror::Received;
 use crate::phase::machine::Timing;
-use crate::phase::{Applied, Attempt, LastAnswer, Outcome, Progress, Status, Trigger};
+use crate::phase::{Applied, Attempt, LastAnswer, Outcome, Progress, Status, Trigger, millis, seconds};
 use crate::repeats::{Repeats, suppressed};
 use crate::sources::{PollState, Remote, SetOptions, SourceError, Upstream};
 use crate::telemetry::metrics::{Metrics, ResultLabel, SourceLabel};
@@ -384,7 +384,7 @@ impl DeliveryReporter {
         if success {
             self.failing.forget();
         }
-        let duration_ms = u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let duration_ms = millis(since.elapsed());
         let attempt = Attempt { at, trigger, outcome, duration_ms, error, hints };
         if self.is_beside() {
             self.status.send_modify(|status| {
@@ -427,10 +427,6 @@ impl DeliveryReporter {
             status.last_attempt = Some(attempt);
         });
     }
-}
-
-fn seconds(at: Timestamp) -> f64 {
-    at.as_duration().as_secs_f64()
 }
 
 /// A target that is not as it should be, in a line; `more` others are so by the same cause.

@@ -1,18 +1,20 @@
-//! Finds programs and files that cannot be used, so that the start warns about them and not only the first publication or
-//! webhook. They may be created later, or nothing that is published depends on them, so this is no error.
+//! Finds programs and files that cannot be used, and a timeout without effect, so that the start warns about them and
+//! not only the first publication or webhook. They may be created later, or nothing that is published depends on them,
+//! so this is no error.
 
 use std::path::Path;
 use std::time::Duration;
 
 use crate::config::Settings;
+use crate::human::go_duration;
 use crate::{admin, detached_io, hooks};
 
 /// How long a file system may take to open a file.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Returns a warning for each program that is missing or not executable, for each file that is missing, unreadable or
-/// empty, and for each that would be written into what treeswap publishes or keeps. Blocks, but only for seconds even
-/// if a file system hangs.
+/// empty, for each that would be written into what treeswap publishes or keeps, and for a gate's timeout without
+/// effect. Blocks, but only for seconds even if a file system hangs.
 pub fn startup_warnings(settings: &Settings) -> Vec<String> {
     let hooks = [
         ("exechook-command", &settings.hooks.exec),
@@ -35,7 +37,21 @@ pub fn startup_warnings(settings: &Settings) -> Vec<String> {
     let misplaced = settings.misplaced_files().into_iter().map(|(flag, file, why)| {
         format!("--{flag}: {}: {why}; it will not be written", file.path().display())
     });
-    hooks.chain(secrets).chain(git).chain(cookies).chain(misplaced).collect()
+    hooks.chain(secrets).chain(git).chain(cookies).chain(misplaced).chain(slow_gate(settings)).collect()
+}
+
+/// The warning about a gate that may run for as long as an attempt, which ends it.
+fn slow_gate(settings: &Settings) -> Option<String> {
+    let gate = settings.hooks.pre_publish.as_ref().filter(|_| settings.hooks.gate)?;
+    let limit = settings.sync.sync_timeout;
+    (gate.timeout >= limit).then(|| {
+        format!(
+            "--pre-publish-exechook-timeout: {} is not below --sync-timeout={}; the gate is killed when its \
+             attempt ends",
+            go_duration(gate.timeout),
+            go_duration(limit)
+        )
+    })
 }
 
 /// Returns why a file cannot be opened; `None` if it can, or if that takes too long.

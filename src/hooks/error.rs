@@ -142,6 +142,10 @@ impl Error {
                     .to_owned(),
             ],
             Failure::Start { .. } => vec![format!("--{name}-command names a program that can be run here")],
+            Failure::Timeout { .. } if self.kind == Kind::PrePublish => vec![format!(
+                "raise --{name}-timeout if it may take that long; a gate is also killed when its attempt \
+                 ends (--sync-timeout)"
+            )],
             Failure::Timeout { .. } | Failure::NoResponse { .. } => {
                 vec![format!("raise --{name}-timeout if it may take that long")]
             }

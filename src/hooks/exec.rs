@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Failure, HookEvent, take_pin};
 use crate::descendants::Descendants;
+use crate::phase::millis;
 use crate::{detached_io, fsx, secret};
 
 /// How long a hook may go on after shutdown began. Then a program gets SIGTERM, and a request is dropped.
@@ -82,13 +83,20 @@ impl Exec {
         missing_program(&self.command)
     }
 
-    /// Runs the program to its end and returns the end of its output, on one line.
-    pub(super) async fn run(&self, event: &HookEvent, stop: &CancellationToken) -> Result<String, Failure> {
+    /// Runs the program to its end, for no longer than `limit` and its timeout, and returns the end of its output, on
+    /// one line.
+    pub(super) async fn run(
+        &self,
+        event: &HookEvent,
+        limit: Duration,
+        stop: &CancellationToken,
+    ) -> Result<String, Failure> {
+        let limit = self.timeout.min(limit);
         let (mut all, output) = self.spawn(event)?;
         let ended = tokio::select! {
             biased;
             status = all.wait() => Ok(status),
-            () = tokio::time::sleep(self.timeout) => Err(self.timeout),
+            () = tokio::time::sleep(limit) => Err(Duration::from_millis(millis(limit))),
             () = stop.cancelled() => match ended_within(SHUTDOWN_GRACE, &mut all).await {
                 Some(status) => Ok(status),
                 None => {

@@ -8,7 +8,8 @@
 //!   of its last success, unless it has failed since: what a failed run has changed is not known.
 //! * A failure is logged, counted, and retried after the backoff, without limit, for the newest generation by then.
 //! * Nothing is kept on disk: each process runs its hooks for the current generation once, whether or not it changed.
-//! * With one-time, a hook is tried exactly once, and its failure is the exit status of the process.
+//! * With one-time, a hook is tried exactly once for each generation, and its failure is the exit status of the
+//!   process.
 //!
 //! The pre-publish hook runs just before the swap. By default the publication does not wait for it and ignores its
 //! failure; as a gate ([`Gate`]), it runs in the staged generation, and the publication waits for it and fails with it.
@@ -80,7 +81,7 @@ pub struct Options {
     pub gate_retry: bool,
     /// The request that is sent after a publication.
     pub web: Option<Webhook>,
-    /// Run each hook once, without retries, and return its result from [`Hooks::completed`].
+    /// Run each hook once for each generation, without retries, and return its result from [`Hooks::completed`].
     pub once: bool,
 }
 
@@ -179,7 +180,7 @@ impl Hooks {
     /// Waits until each hook has run for the generations that it was given. With `once` returns the first failure.
     ///
     /// # Errors
-    /// The first hook that failed.
+    /// The first hook that failed, with its first failure.
     pub async fn completed(&self) -> Result<(), Error> {
         let mut first = Ok(());
         for runner in self.after.iter().chain(&self.before) {
@@ -219,16 +220,22 @@ impl Gate {
         self.retry_refused
     }
 
-    /// Runs the hook in the staged generation. Cancelling `stop`, or dropping the future, ends the program.
+    /// Runs the hook in the staged generation. Cancelling `stop`, or dropping the future, ends the program. So does the
+    /// end of `limit`, if the hook's timeout is not shorter; it then is a run that took too long.
     ///
     /// # Errors
     /// If the hook fails: the generation must not be published.
-    pub async fn pass(&self, event: &HookEvent, stop: &CancellationToken) -> Result<(), Error> {
+    pub async fn pass(
+        &self,
+        event: &HookEvent,
+        limit: Duration,
+        stop: &CancellationToken,
+    ) -> Result<(), Error> {
         let mut state = self.state.lock().await; // free: publications are attempted one at a time
         if state.revision.replace(event.revision) != Some(event.revision) {
             state.attempts.forget_failure(); // another revision that is refused is another failure
         }
-        state.attempts.run(event, stop).await
+        state.attempts.run(event, limit, stop).await
     }
 }
 

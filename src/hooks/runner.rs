@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use crate::human::go_duration;
+use crate::phase::millis;
 use crate::repeats::{Repeats, suppressed};
 
 use super::{Error, Exec, Failure, FinishedRun, HookEvent, Kind, Observer, PinnedGeneration, Webhook};
@@ -55,10 +56,15 @@ impl Job {
         }
     }
 
-    /// Does the job.
-    async fn run(&self, event: &HookEvent, stop: &CancellationToken) -> Result<Output, Failure> {
+    /// Does the job. A program may take no longer than `limit` and its timeout.
+    async fn run(
+        &self,
+        event: &HookEvent,
+        limit: Duration,
+        stop: &CancellationToken,
+    ) -> Result<Output, Failure> {
         match self {
-            Self::Exec(exec) => exec.run(event, stop).await.map(Output::Program),
+            Self::Exec(exec) => exec.run(event, limit, stop).await.map(Output::Program),
             Self::Web(web) => web.send(event, stop).await.map(Output::Status),
         }
     }
@@ -84,12 +90,17 @@ impl Attempts {
         self.failing.forget();
     }
 
-    /// Runs the hook once.
-    pub(super) async fn run(&mut self, event: &HookEvent, stop: &CancellationToken) -> Result<(), Error> {
+    /// Runs the hook once. A program is killed after `limit`, if its timeout is not shorter.
+    pub(super) async fn run(
+        &mut self,
+        event: &HookEvent,
+        limit: Duration,
+        stop: &CancellationToken,
+    ) -> Result<(), Error> {
         let (kind, revision) = (self.kind, event.revision);
         self.job.log_start(kind, event);
         let began = Instant::now();
-        let result = self.job.run(event, stop).await;
+        let result = self.job.run(event, limit, stop).await;
         let took = began.elapsed();
         match result {
             Ok(output) => {
@@ -163,10 +174,6 @@ fn log_success(kind: Kind, event: &HookEvent, took: Duration, output: &Output) {
     }
 }
 
-fn millis(took: Duration) -> u64 {
-    u64::try_from(took.as_millis()).unwrap_or(u64::MAX)
-}
-
 /// The slot between [`Runner`] and [`RunnerTask`].
 #[derive(Default)]
 struct Slot {
@@ -216,8 +223,8 @@ impl Runner {
         self.slot.changed.notify_one();
     }
 
-    /// Closes the slot and waits until the task ends: with `once` after its one run, else when the hook has succeeded
-    /// for the last generation that it was given, or the task is stopped. A panic of the task is resumed.
+    /// Closes the slot and waits until the task ends: with `once` when the hook was tried for the last generation that
+    /// it was given, else when it has succeeded for that, or the task is stopped. A panic of the task is resumed.
     pub(super) async fn ended(&self) -> Result<(), Error> {
         self.slot.state().closed = true;
         self.slot.changed.notify_one();
@@ -241,6 +248,8 @@ impl RunnerTask {
         // What the hook succeeded for, if it has not failed since.
         let mut reported: Option<HookEvent> = None;
         let mut failed: Option<Arc<PinnedGeneration>> = None;
+        // With once: the first failure, unless the hook has succeeded for the same revision since.
+        let mut failure: Option<Error> = None;
         loop {
             // Taken out of the slot, so that nothing stays pinned while the hook has nothing to do.
             let (waiting, closed) = {
@@ -255,11 +264,11 @@ impl RunnerTask {
                     self.slot.changed.notified().await;
                     continue;
                 }
-                return self.cancelled(next);
+                return failure.map_or_else(|| self.cancelled(next), Err);
             }
             let Some(pinned) = next else {
                 if closed {
-                    return Ok(());
+                    return failure.map_or(Ok(()), Err);
                 }
                 tokio::select! {
                     () = self.stop.cancelled() => {}
@@ -270,18 +279,20 @@ impl RunnerTask {
             if reported.as_ref().is_some_and(|last| same(last, &pinned.event)) {
                 continue;
             }
-            let result = self.attempts.run(&pinned.event, &self.stop).await;
-            let Some(backoff) = self.attempts.retry else { return result };
-            match result {
-                Ok(()) => reported = Some(pinned.event.clone()),
-                Err(_) => {
-                    reported = None; // what the failed run has changed is not known
-                    failed = Some(pinned);
-                    tokio::select! {
-                        () = self.stop.cancelled() => {}
-                        () = tokio::time::sleep(backoff) => {}
-                    }
-                }
+            let Err(error) = self.attempts.run(&pinned.event, Duration::MAX, &self.stop).await else {
+                failure.take_if(|error| error.revision == pinned.event.revision);
+                reported = Some(pinned.event.clone());
+                continue;
+            };
+            reported = None; // what the failed run has changed is not known
+            let Some(backoff) = self.attempts.retry else {
+                failure.get_or_insert(error);
+                continue;
+            };
+            failed = Some(pinned);
+            tokio::select! {
+                () = self.stop.cancelled() => {}
+                () = tokio::time::sleep(backoff) => {}
             }
         }
     }

@@ -43,6 +43,41 @@ async fn a_generation_that_comes_after_the_stop_is_a_hook_that_did_not_run_with_
     }
 }
 
+/// Sends both events, the second after the first run. Returns the revisions that the hook ran for, and that of the
+/// failure.
+async fn run_once(command: &str, [first, second]: [HookEvent; 2]) -> (Vec<Revision>, Result<(), Revision>) {
+    let options = Options { pre_publish: Some(exec(command)), once: true, ..Options::default() };
+    let ran = Arc::<std::sync::Mutex<Vec<Revision>>>::default();
+    let seen = Arc::clone(&ran);
+    let observer: Observer = Arc::new(move |run| seen.lock().unwrap().push(run.revision));
+    let hooks = Hooks::start(options, &CancellationToken::new(), &observer);
+    hooks.publishing(&first);
+    while ran.lock().unwrap().is_empty() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    hooks.publishing(&second);
+    let completed = hooks.completed().await.map_err(|error| error.revision);
+    let ran = ran.lock().unwrap().clone();
+    (ran, completed)
+}
+
+#[tokio::test]
+async fn with_once_a_hook_is_tried_for_each_generation_and_what_failed_for_a_revision_counts() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = event(dir.path());
+    let second = HookEvent { revision: Revision(crate::revision::ObjectId([1; 20])), ..first.clone() };
+    let both = [first.revision, second.revision];
+    for (command, result) in [("/bin/true", Ok(())), ("/bin/false", Err(first.revision))] {
+        let (ran, completed) = run_once(command, [first.clone(), second.clone()]).await;
+        assert_eq!((ran.as_slice(), completed), (&both[..], result), "{command}");
+    }
+    let withdrawn = event(&dir.path().join("withdrawn"));
+    let (ran, completed) = run_once("/bin/true", [withdrawn.clone(), first.clone()]).await;
+    assert_eq!((ran.len(), completed), (2, Ok(())), "it ran for the same revision");
+    let (_, completed) = run_once("/bin/true", [withdrawn, second]).await;
+    assert_eq!(completed, Err(first.revision), "it ran for another revision");
+}
+
 #[test]
 fn a_hook_event_pins_its_generation_unless_the_reaper_holds_it() {
     let dir = tempfile::tempdir().unwrap();

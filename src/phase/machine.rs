@@ -57,10 +57,10 @@ pub enum Phase {
         /// When the next attempt is due by the timer.
         due: Duration,
     },
-    /// A new revision was seen within the minimum interval after the last publication. The next attempt publishes
-    /// whichever is newest then.
+    /// A new revision was seen within the minimum interval after the last publication. The first attempt after it
+    /// publishes whichever is newest then.
     Postponing {
-        /// When the minimum interval is over.
+        /// When the next attempt is due: when the minimum interval is over, or after a period.
         due: Duration,
     },
     /// The last attempt failed. This includes a refused revision, although it is tried again after the usual period
@@ -75,8 +75,6 @@ pub enum Phase {
     Syncing,
     /// The ref is a commit id, which cannot change: no further attempt starts, whatever the trigger.
     Parked,
-    /// The process is shutting down: no further attempt starts.
-    Draining,
     /// There were too many consecutive failures.
     GivenUp,
 }
@@ -151,7 +149,7 @@ impl Machine {
             Phase::Waiting { .. } if self.pending.is_some() => Some(Duration::ZERO), // at once
             Phase::BackingOff { earliest, .. } if self.pending.is_some() => Some(earliest),
             Phase::Waiting { due } | Phase::Postponing { due } | Phase::BackingOff { due, .. } => Some(due),
-            Phase::Syncing | Phase::Parked | Phase::Draining | Phase::GivenUp => None,
+            Phase::Syncing | Phase::Parked | Phase::GivenUp => None,
         }
     }
 
@@ -167,7 +165,7 @@ impl Machine {
 
     /// Requests an attempt, unless one is pending already or no further attempt starts.
     pub fn trigger(&mut self, trigger: Trigger) {
-        if !matches!(self.phase, Phase::Parked | Phase::Draining | Phase::GivenUp) {
+        if !matches!(self.phase, Phase::Parked | Phase::GivenUp) {
             self.pending.get_or_insert(trigger);
         }
     }
@@ -190,11 +188,7 @@ impl Machine {
     }
 
     /// Ends the attempt: there was nothing to publish. `random` is from 0 to below 1.
-    pub fn unchanged(&mut self, now: Duration, random: f64) {
-        self.succeed(now, random);
-    }
-
-    fn succeed(&mut self, now: Duration, random: f64) {
+    pub fn succeed(&mut self, now: Duration, random: f64) {
         self.debug_assert_syncing();
         let wait = if self.succeeded || self.timing.jitter == 0.0 {
             retry::jittered(self.timing.period, self.timing.jitter, random)
@@ -207,14 +201,17 @@ impl Machine {
         self.phase = Phase::Waiting { due: now + wait };
     }
 
-    /// Ends the attempt: it found a new revision that has to wait for the minimum interval. A pending trigger is
-    /// dropped, as the attempt at `until` does what it asked for.
-    pub fn postpone(&mut self, until: Duration) {
+    /// Ends the attempt: it found a new revision that has to wait for the minimum interval, which ends at `until`. A
+    /// pending trigger is dropped, as the attempt at `until` does what it asked for. Polls go on until then: otherwise
+    /// an outage would not be noticed, and the last success look as if the sync had stopped. `random` is from 0 to
+    /// below 1.
+    pub fn postpone(&mut self, now: Duration, until: Duration, random: f64) {
         self.debug_assert_syncing();
         self.failures = 0;
         self.succeeded = true;
         self.pending = None;
-        self.phase = Phase::Postponing { due: until };
+        let poll = now + retry::jittered(self.timing.period, self.timing.jitter, random);
+        self.phase = Phase::Postponing { due: until.min(poll) };
     }
 
     /// Ends the attempt: it failed. If that was one failure too many, [`Machine::phase`] is [`Phase::GivenUp`]. `random`
@@ -247,12 +244,6 @@ impl Machine {
         debug_assert!(matches!(self.phase, Phase::Waiting { .. }), "not waiting: {:?}", self.phase);
         self.pending = None;
         self.phase = Phase::Parked;
-    }
-
-    /// Shuts the machine down: the process was asked to end.
-    pub fn drain(&mut self) {
-        self.pending = None;
-        self.phase = Phase::Draining;
     }
 
     fn debug_assert_syncing(&self) {

@@ -77,7 +77,7 @@ pub(super) struct Worker {
     settled_revision: Option<Revision>,
     /// The generation that was current before it disappeared (deleted by somebody else).
     lost: Option<GenerationRecord>,
-    /// What was published afresh in an attempt that then failed. The next success reports it.
+    /// What was published afresh in an attempt that then failed or was postponed, until it is reported.
     republished: Option<Published>,
     /// The tip that was refused, with the stage, the error message and its hints.
     refused: Option<(SettledTip, Stage, String, Vec<String>)>,
@@ -399,17 +399,17 @@ impl Work for Worker {
         let is_answered = self.was_answered && !followed.as_ref().is_err_and(Error::is_connection_failure);
         self.view.last_answer.update(&self.view.sources, is_answered);
         self.view.unanswered = matches!(answered, Ok(false));
-        self.republished = republished.or(self.republished.take());
+        self.republished = republished;
         // A set that is published because its file was changed, or without a source that was removed, is a success.
         if matches!(followed, Ok(Done::Unchanged | Done::Postponed)) {
             answered?;
         }
-        let done = followed?;
-        // A postponed commit is published as soon as it may be: that success reports what was published afresh, too.
-        let republished = self.republished.take_if(|_| !matches!(done, Done::Postponed));
-        let is_current = |one: &Published| self.view.current.as_ref() == Some(&one.current.name);
-        let done = match (done, republished.filter(is_current)) {
-            (Done::Unchanged, Some(published)) => Done::published(published),
+        let done = match (followed?, self.republished.take()) {
+            (Done::Unchanged, Some(republished)) => Done::published(republished),
+            (Done::Postponed, republished) => {
+                self.republished = republished;
+                Done::Postponed
+            }
             (done, _) => done,
         };
         if matches!(done, Done::Published(_)) {
@@ -484,6 +484,10 @@ impl Work for Worker {
 
     fn dropped_spare(&self) -> bool {
         self.dropped_spare
+    }
+
+    fn take_republished(&mut self) -> Option<Published> {
+        self.republished.take()
     }
 
     fn next_repair(&self) -> Option<Duration> {

@@ -14,6 +14,10 @@ use super::error::{Error, Stage};
 use crate::hooks;
 use crate::mirror::wire::Wait;
 
+/// How long after the deadline the gate may take to end. It is killed at the deadline, but a program may be beyond the
+/// reach of signals, as on a file system that hangs.
+const GATE_END: Duration = Duration::from_secs(5);
+
 /// The deadline of one attempt, and the shutdown signal.
 #[derive(Debug)]
 pub(super) struct Bounds {
@@ -77,8 +81,8 @@ impl Bounds {
         }
     }
 
-    /// Waits for the gate hook, which ends by itself at shutdown, and drops it at the deadline. `again` says whether a
-    /// refusal is temporary.
+    /// Waits for the gate hook, which ends by itself at shutdown and at the deadline. `again` says whether a refusal is
+    /// temporary.
     pub(super) async fn gate(
         &self,
         passed: impl Future<Output = Result<(), hooks::Error>>,
@@ -87,11 +91,14 @@ impl Bounds {
         self.begin(Stage::Gate);
         tokio::select! {
             biased;
-            passed = passed => match passed {
-                Err(_) if self.draining.is_cancelled() => Err(Error::Interrupted),
-                passed => passed.map_err(|source| Error::Gate { source, again }),
-            },
-            () = tokio::time::sleep_until(self.deadline) => Err(self.past_deadline(Stage::Gate)),
+            passed = passed => passed.map_err(|source| match source.why {
+                _ if self.draining.is_cancelled() => Error::Interrupted,
+                hooks::Failure::Timeout { .. } if Instant::now() >= self.deadline => {
+                    self.past_deadline(Stage::Gate)
+                }
+                _ => Error::Gate { source, again },
+            }),
+            () = tokio::time::sleep_until(self.deadline + GATE_END) => Err(self.past_deadline(Stage::Gate)),
         }
     }
 
@@ -208,6 +215,34 @@ mod tests {
             assert_eq!(matches!(error, Error::Timeout { .. }), is_the_limit, "{error}");
             assert_eq!(error.class(), ErrorClass::Timeout);
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_gate_that_is_killed_at_the_deadline_is_a_late_attempt_and_has_no_longer_than_that_to_end() {
+        let timed_out = || hooks::Error {
+            kind: hooks::Kind::PrePublish,
+            revision: crate::revision::Revision(crate::revision::ObjectId([1; 20])),
+            why: hooks::Failure::Timeout {
+                program: "/gate".into(),
+                after: Duration::from_secs(60),
+                output: String::new(),
+            },
+        };
+        for (seconds, is_late) in [(60, false), (120, true)] {
+            let (bounds, _draining) = bounds(Duration::from_secs(120));
+            let killed = async {
+                tokio::time::sleep(Duration::from_secs(seconds)).await;
+                Err(timed_out())
+            };
+            let error = bounds.gate(killed, false).await.unwrap_err();
+            assert_eq!(matches!(error, Error::Timeout { stage: Stage::Gate, .. }), is_late, "{error}");
+            assert_eq!(matches!(error, Error::Gate { .. }), !is_late, "{error}");
+        }
+        let (bounds, _draining) = bounds(Duration::from_secs(120));
+        let began = Instant::now();
+        let error = bounds.gate(std::future::pending(), false).await.unwrap_err();
+        assert!(matches!(error, Error::Timeout { stage: Stage::Gate, .. }), "{error}");
+        assert_eq!(began.elapsed(), Duration::from_secs(120) + GATE_END);
     }
 
     #[tokio::test]

@@ -89,6 +89,10 @@ pub(super) trait Work {
     fn dropped_spare(&self) -> bool {
         false
     }
+    /// Takes what the last attempt published afresh before it failed or found a revision that has to wait.
+    fn take_republished(&mut self) -> Option<Published> {
+        None
+    }
     /// The time until a repair may have something to do: a grace period ends, or a scrub is due or running.
     fn next_repair(&self) -> Option<Duration>;
     /// The last known state of the root.
@@ -142,7 +146,6 @@ impl<W: Work> Drive<'_, W> {
         self.report_waiting();
         let end = loop {
             if !self.wait_until_due().await {
-                self.machine.drain();
                 break End::Drained;
             }
             let trigger = self.machine.start(self.now());
@@ -306,10 +309,17 @@ impl<W: Work> Drive<'_, W> {
         self.attempts.started();
         let result = self.run_attempt(&bounds, earliest.is_none()).await;
         if matches!(result, Err(Error::Interrupted)) {
-            self.machine.drain();
             return Some(End::Drained);
         }
         self.schedule_next(&result, earliest);
+        let republished = self.work.take_republished();
+        if republished.is_some() {
+            self.report.report_current(self.work.view(), republished.as_ref()).await;
+            // A hook that is trying again must not do so in the directory that is gone.
+            if self.succeeded {
+                self.work.notify_hooks();
+            }
+        }
         let failures = self.machine.failures();
         let given_up =
             (self.machine.phase() == Phase::GivenUp).then(|| self.machine.limit().unwrap_or_default());
@@ -332,7 +342,7 @@ impl<W: Work> Drive<'_, W> {
             }
         }
         self.report_waiting();
-        self.record_if_due(is_news).await;
+        self.record_if_due(is_news || republished.is_some()).await;
         if let Err(error) = &result {
             self.replace_spare(error.is_root_missing()).await; // last, as it may have to wait
         }
@@ -370,8 +380,10 @@ impl<W: Work> Drive<'_, W> {
         let now = self.now();
         match result {
             Ok(Done::Published(_)) => self.machine.publish(now, retry::random_fraction()),
-            Ok(Done::Unchanged) => self.machine.unchanged(now, retry::random_fraction()),
-            Ok(Done::Postponed) => self.machine.postpone(earliest.unwrap_or(now)),
+            Ok(Done::Unchanged) => self.machine.succeed(now, retry::random_fraction()),
+            Ok(Done::Postponed) => {
+                self.machine.postpone(now, earliest.unwrap_or(now), retry::random_fraction());
+            }
             Err(error) => self.machine.fail(now, error.failure(), retry::random_fraction()),
         }
         self.attempts.ended(match result {

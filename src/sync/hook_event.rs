@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use tokio::time::Instant;
+
 use super::bounds::Bounds;
 use super::error::Error;
 use crate::generation::GenerationRecord;
@@ -41,5 +43,6 @@ pub(super) async fn ask_gate(
         generation: None,
         dir: staged.path(),
     };
-    bounds.gate(gate.pass(&event, &bounds.draining), gate.retries_refusals()).await
+    let left = bounds.deadline.saturating_duration_since(Instant::now());
+    bounds.gate(gate.pass(&event, left, &bounds.draining), gate.retries_refusals()).await
 }

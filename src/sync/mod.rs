@@ -9,8 +9,8 @@
 //! 2. Ask the remote what the ref names.
 //! 3. If nothing is new, the attempt is done. If the ref still names a revision that was refused before, the attempt
 //!    fails again without fetching it.
-//! 4. If there is a new revision within the minimum interval after the last publication, wait until the interval is
-//!    over, then ask again, so that the newest is published.
+//! 4. If there is a new revision within the minimum interval after the last publication, ask again each period, and
+//!    when the interval is over, so that the newest is published.
 //! 5. Fetch. The mirror holds more objects; the root is unchanged.
 //! 6. If the tree and the selection are the current generation's, only its record is updated to the new revision: no
 //!    new generation, no event. (In git-sync's layout a generation belongs to one commit, so another commit is another

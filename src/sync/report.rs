@@ -17,7 +17,7 @@ use super::operator_files::{self, Failures};
 use super::view::{Done, View};
 use crate::human::{go_duration, one_line};
 use crate::mirror::Received;
-use crate::phase::{Attempt, Outcome, Progress, Status, Trigger};
+use crate::phase::{Attempt, Outcome, Progress, Status, Trigger, millis, seconds};
 use crate::repeats::{Repeats, suppressed};
 use crate::store::{OperatorFile, Published};
 use crate::telemetry::GIT_SYNC;
@@ -455,12 +455,4 @@ fn outcome(result: &Result<Done, Error>) -> Outcome {
 
 fn hints(error: &Error) -> Option<String> {
     Some(error.hints().join("; ")).filter(|hints| !hints.is_empty())
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
-}
-
-fn seconds(at: Timestamp) -> f64 {
-    at.as_duration().as_secs_f64()
 }

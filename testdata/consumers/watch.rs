@@ -2,29 +2,19 @@
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use std::{env, fs};
 
 use treeswap::pin::{self, Pin};
 use treeswap::watch::{self, Watcher};
 
-/// Pins the current generation with a lock. It may take a while until a writer that starts beside this program has
-/// published something, for which `Pin::take` waits; or until whoever keeps the lock for itself has let it go.
-fn pinned(root: &Path) -> Result<Pin, pin::Error> {
-    let end = Instant::now() + Duration::from_secs(60);
-    loop {
-        let wait = end.saturating_duration_since(Instant::now());
-        match Pin::take(root, &pin::Options { wait }).and_then(Pin::locked) {
-            Err(error) if error.is_transient() && !wait.is_zero() => sleep(Duration::from_millis(50)),
-            taken => return taken,
-        }
-    }
-}
+/// It may take a while until a writer that starts beside this program has published something, or until whoever keeps
+/// the lock for itself has let it go.
+const WAIT: Duration = Duration::from_secs(60);
 
 /// The pin ends with the load: it is for as long as something is read, not for a process' life.
 fn load(root: &Path) -> Result<(), Box<dyn Error>> {
-    let config = pinned(root)?;
+    let config = Pin::take_locked(root, &pin::Options { wait: WAIT })?;
     let mut line = "loaded".to_owned();
     for name in ["a", "b", "sub/c"] {
         let text = fs::read_to_string(config.path().join(name))?;

@@ -391,6 +391,32 @@ fn a_running_sidecar_publishes_again_what_somebody_removed_even_beside_an_older_
 }
 
 #[test]
+fn what_is_published_again_during_an_outage_is_told_at_once() {
+    let world = World::new();
+    let commit = world.remote.commit(&small(1));
+    let touched = world.dir().join("touched");
+    let touch = format!("--touch-file={}", touched.display());
+    let sidecar = Sidecar::start(&world, &[&touch, "--max-backoff=50ms"]);
+    sidecar.publishes(&world, &commit);
+    let _away = world.remote.away();
+    eventually(30, "it fails", || {
+        (sidecar.metric("treeswap_sync_consecutive_failures")? >= 2.0).then_some(())
+    });
+    std::fs::remove_file(&touched).unwrap();
+    let lost = root::current(&world.root).unwrap().unwrap();
+    std::fs::remove_dir_all(&lost).unwrap();
+    eventually(30, "the touch file is touched", || touched.exists().then_some(()));
+    let current = root::current(&world.root).unwrap().unwrap();
+    assert_ne!(current, lost);
+    eventually(30, "the status file names it", || {
+        let text = std::fs::read_to_string(world.root.join("..treeswap/status.json")).ok()?;
+        let status: serde_json::Value = serde_json::from_str(&text).ok()?;
+        (status["current"]["name"].as_str() == current.file_name()?.to_str()).then_some(())
+    });
+    assert!(sidecar.metric("treeswap_sync_consecutive_failures").unwrap() >= 2.0, "the remote is still away");
+}
+
+#[test]
 fn a_running_sidecar_goes_on_when_its_own_files_are_removed() {
     let world = World::new();
     let first = world.remote.commit(&small(0));

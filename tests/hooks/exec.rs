@@ -122,6 +122,22 @@ fn a_restart_with_nothing_new_runs_only_the_exechook() {
     }
 }
 
+/// The process publishes twice: first the damaged generation, from the mirror, then the new commit.
+#[test]
+fn one_time_runs_the_pre_publish_hook_for_what_it_publishes_and_not_for_what_it_repairs() {
+    let world = World::new();
+    let hook = Hook::new(&world, "hook", "$GITSYNC_HASH", "");
+    let flag = hook.flag("pre-publish-exechook");
+    let first = world.remote.commit(&files("first"));
+    world.sync_once(&[&flag]).expect_ok("the first");
+    std::fs::write(world.root.join("..data/file"), "damaged").unwrap();
+    let second = world.remote.commit(&files("second"));
+    let ran = world.sync_once(&[&flag]).expect_ok("the second");
+    assert!(ran.stderr.contains("publishing it afresh"), "{}", ran.stderr);
+    world.assert_published(&second);
+    assert_eq!(hook.runs(), [first, second]);
+}
+
 #[test]
 fn a_relative_path_is_a_program_of_the_generation_and_a_missing_one_is_named() {
     let world = World::new();

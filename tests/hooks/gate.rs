@@ -129,6 +129,30 @@ fn a_gate_that_takes_too_long_or_is_in_the_way_of_the_end_is_killed() {
 }
 
 #[test]
+fn a_gate_that_hangs_until_its_attempt_ends_is_a_run_that_failed() {
+    let world = World::new();
+    world.remote.commit(&files("first"));
+    let hook = Hook::new(&world, "gate", "$GITSYNC_HASH", "echo waits for the database; sleep 1000");
+    let flag = hook.flag("pre-publish-exechook");
+    let flags = [GATE, &flag, "--pre-publish-exechook-timeout=5m", "--sync-timeout=2s"];
+    let sidecar = Sidecar::start(&world, &flags);
+    let gate = eventually(60, "it has failed", || {
+        let gate = sidecar.status()["hooks"][0].clone();
+        (gate["consecutive_failures"].as_u64()? >= 1).then_some(gate)
+    });
+    assert!(sidecar.metric("treeswap_hook_consecutive_failures").unwrap() >= 1.0);
+    let error = gate["error"].as_str().unwrap();
+    assert!(error.contains("was killed after") && error.ends_with(": waits for the database"), "{gate}");
+    eventually(60, "the attempt has failed", || {
+        let status = sidecar.status();
+        let error = status["last_failure"]["error"].as_str()?;
+        error.contains("--sync-timeout=2s, while waiting for the pre-publish hook").then_some(())
+    });
+    let log = sidecar.process.log();
+    assert!(log.contains("5m0s is not below --sync-timeout=2s"), "{log}");
+}
+
+#[test]
 fn a_gate_needs_a_program() {
     let ran = World::new().sync_once(&[GATE]);
     assert_eq!(ran.status.code(), Some(2));

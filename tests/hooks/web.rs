@@ -73,6 +73,26 @@ fn a_request_that_fails_is_sent_again_after_the_backoff() {
     assert!(log.contains("answered 500, not 200") && !log.contains("s3cret"), "{log}");
 }
 
+/// As git-sync's: the variable of a proxy is often set for all programs of a Pod.
+#[test]
+fn a_receiver_in_the_pod_is_reached_without_a_proxy() {
+    let world = World::new();
+    world.remote.commit(&files("first"));
+    let (server, _) = receiver(&world, 200);
+    let (proxy, _) = receiver(&world, 200);
+    let through = format!("http://{}", proxy.address);
+    let hits = |url: &str| {
+        let mut command = world.sync(&["--one-time", PATIENT, &format!("--webhook-url={url}")]);
+        command.env("http_proxy", &through).env("no_proxy", ".cluster.local");
+        run::to_end(&mut command).expect_ok(url);
+        (server.hits().len(), proxy.hits().len())
+    };
+    let port = server.address.port();
+    assert_eq!(hits(&format!("http://localhost:{port}/")), (1, 0));
+    assert_eq!(hits(&format!("http://127.0.0.1:{port}/")), (2, 0));
+    assert_eq!(hits("http://hooks.invalid/"), (2, 1));
+}
+
 #[test]
 fn one_time_sends_exactly_one_request_and_fails_with_it_with_the_link_published() {
     let world = World::new();

@@ -28,22 +28,21 @@ fn name(phase: Phase) -> &'static str {
         Phase::BackingOff { .. } => "BackingOff",
         Phase::Syncing => "Syncing",
         Phase::Parked => "Parked",
-        Phase::Draining => "Draining",
         Phase::GivenUp => "GivenUp",
     }
 }
 
-/// A machine in each phase but `Draining` and `GivenUp`, in which the process ends.
+/// A machine in each phase but `GivenUp`, in which the process ends.
 fn one_per_phase() -> Vec<Machine> {
     let waiting = Machine::new(timing(), NO_LIMITS, S(0), None);
     let mut syncing = waiting.clone();
     syncing.start(S(0));
     let mut postponing = syncing.clone();
-    postponing.postpone(S(5));
+    postponing.postpone(S(0), S(5), MIDDLE);
     let mut backing_off = syncing.clone();
     backing_off.fail(S(0), UNAVAILABLE, MIDDLE);
     let mut parked = syncing.clone();
-    parked.unchanged(S(0), MIDDLE);
+    parked.succeed(S(0), MIDDLE);
     parked.park();
     vec![waiting, syncing, postponing, backing_off, parked]
 }
@@ -53,10 +52,10 @@ fn instances_that_start_together_do_not_stay_together() {
     let due = |random| {
         let mut machine = Machine::new(timing(), NO_LIMITS, S(0), None);
         machine.start(S(0));
-        machine.unchanged(S(0), random);
+        machine.succeed(S(0), random);
         let first = machine.due().unwrap();
         machine.start(first);
-        machine.unchanged(first, random);
+        machine.succeed(first, random);
         (first, machine.due().unwrap() - first)
     };
     assert_eq!(due(0.0), (S(0), S(9)));
@@ -76,11 +75,10 @@ fn phase_dot_shows_exactly_the_transitions_of_the_methods() {
             act(&mut next);
             next
         };
-        note(&machine, "drain", &step(&|m| m.drain()));
         if machine.phase == Phase::Syncing {
             note(&machine, "publish", &step(&|m| m.publish(S(1), MIDDLE)));
-            note(&machine, "unchanged", &step(&|m| m.unchanged(S(1), MIDDLE)));
-            note(&machine, "postpone", &step(&|m| m.postpone(S(5))));
+            note(&machine, "succeed", &step(&|m| m.succeed(S(1), MIDDLE)));
+            note(&machine, "postpone", &step(&|m| m.postpone(S(1), S(5), MIDDLE)));
             note(&machine, "fail", &step(&|m| m.fail(S(1), UNAVAILABLE, MIDDLE)));
             let one_failure = FailureLimits { failures: Some(1), init_failures: Some(1) };
             let mut last = Machine { failure_limits: one_failure, ..machine.clone() };
@@ -110,10 +108,10 @@ fn triggers_coalesce_into_one_pending_attempt() {
     for _ in 0..1_000 {
         machine.trigger(Trigger::Signal);
     }
-    machine.unchanged(S(1), MIDDLE);
+    machine.succeed(S(1), MIDDLE);
     assert!(machine.due().unwrap() <= S(1), "a trigger during the attempt: one more follows");
     assert_eq!(machine.start(S(1)), Trigger::Webhook);
-    machine.unchanged(S(2), MIDDLE);
+    machine.succeed(S(2), MIDDLE);
     assert_eq!(machine.due(), Some(S(12)));
     assert_eq!(machine.start(S(12)), Trigger::Timer);
 }
@@ -130,7 +128,7 @@ fn the_backoff_grows_with_each_failure_and_a_success_resets_it() {
     let before: Vec<u64> = (0..6).map(|_| fail(&mut machine)).collect();
     assert_eq!(before, [2, 4, 8, 16, 20, 20], "before the first success");
     machine.start(machine.due().unwrap());
-    machine.unchanged(S(100), MIDDLE);
+    machine.succeed(S(100), MIDDLE);
     assert_eq!(machine.failures(), 0);
     let after: Vec<u64> = (0..6).map(|_| fail(&mut machine)).collect();
     assert_eq!(after, [10, 20, 40, 80, 100, 100]);
@@ -154,7 +152,7 @@ fn retry_after_is_respected() {
 fn a_trigger_shortens_a_backoff_but_not_below_the_minimum() {
     let mut machine = Machine::new(timing(), NO_LIMITS, S(0), None);
     machine.start(S(0));
-    machine.unchanged(S(0), MIDDLE);
+    machine.succeed(S(0), MIDDLE);
     machine.start(S(10));
     machine.fail(S(10), UNAVAILABLE, MIDDLE);
     assert_eq!(machine.due(), Some(S(20)));
@@ -166,7 +164,7 @@ fn a_trigger_shortens_a_backoff_but_not_below_the_minimum() {
 fn a_refused_revision_is_retried_after_the_usual_period() {
     let mut machine = Machine::new(timing(), NO_LIMITS, S(0), None);
     machine.start(S(0));
-    machine.unchanged(S(0), MIDDLE);
+    machine.succeed(S(0), MIDDLE);
     for round in 1..20 {
         let now = machine.due().unwrap();
         machine.start(now);
@@ -185,11 +183,27 @@ fn a_new_revision_is_postponed_until_the_minimum_interval_is_over() {
     machine.trigger(Trigger::Webhook);
     machine.start(S(2));
     assert_eq!(machine.earliest_publication(S(2)), Some(S(6)));
-    machine.postpone(S(6));
+    machine.postpone(S(2), S(6), MIDDLE);
     machine.trigger(Trigger::Webhook);
     assert_eq!(machine.due(), Some(S(6)), "a trigger does not shorten it");
     assert_eq!(machine.start(S(6)), Trigger::Webhook);
     assert_eq!(machine.earliest_publication(S(6)), None);
+}
+
+#[test]
+fn a_remote_is_polled_each_period_while_a_revision_is_postponed() {
+    let timing = Timing { min_interval: S(25), ..timing() };
+    let mut machine = Machine::new(timing, NO_LIMITS, S(0), None);
+    machine.start(S(0));
+    machine.publish(S(0), 0.2);
+    let mut polls = vec![machine.due().unwrap()];
+    while let Some(until) = machine.earliest_publication(*polls.last().unwrap()) {
+        let now = *polls.last().unwrap();
+        machine.start(now);
+        machine.postpone(now, until, MIDDLE);
+        polls.push(machine.due().unwrap());
+    }
+    assert_eq!(polls, [S(2), S(12), S(22), S(25)]);
 }
 
 #[test]
@@ -200,7 +214,7 @@ fn the_failure_limit_before_the_first_success_is_init_failures() {
         let now = machine.due().unwrap();
         machine.start(now);
         if success {
-            machine.unchanged(now, MIDDLE);
+            machine.succeed(now, MIDDLE);
         } else {
             machine.fail(now, UNAVAILABLE, MIDDLE);
         }
@@ -218,13 +232,11 @@ fn the_failure_limit_before_the_first_success_is_init_failures() {
 #[test]
 fn no_trigger_asks_for_an_attempt_once_none_may_follow() {
     let parked = one_per_phase().pop().unwrap();
-    let mut draining = parked.clone();
-    draining.drain();
     let one_failure = FailureLimits { failures: None, init_failures: Some(1) };
     let mut given_up = Machine::new(timing(), one_failure, S(0), None);
     given_up.start(S(0));
     given_up.fail(S(0), UNAVAILABLE, MIDDLE);
-    for mut machine in [parked, draining, given_up] {
+    for mut machine in [parked, given_up] {
         machine.trigger(Trigger::Webhook);
         assert!(machine.pending.is_none(), "{}", name(machine.phase));
         assert_eq!(machine.due(), None);
@@ -242,6 +254,6 @@ fn the_period_is_known_in_every_phase() {
 fn an_attempt_does_not_end_twice() {
     let mut machine = Machine::new(timing(), NO_LIMITS, S(0), None);
     machine.start(S(0));
-    machine.unchanged(S(1), MIDDLE);
-    machine.unchanged(S(2), MIDDLE);
+    machine.succeed(S(1), MIDDLE);
+    machine.succeed(S(2), MIDDLE);
 }

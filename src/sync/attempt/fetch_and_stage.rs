@@ -200,7 +200,8 @@ impl Worker {
         staged.await
     }
 
-    /// A8. Publishes what was staged, notifies the pre-publish hook just before, and updates the view.
+    /// A8. Publishes what was staged, notifies the pre-publish hook just before unless it was published already, and
+    /// updates the view.
     async fn publish(
         &mut self,
         bounds: &Bounds,
@@ -213,7 +214,7 @@ impl Worker {
         let wanted = wanted.clone();
         let worktrees = self.by_commit.then(|| self.objects.clone());
         let metrics = self.metrics.clone();
-        let hooks = self.hooks.clone();
+        let hooks = self.hooks.clone().filter(|_| !self.is_republication(&staged));
         let root = self.root.clone();
         let published = bounds.blocking(Stage::Publish, move |cancel| {
             if cancel.is_cancelled() {

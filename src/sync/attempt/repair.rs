@@ -279,19 +279,24 @@ impl Worker {
         self.stage_and_publish(bounds, revision, choice, None).await.map(Some)
     }
 
-    /// Runs the pre-publish gate on what was staged, unless it is what the current generation, or the lost one, has to
-    /// hold. That was published already, and the gate must not keep damaged content in its place.
+    /// Returns true if what was staged is what the current generation, or the lost one, has to hold. That was published
+    /// already, so no pre-publish hook runs for it, and a gate must not keep damaged content in its place.
+    pub(super) fn is_republication(&self, staged: &Staged) -> bool {
+        // In git-sync's layout another commit with the same tree is a new generation.
+        let is_same = |record: &GenerationRecord| {
+            staged.repeats(record) && (!self.by_commit || record.revision == staged.revision())
+        };
+        self.view.current().into_iter().chain(&self.lost).any(is_same)
+    }
+
+    /// Runs the pre-publish gate on what was staged, unless it was published already.
     pub(super) async fn ask_gate(
         &self,
         bounds: &Bounds,
         staged: &Staged,
         commit: Option<&Commit>,
     ) -> Result<(), Error> {
-        // In git-sync's layout another commit with the same tree is a new generation.
-        let is_same = |record: &GenerationRecord| {
-            staged.repeats(record) && (!self.by_commit || record.revision == staged.revision())
-        };
-        if self.view.current().into_iter().chain(&self.lost).any(is_same) {
+        if self.is_republication(staged) {
             return Ok(());
         }
         hook_event::ask_gate(self.hooks.as_deref(), bounds, staged, commit).await

@@ -31,6 +31,11 @@ struct FakeWorker {
     fails: Box<dyn Fn(usize) -> bool>,
     /// The error of such an attempt.
     error: Box<dyn Fn(usize) -> Error>,
+    /// The attempt that publishes the current revision afresh first, and what it published.
+    republishes_at: Option<usize>,
+    republished: Option<Published>,
+    /// How often the hooks were notified.
+    notified: std::cell::Cell<usize>,
     view: View,
     /// The time and the number of commits of each publication.
     published: Vec<(Duration, usize)>,
@@ -78,6 +83,9 @@ impl FakeWorker {
             takes: Duration::from_millis(10),
             fails: Box::new(|_| false),
             error: Box::new(|_| bad_pack()),
+            republishes_at: None,
+            republished: None,
+            notified: std::cell::Cell::new(0),
             view: View::default(),
             published: Vec::new(),
             attempts: Vec::new(),
@@ -148,6 +156,12 @@ impl Work for FakeWorker {
         }
         tokio::time::sleep(self.takes).await;
         self.has_fetched |= (self.fetches)(number);
+        if self.republishes_at == Some(number) {
+            let current = record(self.current);
+            self.view.current = Some(current.name.clone());
+            self.view.generations = vec![current.clone()];
+            self.republished = Some(Published { current, previous: None, warnings: Vec::new() });
+        }
         if (self.fails)(number) {
             if self.uses_up_spare {
                 self.lacks_spare = true;
@@ -215,6 +229,14 @@ impl Work for FakeWorker {
 
     fn dropped_spare(&self) -> bool {
         self.drops_spare
+    }
+
+    fn take_republished(&mut self) -> Option<Published> {
+        self.republished.take()
+    }
+
+    fn notify_hooks(&self) {
+        self.notified.set(self.notified.get() + 1);
     }
 
     async fn record(&mut self, status: Status) {
@@ -367,6 +389,15 @@ async fn a_burst_of_fifty_commits_makes_two_publications_and_the_newest_wins() {
     let tips: Vec<usize> = worker.published.iter().map(|(_, tip)| *tip).collect();
     assert_eq!(tips, [1, 50], "the first at once, then the newest");
     assert_eq!(worker.published[1].0.as_secs() - worker.published[0].0.as_secs(), 5);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_remote_is_polled_each_period_while_a_revision_is_postponed() {
+    let mut worker = FakeWorker::new(&[S(0), S(3)], 5);
+    let pace = Timing { min_interval: S(25), ..options().pace };
+    drive(&mut worker, Options { pace, ..options() }, &[]).await;
+    assert_eq!(seconds(&worker.attempts), [0, 10, 20, 25, 35]);
+    assert_eq!(worker.published.iter().map(|(at, _)| at.as_secs()).collect::<Vec<_>>(), [0, 25]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::{Report, seconds};
+use super::Report;
 use crate::hooks::Kind;
-use crate::phase::HookStatus;
+use crate::phase::{HookStatus, seconds};
 use crate::sync::error::{Error, Stage};
 use crate::sync::view::{Done, View};
 use crate::telemetry::metrics::{ResultLabel, Room};

@@ -5,9 +5,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tracing::{info, warn};
 
-use super::millis;
 use crate::generation::GenerationRecord;
-use crate::phase::{EarlierSuccess, GenerationStatus, Status};
+use crate::phase::{EarlierSuccess, GenerationStatus, Status, millis};
 use crate::store::Published;
 use crate::sync::Options;
 use crate::sync::view::View;

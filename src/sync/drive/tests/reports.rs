@@ -50,6 +50,22 @@ async fn a_generation_that_is_published_afresh_between_attempts_is_touched_as_an
     assert!(touched.exists(), "no attempt may follow");
 }
 
+#[tokio::test(start_paused = true)]
+async fn what_an_attempt_publishes_afresh_is_recorded_though_it_then_fails_or_waits() {
+    for waits in [false, true] {
+        let mut worker = FakeWorker::new(&[S(0), S(1)], 3);
+        worker.fails = Box::new(move |number| number == 1 || number == 2 && !waits);
+        worker.republishes_at = Some(2);
+        let pace = Timing { min_interval: S(60), ..options().pace };
+        drive(&mut worker, Options { pace, ..options() }, &[]).await;
+        let recorded: Vec<_> = worker.recorded.iter().map(|status| status.current.clone()).collect();
+        assert_eq!(recorded.len(), 4, "the publication, the first failure, the republication, the end");
+        let names: Vec<_> = recorded.into_iter().map(|current| current.unwrap().name).collect();
+        assert!(names[0] == names[1] && names[1] != names[2] && names[2] == names[3], "{names:?}");
+        assert_eq!(worker.notified.get(), 2, "a hook may be trying again in the directory that is gone");
+    }
+}
+
 #[test]
 fn a_generation_that_is_gone_has_no_size() {
     let metrics = Metrics::default();
