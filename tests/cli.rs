@@ -372,31 +372,6 @@ fn a_password_file_without_a_password_is_warned_about() {
 }
 
 #[test]
-fn credentials_that_have_no_effect_or_cannot_be_read_are_warned_about() {
-    let world = World::new();
-    let check = |args: &[&str], variables: &[(&str, &str)]| {
-        let args = [&["check", "--root=/nonexistent/root"], args].concat();
-        treeswap(&world, &args, variables).expect_ok("only a warning").stderr
-    };
-    for flags in [&["--username=u", "--password-file=/p"][..], &["--askpass-url=http://h/"]] {
-        let said = check(&[&["--repo=git@git.example.com:x"], flags].concat(), &[]);
-        let name = flags[0].split('=').next().unwrap();
-        let line = format!("warning: {name} has no effect: the repository is not reached by http or https\n");
-        assert!(said.contains(&line), "{said}");
-        let said = check(&[&["--repo=https://git.example.com/x"], flags].concat(), &[]);
-        assert!(!said.contains("has no effect"), "{said}");
-    }
-    let json = r#"{"url":"https://git.example.com","username":"u","password-file":"/no/password"}"#;
-    let repo = "--repo=https://git.example.com/x";
-    let by_flag = check(&[repo, &format!("--credential={json}")], &[]);
-    let by_variable = check(&[repo], &[("TREESWAP_CREDENTIAL", json)]);
-    for said in [by_flag, by_variable] {
-        let line = "warning: --credential: the password file /no/password cannot be read: No such file";
-        assert!(said.contains(line), "{said}");
-    }
-}
-
-#[test]
 fn files_of_ssh_that_are_given_and_cannot_be_read_are_warned_about() {
     let world = World::new();
     let warned = |args: &[&str], variables: &[(&str, &str)]| -> Vec<String> {

@@ -349,6 +349,10 @@ fn flags_that_exclude_or_need_each_other_are_named() {
         let ran = common::run::to_end(by_variable.env("TREESWAP_CREDENTIAL", json));
         complains(&ran, 2, &["invalid value for $TREESWAP_CREDENTIAL: ", why]);
     }
+    let one = r#"{"url":"https://h","username":"bob","password":"canary"}"#;
+    let mut without_brackets = world.sync(&["--one-time"]);
+    let ran = common::run::to_end(without_brackets.env("TREESWAP_CREDENTIAL", format!("{one},{one}")));
+    complains(&ran, 2, &["$TREESWAP_CREDENTIAL: it is not JSON of the form "]);
     let mut both = world.sync(&[id, installation, key]);
     let ran = common::run::to_end(both.env(&variable[1..], "canary"));
     complains(&ran, 2, &[variable, "and --github-app-private-key-file exclude each other"]);
@@ -393,4 +397,30 @@ fn check_shows_where_secrets_come_from_and_none_of_them() {
         ran.stdout
     );
     assert!(!ran.stdout.contains("canary"), "{}", ran.stdout);
+}
+
+#[test]
+fn credentials_that_have_no_effect_or_cannot_be_read_are_warned_about() {
+    let world = World::new();
+    let check = |args: &[&str], variables: &[(&str, &str)]| {
+        let mut command = world.treeswap(&[&["check", "--root=/nonexistent/root"], args].concat());
+        common::run::to_end(command.envs(variables.iter().copied())).expect_ok("only a warning").stderr
+    };
+    for flags in [&["--username=u", "--password-file=/p"][..], &["--askpass-url=http://h/"]] {
+        let said = check(&[&["--repo=git@git.example.com:x"], flags].concat(), &[]);
+        let name = flags[0].split('=').next().unwrap();
+        let line = format!("warning: {name} has no effect: the repository is not reached by http or https\n");
+        assert!(said.contains(&line), "{said}");
+        let said = check(&[&["--repo=https://git.example.com/x"], flags].concat(), &[]);
+        assert!(!said.contains("has no effect"), "{said}");
+    }
+    let json = r#"{"url":"https://git.example.com","username":"u","password-file":"/no/password"}"#;
+    let repo = "--repo=https://git.example.com/x";
+    let flag = format!("--credential={json}");
+    let by_flag = check(&[repo, &flag, &flag], &[]);
+    let by_variable = check(&[repo], &[("TREESWAP_CREDENTIAL", json)]);
+    for said in [by_flag, by_variable] {
+        let line = "warning: --credential: the password file /no/password cannot be read: No such file";
+        assert_eq!(said.matches(line).count(), 1, "{said}");
+    }
 }

@@ -1,6 +1,7 @@
 //! `treeswap check`: validates the configuration of `sync` without network access, warns about files that cannot be
 //! read, and prints the effective configuration.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -116,7 +117,8 @@ fn unreadable_files(args: &config::Args, settings: &Settings, origins: &FlagOrig
         })
     };
     let of_ssh = of_ssh.map(|(flag, path)| (flag, path.clone()));
-    passwords.chain(given).chain(of_ssh).filter_map(warning).collect()
+    let warnings: BTreeSet<String> = passwords.chain(given).chain(of_ssh).filter_map(warning).collect();
+    Vec::from_iter(warnings) // several credentials may have one file
 }
 
 /// A warning for each file of `--ssh-key-file` that can be read and holds no key that can be used.

@@ -82,6 +82,7 @@ const PASSWORD: (&str, &str) =
 const PRIVATE_KEY: (&str, &str) =
     ("TREESWAP_GITHUB_APP_PRIVATE_KEY", "The GitHub App's private key, where no file holds it.");
 const CREDENTIAL: (&str, &str) = ("TREESWAP_CREDENTIAL", "As --credential, where that is not given.");
+const RUST_LOG: (&str, &str) = ("RUST_LOG", "The log level, if neither --log-level nor --verbose is given.");
 const PROXIES: (&str, &str) = ("HTTPS_PROXY, HTTP_PROXY, NO_PROXY", "Proxies, as curl(1) reads them.");
 const KUBECONFIG: (&str, &str) = ("KUBECONFIG", "The kubeconfig, if no option names one.");
 const KEYS: (&str, &str) =
@@ -93,22 +94,13 @@ const OWN: (&str, &str) = ("ROOT/..treeswap/", "treeswap's private state: mirror
 const MORE: &[More] = &[
     More {
         command: "treeswap",
-        variables: &[
-            ("RUST_LOG", "The log level, if --log-level is not given."),
-            ("NO_COLOR", "No colours."),
-        ],
+        variables: &[RUST_LOG, ("NO_COLOR", "No colours.")],
         files: &[DATA, OWN],
         see_also: &[],
     },
     More {
         command: "sync",
-        variables: &[
-            PASSWORD,
-            PRIVATE_KEY,
-            ("RUST_LOG", "The log level, if --log-level is not given."),
-            PROXIES,
-            KUBECONFIG,
-        ],
+        variables: &[PASSWORD, PRIVATE_KEY, RUST_LOG, PROXIES, KUBECONFIG],
         files: &[
             DATA,
             OWN,
@@ -117,7 +109,12 @@ const MORE: &[More] = &[
         ],
         see_also: &["git(1)", "gitrevisions(7)", "ssh-keyscan(1)"],
     },
-    More { command: "check", variables: &[], files: &[KEYS], see_also: &["treeswap-sync(1)"] },
+    More {
+        command: "check",
+        variables: &[PASSWORD, PRIVATE_KEY, RUST_LOG],
+        files: &[KEYS],
+        see_also: &["treeswap-sync(1)"],
+    },
     More {
         command: "git-sync",
         variables: &[("GITSYNC_...", "As in git-sync v4; `git-sync --man` lists them.")],

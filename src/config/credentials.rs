@@ -1,16 +1,17 @@
 //! Validates the flags for credentials: `--username`, `--credential`, `--askpass-url`, the GitHub App and cookies.
 //! Which of them exclude each other follows git-sync.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use url::Url;
+use url::{Position, Url};
 
 use super::args;
 use super::check::Check;
 use super::env::Origins;
 use super::error::Error;
-use super::json::{Json, NO_JSON, parse, unknown_key};
-use super::origin::{CREDENTIALS, Hidden, Origin, PASSWORDS, PRIVATE_KEYS, Variable};
+use super::json::credentials_in;
+use super::origin::{Hidden, Origin, PASSWORDS, PRIVATE_KEYS, Variable};
 use super::personality::Personality;
 use super::values::boolean;
 use crate::mirror::wire::{App, Credential, Issuance};
@@ -89,68 +90,42 @@ pub(super) fn of_credential_flags(
     variable: Option<&Variable>,
 ) -> Result<Vec<Credential>, Error> {
     let given = &args.credentials.credential;
+    let personality = origins.personality();
     if let (true, Some(Variable { name, value })) = (given.is_empty(), variable) {
-        return parse_credentials(value.expose(), name, false);
+        return credentials_in(value.expose(), name, personality, false);
     }
-    let refused =
-        *origins.get("credential") == Origin::Flag && origins.personality() == Personality::Treeswap;
-    let each = given.iter().map(|json| parse_credentials(json, &origins.name("credential"), refused));
+    let refused = *origins.get("credential") == Origin::Flag && personality == Personality::Treeswap;
+    let name = origins.name("credential");
+    let each = given.iter().map(|json| credentials_in(json, &name, personality, refused));
     let mut all = each.collect::<Result<Vec<_>, _>>()?.concat();
-    if origins.personality() == Personality::GitSync {
-        // A user in the repository's URL is for that host already, and precedes them.
+    if personality == Personality::GitSync {
+        // A user in the repository's URL, or a service that issues a credential for the repository, is for that host
+        // already, and precedes them.
         let repo = &args.source.repo;
-        let taken = Url::parse(repo).ok().filter(|_| has_userinfo(repo)).map(|url| url.origin());
+        let is_taken = has_userinfo(repo) || has_issuer(args);
+        let taken = Url::parse(repo).ok().filter(|_| is_taken).map(|url| url.origin());
         let of_hosts: Vec<_> = all.iter().filter_map(|one| for_whole_host(one, taken.as_ref())).collect();
         all.extend(of_hosts);
     }
     Ok(all)
 }
 
-/// The same credential for every path of its URL's host, unless that is `taken`.
+/// Whether a service is given that issues the repository's credential.
+fn has_issuer(args: &args::Args) -> bool {
+    let given = &args.credentials;
+    !given.askpass_url.is_empty()
+        || given.github_app_application_id != 0
+        || !given.github_app_client_id.is_empty()
+}
+
+/// The same credential for every path of its URL's host, unless it is that already, or the host is `taken`.
 fn for_whole_host(given: &Credential, taken: Option<&url::Origin>) -> Option<Credential> {
     let mut url = Url::parse(given.url.as_deref()?).ok()?;
-    if Some(&url.origin()) == taken {
+    if url.path() == "/" || Some(&url.origin()) == taken {
         return None;
     }
     url.set_path("/");
     Some(Credential { url: Some(url.into()), ..given.clone() })
-}
-
-/// The credentials of one `--credential`, called `name`; a password in it may be refused. Errors never repeat its
-/// content, which may hold a password.
-fn parse_credentials(text: &str, name: &str, refuse_password: bool) -> Result<Vec<Credential>, Error> {
-    let wrong = |why: &str| Error::HiddenValue { name: name.to_owned(), why: why.to_owned() };
-    let list = parse(text).ok_or_else(|| match unknown_key(text) {
-        Some(key) => {
-            wrong(&format!("there is no key {key}; the keys are url, username, password and password-file"))
-        }
-        None => wrong(NO_JSON),
-    })?;
-    let convert = |json: Json| {
-        if json.url.is_empty() || json.username.is_empty() {
-            return Err(wrong("each credential needs a url and a username"));
-        }
-        // Checked here, because the remote's own check could only blame the remote.
-        if !Url::parse(&json.url).is_ok_and(|url| url.has_host()) {
-            return Err(wrong(
-                "the url of each credential needs a scheme and a host, as https://git.example.com",
-            ));
-        }
-        let password = match (json.password, json.password_file) {
-            (value, file) if value.is_empty() && !file.is_empty() => secret::SecretFrom::File(file.into()),
-            (value, file) if !value.is_empty() && file.is_empty() => {
-                if refuse_password {
-                    let variable = variable_for(Personality::Treeswap, CREDENTIALS); // git-sync refuses none
-                    let hint = format!("name a file (\"password-file\"), or give the JSON in {variable}");
-                    return Err(Error::Password { what: "a password in --credential", hint });
-                }
-                secret::SecretFrom::Value(secret::Secret::new(value))
-            }
-            _ => return Err(wrong("each credential needs exactly one of password and password-file")),
-        };
-        Ok(Credential { url: Some(json.url), username: Some(json.username), password })
-    };
-    list.into_iter().map(convert).collect()
 }
 
 /// Whether the remote is a URL with a user. The scp form (`user@host:path`) is no URL and does not count, as in
@@ -187,7 +162,7 @@ impl Check<'_> {
 
     /// The warning about a credential for http(s) that is given for a repository which is reached otherwise. git-sync
     /// says nothing of it.
-    pub(super) fn idle_credential(&self, remote: &str) -> Option<String> {
+    pub(super) fn credential_without_effect(&self, remote: &str) -> Option<String> {
         let args::Args { source, credentials: given, .. } = self.args;
         let is_of_git_sync = self.origins.personality() == Personality::GitSync;
         if is_of_git_sync || !source.sources.is_empty() || is_http(remote) {
@@ -319,19 +294,25 @@ impl Check<'_> {
         // That of --username has no URL, and is for the repository.
         let urls: Option<Vec<Url>> = given.iter().map(|one| Url::parse(one.url.as_deref()?).ok()).collect();
         let urls = urls.filter(|urls| !urls.is_empty())?;
+        // As git-sync paths do not matter, and most URLs are in the list twice.
+        let of_path = ", and the path the beginning of the repository's";
+        let (end, path) = match self.origins.personality() {
+            Personality::Treeswap => (Position::AfterPath, of_path),
+            Personality::GitSync => (Position::BeforePath, ""),
+        };
         let is_for_it = |url: &Url| {
             let rest = remote.path().strip_prefix(url.path().trim_end_matches('/'));
             let is_below = rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
-            is_below && url.origin() == remote.origin()
+            (is_below || path.is_empty()) && url.origin() == remote.origin()
         };
         if urls.iter().any(is_for_it) {
             return None;
         }
-        let urls: Vec<String> = urls.iter().map(|url| secret::redact(url.as_str())).collect();
+        let urls: BTreeSet<String> = urls.iter().map(|url| secret::redact(&url[..end])).collect();
         Some(format!(
-            "no --credential is for the repository, but for {}: scheme, host and port have to be the same, and the path \
-             the beginning of the repository's",
-            urls.join(", ")
+            "no --credential is for the repository, but for {}: scheme, host and port have to be the \
+             same{path}",
+            Vec::from_iter(urls).join(", ")
         ))
     }
 
@@ -441,6 +422,13 @@ mod tests {
         let user = ["--username=me", "--password-file=/me"];
         assert_eq!(given(&Origins::default(), &user), is(&[("me", "")]));
         assert_eq!(given(&as_git_sync, &user), is(&[("me", "https://git.example.com/x"), ("me", "")]));
+        let root = json("c", "https://git.example.com");
+        assert_eq!(given(&as_git_sync, &[&root]), is(&[("c", "https://git.example.com")]), "once");
+        for issuer in ["askpass-url=http://h", "github-app-client-id=x", "github-app-application-id=7"] {
+            let issuer = format!("--{issuer}");
+            let beside = [&flags[..], &[issuer.as_str()]].concat();
+            assert_eq!(given(&as_git_sync, &beside), is(&[("a", a), ("b", b), hosts[1]]), "{issuer}");
+        }
         let of_ssh = [&user[..], &["--repo=ssh://git.example.com/x"]].concat();
         assert_eq!(given(&as_git_sync, &of_ssh), is(&[("me", "")]));
         let in_url = [&flags[..], &["--repo=https://bob:pw@git.example.com/x"]].concat();
@@ -460,7 +448,7 @@ mod tests {
     fn a_credential_for_http_is_warned_about_where_the_repository_is_reached_otherwise() {
         let said = |origins: &Origins, flags: &[&str]| {
             let args = parsed(flags);
-            Check { args: &args, origins }.idle_credential(&args.source.repo)
+            Check { args: &args, origins }.credential_without_effect(&args.source.repo)
         };
         let ours = Origins::default();
         let user = ["--username=me", "--password-file=/p"];

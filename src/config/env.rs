@@ -68,8 +68,8 @@ impl Origins {
 
 /// Gives every flag of a command its variable and the personality's default. clap reads only one variable for each
 /// flag: it is git-sync's if that one is set and ours is not, or empty. As git-sync it is always ours, because
-/// [`super::gitsync`] reads git-sync's variables. A flag without a default gets no variable while ours is empty: the
-/// parser of a path would refuse that, and where there is a default, empty text has a meaning.
+/// [`super::gitsync`] reads git-sync's variables. A flag that shows no default gets no variable while ours is empty:
+/// the parser of a path or a number would refuse that. Where a default is shown, empty text may have a meaning.
 pub fn attach(command: Command, personality: Personality, lookup: Lookup<'_>) -> Command {
     let command = match personality {
         Personality::Treeswap => command,
@@ -81,10 +81,11 @@ pub fn attach(command: Command, personality: Personality, lookup: Lookup<'_>) ->
             let (ours, theirs) = variables(flag);
             let has_ours = is_text(lookup, &ours);
             let is_empty = !has_ours && lookup(&ours).is_some();
+            let shows_default = !arg.get_default_values().is_empty() && !arg.is_hide_default_value_set();
             let reads_theirs = personality == Personality::Treeswap && !has_ours;
             let name = match theirs.filter(|theirs| reads_theirs && lookup(theirs).is_some()) {
                 Some(theirs) => theirs,
-                None if is_empty && arg.get_default_values().is_empty() => return arg,
+                None if is_empty && !shows_default => return arg,
                 None => ours,
             };
             // clap wants a static name; about fifty are leaked once per process.
@@ -169,20 +170,27 @@ pub fn warnings(command: &Command, origins: &Origins, set: impl Iterator<Item = 
         known.push(ours);
         known.extend(theirs);
     }
-    set.filter(|name| !known.contains(name) && !is_service_link(name))
+    let set: Vec<String> = set.collect();
+    set.iter()
+        .filter(|name| !known.contains(name) && !is_service_link(name, &set))
         .filter_map(|name| {
-            let elsewhere = if reads_none { of_other_commands(&name, command) } else { None };
+            let elsewhere = if reads_none { of_other_commands(name, command) } else { None };
             elsewhere
-                .or_else(|| without_reader(&name, &known))
-                .or_else(|| without_effect(&name, command, origins))
+                .or_else(|| without_reader(name, &known))
+                .or_else(|| without_effect(name, command, origins))
         })
         .collect()
 }
 
-/// The warning about a variable with a prefix of v4 or ours, to a command whose flags have no variables.
+/// The warning about a variable of git-sync's or ours, to a command whose flags have no variables.
 fn of_other_commands(name: &str, command: &Command) -> Option<String> {
-    let rest = name.strip_prefix("TREESWAP_").or_else(|| name.strip_prefix("GITSYNC_"))?;
-    let flag = rest.to_lowercase().replace('_', "-");
+    let flag = match FLAGS.iter().find(|flag| flag.older.contains(&name)) {
+        Some(flag) => flag.here().to_owned(),
+        None => {
+            let rest = name.strip_prefix("TREESWAP_").or_else(|| name.strip_prefix("GITSYNC_"))?;
+            rest.to_lowercase().replace('_', "-")
+        }
+    };
     let has = |flag: &str| command.get_arguments().any(|arg| arg.get_long() == Some(flag));
     // The flag itself first: `timeout` is an old flag of git-sync's, and one of `apply`.
     let here = [Some(flag.as_str()), successor(&flag)].into_iter().flatten().find(|flag| has(flag));
@@ -228,8 +236,9 @@ fn without_reader(name: &str, known: &[String]) -> Option<String> {
 }
 
 /// Whether the kubelet sets this variable for a Service called `treeswap`, `gitsync` or `git-sync`, or like one of them
-/// with more behind a dash (kubelet/envvars).
-fn is_service_link(name: &str) -> bool {
+/// with more behind a dash (kubelet/envvars). `set` are all variables that are set: the kubelet sets a port beside its
+/// host, so one without it, such as `TREESWAP_HTTP_PORT`, is somebody's mistake.
+fn is_service_link(name: &str, set: &[String]) -> bool {
     let prefixes = ["TREESWAP_", "GITSYNC_", "GIT_SYNC_"];
     let Some(rest) = prefixes.iter().find_map(|prefix| name.strip_prefix(prefix)) else { return false };
     // As in 9375_TCP and 9375_TCP_ADDR.
@@ -238,8 +247,10 @@ fn is_service_link(name: &str) -> bool {
         let is_number = parts.next().is_some_and(|number| number.parse::<u16>().is_ok());
         is_number && parts.next().is_some_and(|protocol| matches!(protocol, "TCP" | "UDP" | "SCTP"))
     };
+    let has_host = |before: &str| set.iter().any(|other| other.strip_prefix(before) == Some("SERVICE_HOST"));
     let is_link = |tail: &str| {
-        matches!(tail, "SERVICE_HOST" | "SERVICE_PORT" | "PORT")
+        matches!(tail, "SERVICE_HOST" | "SERVICE_PORT")
+            || (tail == "PORT" && name.strip_suffix(tail).is_some_and(has_host))
             || tail.starts_with("SERVICE_PORT_")
             || tail.strip_prefix("PORT_").is_some_and(is_port)
     };
@@ -259,13 +270,17 @@ mod tests {
 
     #[test]
     fn no_flag_reads_a_variable_that_a_kubelet_sets() {
+        let is_link = |name: &str| {
+            let host = name.strip_suffix("PORT").map(|service| format!("{service}SERVICE_HOST"));
+            is_service_link(name, host.as_slice())
+        };
         for flag in command().get_arguments().filter_map(clap::Arg::get_long) {
             let (ours, theirs) = variables(flag);
             for name in [Some(ours), theirs].into_iter().flatten() {
-                assert!(!is_service_link(&name), "{name}");
+                assert!(!is_link(&name), "{name}");
             }
         }
-        assert!(!older_names().any(is_service_link));
+        assert!(!older_names().any(is_link));
         for name in [
             "TREESWAP_ADMIN_PORT",
             "TREESWAP_APPLY_SERVICE_PORT_METRICS",
@@ -275,13 +290,15 @@ mod tests {
             "GIT_SYNC_SERVICE_HOST",
             "GIT_SYNC_METRICS_PORT_80_SCTP_ADDR",
         ] {
-            assert!(is_service_link(name), "{name}");
+            assert!(is_link(name), "{name}");
         }
         for name in
             ["TREESWAP_REPORT", "TREESWAP_PORT_X_TCP", "TREESWAP_PORT_80_X", "A_PORT", "GITSYNC_PORTS"]
         {
-            assert!(!is_service_link(name), "{name}");
+            assert!(!is_link(name), "{name}");
         }
+        let other = ["TREESWAP_SERVICE_HOST".to_owned()];
+        assert!(!is_service_link("TREESWAP_HTTP_PORT", &other), "the host is another Service's");
     }
 
     #[test]
@@ -361,6 +378,8 @@ mod tests {
             "TREESWAP_TIMEOUT",
             "TREESWAP_GRACE",
             "TREESWAP_PASSWORD",
+            "GIT_SYNC_REPO",
+            "GIT_COOKIE_FILE",
         ];
         let said = warnings(&apply, &Origins::default(), set.into_iter().map(str::to_owned));
         let none = "has no effect: the flags of `treeswap apply` have no variables";
@@ -372,6 +391,8 @@ mod tests {
                 format!("the variable GITSYNC_BRANCH {none}; write --ref"),
                 format!("the variable TREESWAP_TIMEOUT {none}; write --timeout"),
                 format!("the variable TREESWAP_GRACE {none}"),
+                format!("the variable GIT_SYNC_REPO {none}; write --repo"),
+                format!("the variable GIT_COOKIE_FILE {none}"),
             ]
         );
     }
@@ -435,6 +456,8 @@ mod tests {
         let name = "TREESWAP_WEBHOOK_SECRET_FILE";
         assert_eq!(read_by("webhook-secret-file", &[(name, "")]), None);
         assert_eq!(read_by("webhook-secret-file", &[(name, "/f")]).as_deref(), Some(name));
+        let id = "TREESWAP_GITHUB_APP_APPLICATION_ID";
+        assert_eq!(read_by("github-app-application-id", &[(id, "")]), None, "its default is not shown");
         let signal = "TREESWAP_SYNC_ON_SIGNAL";
         assert_eq!(read_by("sync-on-signal", &[(signal, "")]).as_deref(), Some(signal), "empty is for none");
         // It is known all the same.

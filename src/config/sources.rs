@@ -131,8 +131,12 @@ pub fn warnings_about(list: &SourcesFile) -> Vec<String> {
             ));
         }
         let is_http = repo.starts_with("https://") || repo.starts_with("http://");
+        let has_no_password = credentials.username.is_empty() && UrlPassword::of(repo).is_none();
+        if is_http && has_no_password && credentials::has_userinfo(repo) {
+            remark("the user in the URL of `repo` has no password, and --username is not for it");
+        }
         let is_ssh = repo.starts_with("ssh://") || (!repo.contains("://") && repo.contains('@'));
-        if is_http && credentials.ssh_key_file != Path::new("") {
+        if is_http && !credentials.ssh_key_file.as_os_str().is_empty() {
             remark("`ssh-key-file` has no effect: the URL of `repo` is not for ssh");
         }
         if is_ssh && !credentials.username.is_empty() {
@@ -160,7 +164,7 @@ impl WireSettings {
         let mut args = self.args.clone();
         args.source.repo.clone_from(&source.repo);
         let own = &source.credentials;
-        if own.ssh_known_hosts_file != Path::new("") {
+        if !own.ssh_known_hosts_file.as_os_str().is_empty() {
             args.credentials.ssh_known_hosts_file = own.ssh_known_hosts_file.display().to_string();
         }
         let check = Check { args: &args, origins: &self.origins };
@@ -271,6 +275,7 @@ mod tests {
                 "repo: 'git@h:x', to: jobs, credentials: {username: u, password-file: /p}",
                 "source a: `username` and `password-file` have no effect",
             ),
+            ("repo: 'https://bob@h/x', to: jobs", "source a: the user in the URL of `repo` has no password"),
             ("repo: 'https://h/x', to: job", "unique-base-names: \"jobs/**\" matches no path below the `to`"),
         ] {
             let found = remarks(source);

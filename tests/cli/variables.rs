@@ -13,14 +13,17 @@ fn unknown_variables_are_warned_about_and_service_links_are_not() {
         ("TREESWAP_PORT", "tcp://10.0.0.1:9375"),
         ("TREESWAP_SERVICE_HOST", "10.0.0.1"),
         ("TREESWAP_PORT_9375_TCP_PROTO", "tcp"),
+        ("TREESWAP_APPLY_SERVICE_HOST", "10.0.0.2"),
         ("TREESWAP_APPLY_PORT", "tcp://10.0.0.2:9375"),
         ("GIT_SYNC_SERVICE_HOST", "10.0.0.3"),
+        ("GITSYNC_SERVICE_HOST", "10.0.0.4"),
         ("GITSYNC_PORT", "tcp://10.0.0.4:80"),
+        ("TREESWAP_HTTP_PORT", "8080"),
     ];
     let ran = treeswap(&world, &[&["check"], &SYNC[1..]].concat(), &variables).expect_ok("only a warning");
     let warned: Vec<&str> = ran.stderr.lines().filter(|line| line.contains("warning")).collect();
-    assert_eq!(warned.len(), 3, "{}", ran.stderr);
-    for name in ["TREESWAP_PEROID", "GITSYNC_BRANCHES", "GITSYNC_REPO"] {
+    assert_eq!(warned.len(), 4, "{}", ran.stderr);
+    for name in ["TREESWAP_PEROID", "GITSYNC_BRANCHES", "GITSYNC_REPO", "TREESWAP_HTTP_PORT"] {
         assert!(ran.stderr.contains(name), "{}", ran.stderr);
     }
 }
@@ -39,6 +42,7 @@ fn an_empty_variable_is_as_none_and_hides_no_other() {
         "OWNER",
         "STAMP_KEY",
         "CA_FILE",
+        "GITHUB_APP_APPLICATION_ID",
         "REPO",
         "ROOT",
     ];
@@ -63,10 +67,13 @@ fn a_log_filter_of_another_program_is_warned_about_and_stops_nothing() {
     let world = World::new();
     let commit = world.remote.commit(&files("one"));
     let warning = "$RUST_LOG has no effect: a level is one of error";
-    for filter in ["my_app,tower_http=debug", "garbage=x"] {
+    let of_others = "$RUST_LOG has no effect: it has no level of all or of treeswap";
+    for (filter, words) in
+        [("my_app,tower_http=debug", warning), ("garbage=x", warning), ("my_app=debug,hyper=off", of_others)]
+    {
         let mut command = world.sync(&["--one-time"]);
         let said = run::to_end(command.env("RUST_LOG", filter)).expect_ok(filter).stderr;
-        assert!(said.contains(warning), "{said}");
+        assert!(said.contains(words), "{said}");
         world.assert_published(&commit);
     }
     let check = |more: &[&str], filter: &str| {
@@ -74,7 +81,9 @@ fn a_log_filter_of_another_program_is_warned_about_and_stops_nothing() {
         treeswap(&world, &args, &[("RUST_LOG", filter)]).expect_ok("check").stderr
     };
     assert!(check(&[], "my_app").contains(warning));
-    assert!(!check(&[], "treeswap=debug").contains("$RUST_LOG"));
+    for ours in ["treeswap=debug", "my_app=debug,treeswap::mirror=trace", "hyper=off,warn"] {
+        assert!(!check(&[], ours).contains("$RUST_LOG"), "{ours}");
+    }
     for without in [&["--log-level=warn"][..], &["--verbose=1"]] {
         assert!(!check(without, "my_app").contains("$RUST_LOG"), "it does not count");
     }

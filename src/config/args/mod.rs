@@ -18,7 +18,7 @@ pub(super) use credentials::GITHUB_API;
 use hooks::HookArgs;
 
 /// The flags of `sync`, except those about ConfigMaps, which are in `cli`. Text that is empty counts as absent, as in
-/// git-sync; for a flag without a default see `env::attach`.
+/// git-sync; so does an empty variable of a flag that shows no default (`env::attach`).
 #[derive(clap::Args, Clone, Debug)]
 pub struct Args {
     /// What to follow.

@@ -19,6 +19,8 @@ pub(in crate::config) struct SshCommand {
     pub(in crate::config) known_hosts: Option<PathBuf>,
     /// `-o StrictHostKeyChecking`: whether host keys are checked, if that is said.
     pub(in crate::config) checks: Option<bool>,
+    /// Whether that is said by `accept-new`. Keys of unknown hosts are never added to a file, so it counts as `yes`.
+    pub(in crate::config) accepts_new: bool,
     /// What has no effect: options by their names, other words by where they are.
     pub(in crate::config) ignored: Vec<String>,
 }
@@ -69,18 +71,20 @@ pub(in crate::config) fn ssh_command(text: &str) -> SshCommand {
             "identitiesonly" | "batchmode" | "loglevel" => {}
             "stricthostkeychecking" => {
                 let is = |words: &[&str]| words.iter().any(|word| setting.eq_ignore_ascii_case(word));
+                found.accepts_new |= found.checks.is_none() && is(&["accept-new"]);
                 found.checks = found.checks.or(Some(!is(&["no", "off", "false"])));
-                // Keys of unknown hosts are never added to a file, so only known hosts are accepted.
-                if is(&["accept-new"]) {
-                    found.ignore("-o StrictHostKeyChecking=accept-new");
-                }
             }
             _ => found.ignore(&shown(value)),
         }
     }
     // `/dev/null` goes with `StrictHostKeyChecking=no`: no key is known by it. Where keys are checked all the same, the
     // file of --ssh-known-hosts-file counts.
-    found.known_hosts = known_hosts.filter(|file| *file != "/dev/null").map(PathBuf::from);
+    let files = known_hosts.unwrap_or_default().split_ascii_whitespace();
+    let mut files = files.filter(|file| *file != "/dev/null");
+    found.known_hosts = files.next().map(PathBuf::from);
+    if files.next().is_some() {
+        found.ignore("the second file of -o UserKnownHostsFile");
+    }
     found
 }
 
@@ -132,7 +136,8 @@ mod tests {
         );
         let keys = ["/a", "/b", "/c"].map(PathBuf::from).to_vec();
         let ignored = ["-q", "-v", "-p"].map(str::to_owned).to_vec();
-        assert_eq!(found, SshCommand { keys, known_hosts: Some("/k".into()), checks: Some(false), ignored });
+        let known_hosts = Some("/k".into());
+        assert_eq!(found, SshCommand { keys, known_hosts, checks: Some(false), accepts_new: false, ignored });
         for nothing in ["", "ssh", "/usr/bin/ssh -o BatchMode=yes"] {
             assert_eq!(ssh_command(nothing), SshCommand::default(), "{nothing}");
         }
@@ -147,8 +152,10 @@ mod tests {
         );
         assert_eq!((found.checks, found.known_hosts), (Some(true), Some("/a".into())));
         let found = ssh_command("ssh -oStrictHostKeyChecking=accept-new -o StrictHostKeyChecking=no");
-        assert_eq!(found.checks, Some(true));
-        assert_eq!(found.ignored, ["-o StrictHostKeyChecking=accept-new"]);
+        assert_eq!((found.checks, found.accepts_new), (Some(true), true));
+        assert_eq!(found.ignored, [""; 0], "it has an effect");
+        let found = ssh_command("ssh -oStrictHostKeyChecking=no -o StrictHostKeyChecking=accept-new");
+        assert_eq!((found.checks, found.accepts_new), (Some(false), false));
         let found = ssh_command(
             "ssh -o UserKnownHostsFile=/dev/null -o UserKnownHostsFile=/b -o stricthostkeychecking=NO",
         );
@@ -158,6 +165,15 @@ mod tests {
             assert_eq!(ssh_command(&text).checks, Some(checks), "{text}");
         }
         assert_eq!(ssh_command("ssh -o UserKnownHostsFile=/k").checks, None, "left to the flag");
+        for (files, first, ignored) in [
+            ("/a /b", Some("/a"), &["the second file of -o UserKnownHostsFile"][..]),
+            ("/dev/null /b", Some("/b"), &[]),
+            ("/dev/null /dev/null", None, &[]),
+        ] {
+            let found = ssh_command(&format!("ssh -o 'UserKnownHostsFile={files}'"));
+            assert_eq!(found.known_hosts, first.map(PathBuf::from), "{files}");
+            assert_eq!(found.ignored, ignored, "{files}");
+        }
     }
 
     #[test]

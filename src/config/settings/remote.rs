@@ -156,6 +156,9 @@ impl Check<'_> {
                 ssh.ignored.join(", ")
             )
         });
+        let accepted_hosts = (!by_git && ssh.accepts_new).then(|| {
+            "StrictHostKeyChecking=accept-new in $GIT_SSH_COMMAND counts as yes: no host is learnt".to_owned()
+        });
         // For a submodule's URL the warning comes when its mirror is opened.
         let unchecked_certificates =
             git_effect.unverified.then(|| "TLS certificates go unchecked (http.sslVerify)".to_owned());
@@ -168,12 +171,13 @@ impl Check<'_> {
         });
         settings
             .chain(ignored_options)
+            .chain(accepted_hosts)
             .chain(unchecked_certificates)
             .chain(unchecked_host_keys)
             .chain(self.visible_password())
             .chain(self.ignored_parts_of_app(hidden))
-            .chain(self.idle_credential(&git_effect.remote))
-            .chain(self.idle_level())
+            .chain(self.credential_without_effect(&git_effect.remote))
+            .chain(self.level_without_effect())
             .collect()
     }
 

@@ -105,14 +105,19 @@ impl Check<'_> {
         // git-sync does not know the variable.
         let counts = self.args.logging.verbose <= 0 && self.origins.personality() == Personality::Treeswap;
         let filter = std::env::var("RUST_LOG").ok().filter(|filter| counts && !filter.is_empty())?;
-        match telemetry::Options::new(telemetry::Format::Auto, &filter) {
-            Ok(_) => Some(Ok(filter)),
-            Err(why) => Some(Err(format!("$RUST_LOG has no effect: {why}"))),
-        }
+        // A filter for other programs only would silence this one.
+        let counts_here = |part: &str| !part.contains('=') || part.trim().starts_with("treeswap");
+        let is_for_us = filter.split(',').any(counts_here);
+        let why = match telemetry::Options::new(telemetry::Format::Auto, &filter) {
+            Ok(_) if is_for_us => return Some(Ok(filter)),
+            Ok(_) => "it has no level of all or of treeswap".to_owned(),
+            Err(why) => why.to_string(),
+        };
+        Some(Err(format!("$RUST_LOG has no effect: {why}")))
     }
 
     /// The warning about what is said of the log's level and has no effect.
-    pub(super) fn idle_level(&self) -> Option<String> {
+    pub(super) fn level_without_effect(&self) -> Option<String> {
         let given = &self.args.logging;
         if given.log_level.is_empty() {
             return self.filter_of_variable()?.err();

@@ -111,7 +111,10 @@ fn what_the_ssh_command_says_of_host_keys_precedes_the_flag() {
     let found = |options: &str, flag: &str| {
         let hidden = Hidden { ssh_command: Some(format!("ssh {options}")), ..Hidden::default() };
         let found = validated(&["--ssh-known-hosts-file=/k", flag], &hidden).unwrap();
-        let warned = found.warnings.concat().contains("ssh host keys go unchecked");
+        let warnings = found.warnings.concat();
+        let learns = warnings.contains("accept-new in $GIT_SSH_COMMAND counts as yes: no host is learnt");
+        assert_eq!(learns, options.ends_with("accept-new"), "{warnings}");
+        let warned = warnings.contains("ssh host keys go unchecked");
         (found.mirror.wire.ssh.known_hosts, warned)
     };
     for checks in ["yes", "accept-new"] {
@@ -191,6 +194,14 @@ fn credentials_for_other_urls_alone_are_warned_about() {
     for own in ["https://git.example.com", "https://git.example.com/x"] {
         assert!(warned(own, &[]).is_empty(), "{own}");
     }
+    let other = r#"--credential={"url":"https://other.example.com/y","username":"me","password-file":"/x"}"#;
+    let base = ["--repo=https://git.example.com/x", "--root=/config", "--http-metrics=false"];
+    let given = ["git-sync"].into_iter().chain(base).chain([other]);
+    let args = Bare::try_parse_from(given).unwrap().args;
+    let as_git_sync = Origins::default().as_git_sync(std::iter::empty());
+    let warnings = Settings::new(&args, &as_git_sync, &Hidden::default()).unwrap().warnings;
+    let end = "but for https://other.example.com: scheme, host and port have to be the same";
+    assert!(warnings.iter().any(|line| line.ends_with(end)), "once, and without a path: {warnings:?}");
 }
 
 #[test]

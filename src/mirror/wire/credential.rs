@@ -55,6 +55,8 @@ impl Credentials {
         let mut own = remote.clone();
         own.set_path("/");
         let mut all = Vec::with_capacity(given.len() + 1);
+        // Those for the remote itself come first.
+        let for_remote = given.iter().take_while(|one| one.url.is_none()).count();
         for credential in given {
             let url = match &credential.url {
                 None => own.clone(),
@@ -74,7 +76,9 @@ impl Credentials {
             all.push((url, username, credential.password.clone()));
         }
         if let Some((username, password)) = userinfo {
-            all.push((own, username, SecretFrom::Value(password)));
+            // As in git, a password in the URL precedes what is given for the host; a user alone is no credential.
+            let at = if password.expose().is_empty() { all.len() } else { for_remote };
+            all.insert(at, (own, username, SecretFrom::Value(password)));
         }
         Ok(Self(all))
     }
@@ -126,6 +130,21 @@ mod tests {
         assert_eq!(chosen("https://example.com:8443/team/a.git"), None);
         assert_eq!(chosen("https://evil.example/team/a.git"), None);
         assert_eq!(chosen("http://example.com/b.git"), None);
+    }
+
+    #[test]
+    fn a_password_in_the_url_precedes_what_is_given_for_its_host() {
+        let remote = Url::parse("https://example.com/team/a.git").unwrap();
+        let chosen = |given: &[Credential], password: &str| {
+            let userinfo = Some(("url".to_owned(), Secret::new(password)));
+            let all = Credentials::new(given, &remote, userinfo).unwrap();
+            all.choose(&remote).unwrap().0.to_owned()
+        };
+        let host = [of(Some("https://example.com/"), "host"), of(Some("https://example.com"), "second")];
+        assert_eq!(chosen(&host, "pw"), "url");
+        assert_eq!(chosen(&host, ""), "host", "a user without a password");
+        assert_eq!(chosen(&[of(None, "own"), of(Some("https://example.com"), "host")], "pw"), "own");
+        assert_eq!(chosen(&[of(Some("https://example.com/team"), "team")], "pw"), "team");
     }
 
     #[test]
