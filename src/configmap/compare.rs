@@ -77,9 +77,9 @@ impl ConfigMapData {
     }
 }
 
-/// The most bytes that the values of one ConfigMap are decompressed to, which takes a fraction of a second. Foreign
-/// data may decompress to a thousand times its size, where text does to some twenty times; and no desired value
-/// decompresses to more than this. What exceeds it counts as different.
+/// The most bytes that one comparison decompresses the values of a ConfigMap to, which takes a fraction of a second:
+/// foreign data may decompress to a thousand times its size, where text does to some twenty times. What exceeds it
+/// counts as different and is written once more, with bytes that are then equal.
 const INFLATED_MAX: u64 = FILE_MAX;
 
 /// Returns true if bytes of `binaryData` have the same content as the value. Takes what it decompresses from `room`.
@@ -93,8 +93,11 @@ fn has_same_content(value: &Value, stored: &[u8], room: &mut u64) -> bool {
 }
 
 /// SHA-256 of gzip data's content; `None` if the data is not gzip, or decompresses to more bytes than there is `room`
-/// for. Takes those bytes from it.
+/// for. Takes those bytes from it, all of it if it is not enough.
 fn content_digest(stored: &[u8], room: &mut u64) -> Option<[u8; 32]> {
+    if *room == 0 {
+        return None;
+    }
     let mut reader = MultiGzDecoder::new(stored);
     let mut context = Context::new(&SHA256);
     let mut buffer = [0; 16 << 10];
@@ -102,7 +105,11 @@ fn content_digest(stored: &[u8], room: &mut u64) -> Option<[u8; 32]> {
         match reader.read(&mut buffer).ok()? {
             0 => return context.finish().as_ref().try_into().ok(),
             count => {
-                *room = room.checked_sub(count as u64)?;
+                let Some(left) = room.checked_sub(count as u64) else {
+                    *room = 0;
+                    return None;
+                };
+                *room = left;
                 context.update(&buffer[..count]);
             }
         }
@@ -150,6 +157,8 @@ mod tests {
         assert_eq!(content_digest(&stored, &mut room), Some(sha256(&[&[b'x'; 1_000]])));
         assert_eq!(room, 1);
         assert_eq!(content_digest(&stored, &mut room), None);
+        assert_eq!(room, 0);
+        assert_eq!(content_digest(&gzip(b""), &mut room), None, "nothing is decompressed any more");
         assert_eq!(content_digest(&stored, &mut 1_000), Some(sha256(&[&[b'x'; 1_000]])));
         assert_eq!(content_digest(&stored, &mut 999), None);
         assert_eq!(content_digest(b"no gzip", &mut 1_000), None);

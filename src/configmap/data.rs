@@ -126,6 +126,9 @@ pub struct Value {
     digest: [u8; 32],
 }
 
+/// In place of the digest of a content that was not read.
+const NO_DIGEST: [u8; 32] = [0; 32];
+
 impl Value {
     /// Encodes a file's content. The bytes are dropped at once if they exceed what one ConfigMap holds.
     pub fn new(content: Vec<u8>, compress: bool) -> Self {
@@ -154,7 +157,15 @@ impl Value {
             true => (FILE_MAX, ValueEncoding::Gzip),
         };
         let size = usize::try_from(size).ok().filter(|_| size > most)?;
-        Some(Self::of(Capped { bytes: Vec::new(), size }, form, [0; 32]))
+        Some(Self::of(Capped { bytes: Vec::new(), size }, form, NO_DIGEST))
+    }
+
+    /// The limit that the file exceeds, if the value is an unread one that would be compressed: how many bytes it would
+    /// then have is not known.
+    pub(super) fn over_in_file(&self) -> Option<LimitExceeded> {
+        let is_it = self.form == ValueEncoding::Gzip && self.digest == NO_DIGEST;
+        let over = LimitExceeded { what: "in its file", bytes: self.size, limit: FILE_MAX as usize };
+        is_it.then_some(over)
     }
 
     /// Restores a value from its stored bytes, form and digest, which are trusted to belong together. `None` if the
@@ -275,7 +286,7 @@ impl PartialEq for DesiredData {
 
 impl Eq for DesiredData {}
 
-/// A limit of the API server that the data of a ConfigMap exceeds, as what a message says that it has.
+/// A limit that the data of a ConfigMap exceeds. Its text follows "has" in a message.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
 #[error("{bytes} bytes {what}, the limit is {limit}")]
 pub struct LimitExceeded {
@@ -307,7 +318,7 @@ impl DesiredData {
 
     /// Sum of the values' sizes in bytes, which the API server's limit applies to.
     pub fn size(&self) -> usize {
-        self.values().values().map(|value| value.size).sum()
+        self.values().values().map(|value| value.size).fold(0, usize::saturating_add)
     }
 
     /// The digest of keys, forms and uncompressed contents, in hexadecimal. docs/reference/digests.md defines it.
@@ -327,13 +338,14 @@ impl DesiredData {
     /// The first limit that the data exceeds when `stamps` (key and length of the value) are added to it; `None` if
     /// it fits.
     pub(super) fn over(&self, stamps: &[(&str, usize)]) -> Option<LimitExceeded> {
-        let (mut size, mut object, mut body) = (0, METADATA, METADATA);
+        let (mut size, mut object, mut body) = (0_usize, METADATA, METADATA);
         let values = self.values().iter().map(|(key, value)| (key.len(), value.size, value.json_len));
         let stamps = stamps.iter().map(|(key, length)| (key.len(), *length, *length));
         for (key, bytes, json) in values.chain(stamps) {
-            size += bytes;
-            object += key + bytes + FRAMING;
-            body += key + json + 6;
+            // The size of a file that is not read may be any number.
+            size = size.saturating_add(bytes);
+            object = object.saturating_add(bytes).saturating_add(key + FRAMING);
+            body = body.saturating_add(json).saturating_add(key + 6);
         }
         let over = |what, bytes, limit| (bytes > limit).then_some(LimitExceeded { what, bytes, limit });
         over("of values", size, VALUES_MAX)

@@ -11,6 +11,15 @@ use crate::payload::escaped;
 /// any number.
 pub(super) const FINDINGS_MAX: usize = 2_000;
 
+/// Most bytes of a path, and characters of a key, that a finding keeps. No path on a disk is longer, and a message
+/// shows less, though [`escaped`] looks for secrets in as much.
+pub(super) const SHOWN_MAX: usize = 8 << 10;
+
+/// The beginning of a path that a finding keeps.
+pub(super) fn shown_path(path: &[u8]) -> Vec<u8> {
+    path[..path.len().min(SHOWN_MAX)].to_vec()
+}
+
 /// A problem that shows only when rules are applied to a tree. It refuses the plan, or is only noted: always if
 /// [`Finding::is_harmless`], otherwise if a policy accepts it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]

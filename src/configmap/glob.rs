@@ -92,9 +92,9 @@ impl Pattern {
         }
         let matcher = match dialect {
             Dialect::Zglob => {
-                let why = || format!("with the values of its variables it has more than {TEXT_MAX} bytes");
+                let why = "with the values of its variables it has more than";
                 let zglob = Zglob::new(text, TEXT_MAX, variable);
-                Matcher::Zglob(zglob.ok_or_else(|| BadPattern(why()))?)
+                Matcher::Zglob(zglob.ok_or_else(|| BadPattern(format!("{why} {TEXT_MAX} bytes")))?)
             }
             Dialect::Globset => {
                 let glob = globset::GlobBuilder::new(text).literal_separator(true).build();
@@ -206,8 +206,8 @@ fn clean_form(text: &str) -> String {
     text.split('/').filter(|part| !part.is_empty() && *part != ".").collect::<Vec<_>>().join("/")
 }
 
-/// Most bytes of a prefix that are kept. A shorter one is still right, as the pattern itself is tried then; and many
-/// long ones, as the alternatives in braces, would take many times the text of the rules.
+/// Most bytes that are kept of a prefix if a pattern has several, as with alternatives in braces: many long ones would
+/// take many times the text of the rules. A shorter one is still right, as the pattern itself is tried then.
 const PREFIX_MAX: usize = 64;
 
 /// A set of patterns that is matched as a whole.
@@ -223,7 +223,9 @@ impl Patterns {
     pub fn new(all: Vec<Pattern>) -> Self {
         let prefixes = |(index, pattern): (usize, &Pattern)| {
             let mut prefixes = pattern.prefixes();
-            prefixes.iter_mut().for_each(|prefix| prefix.truncate(PREFIX_MAX));
+            if prefixes.len() > 1 {
+                prefixes.iter_mut().for_each(|prefix| prefix.truncate(PREFIX_MAX));
+            }
             prefixes.sort_unstable();
             prefixes.dedup();
             prefixes.into_iter().map(move |prefix| (prefix.into_boxed_slice(), index))

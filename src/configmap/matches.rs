@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::data::{Value, check_key, partition};
-use super::finding::{FINDINGS_MAX, Finding};
+use super::finding::{FINDINGS_MAX, Finding, SHOWN_MAX, shown_path};
 use super::plan::{Contents, Findings, Options, Plan, ReadFailed, ValueError, ValueSource};
 use super::policies::{IllegalKeys, Links, Overlaps, Oversize};
 use super::rule_problem::SHOWN;
@@ -81,8 +81,8 @@ struct Count {
     keyed: usize,
 }
 
-/// Findings about paths, sorted by path: at most [`FINDINGS_MAX`] noted and as many refused, and of each of the two no
-/// more after [`FINDINGS_BYTES_MAX`].
+/// Findings about paths, sorted by path: at most [`FINDINGS_MAX`] noted and as many refused, and each of the two until
+/// they have [`FINDINGS_BYTES_MAX`] of text.
 #[derive(Default, Debug)]
 struct PathFindings {
     /// The flag says whether the finding refuses the plan.
@@ -104,10 +104,6 @@ struct Kept {
 /// How many bytes of paths, patterns and names findings may have together before no more are kept: their lengths are an
 /// author's, and the memory limit of a plan does not count them. Ordinary ones have some hundred bytes each.
 const FINDINGS_BYTES_MAX: usize = 4 << 20;
-
-/// Most bytes of a path, and characters of a key, that a finding keeps. No path on a disk is longer, and a message
-/// shows less.
-const SHOWN_MAX: usize = 8 << 10;
 
 impl PathFindings {
     fn add(&mut self, path: &[u8], mut found: Vec<(Finding, bool)>) {
@@ -152,11 +148,6 @@ fn text_bytes(path: &[u8], (finding, _): &(Finding, bool)) -> usize {
         _ => 0, // it is not about a path
     };
     path.len() + in_finding
-}
-
-/// The beginning of a path that a finding keeps.
-fn shown_path(path: &[u8]) -> Vec<u8> {
-    path[..path.len().min(SHOWN_MAX)].to_vec()
 }
 
 impl Matches {

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use super::data::{DesiredData, LimitExceeded, Value, ValueEncoding};
-use super::finding::{FINDINGS_MAX, Finding, Refused};
+use super::finding::{FINDINGS_MAX, Finding, Refused, shown_path};
 use super::policies::{Policies, TimeLimit};
 use super::rules::ClusterNamespace;
 use super::tree::FileRef;
@@ -23,8 +23,10 @@ pub trait Contents {
     /// Reads the whole content of a file.
     fn read(&mut self, file: FileRef) -> Result<Vec<u8>, Box<dyn std::error::Error + Send + Sync>>;
 
-    /// The size of a file in bytes.
-    fn size(&mut self, file: FileRef) -> Result<u64, Box<dyn std::error::Error + Send + Sync>>;
+    /// The size of a file in bytes. Reads the file, unless an implementation knows it.
+    fn size(&mut self, file: FileRef) -> Result<u64, Box<dyn std::error::Error + Send + Sync>> {
+        self.read(file).map(|content| content.len() as u64)
+    }
 
     /// Makes the values of files, in the order of `wanted`, and drops the bytes of those that `is_needed` returns false
     /// for. Fails with [`ValueError::OverMemoryLimit`] if they take more than `room` bytes together. Dropped bytes
@@ -144,7 +146,9 @@ impl Planned {
         let stamps = self.stamps();
         let alone = self.data.values().iter().find_map(|(key, value)| {
             let one = DesiredData::new([(key.clone(), value.clone())].into());
-            one.over(&stamps).map(|over| (key.clone(), value.form() == ValueEncoding::Gzip, over))
+            let over = one.over(&stamps)?;
+            let over = value.over_in_file().unwrap_or(over);
+            Some((key.clone(), value.form() == ValueEncoding::Gzip, over))
         });
         let name = self.name.clone();
         if let Some((key, compressed, over)) = alone {
@@ -170,9 +174,9 @@ impl Planned {
         version.into_iter().chain(digest).collect()
     }
 
-    /// The path of the file that a key is from; empty for `VERSION`.
+    /// The path of the file that a key is from, for messages; empty for `VERSION`.
     fn path_of(&self, key: &str) -> Vec<u8> {
-        self.files.get(key).map(|path| path.to_vec()).unwrap_or_default()
+        self.files.get(key).map(|path| shown_path(path)).unwrap_or_default()
     }
 }
 

@@ -186,11 +186,14 @@ impl RulesParser<'_> {
 
     /// Records fields of a rules file of its own that are beside `config_updater`, where a `plugins.yaml` has none of
     /// them. They are probably fields of the section that lack their indentation: without them it may have no maps, and
-    /// Prow's default maps would silently take their place.
+    /// Prow's default maps would silently take their place. `dialect` is not: the section has no such field either.
     fn report_beside_section(&mut self, own: &[&Node<'_>]) {
         for key in own {
             if let Node::Text(name) = key {
-                self.report(name, key, ProblemKind::BesideSection);
+                let is_of_section = SECTION.iter().any(|field| is(key, field));
+                let kind =
+                    if is_of_section { ProblemKind::BesideSection } else { ProblemKind::Unknown(None) };
+                self.report(name, key, kind);
             }
         }
     }

@@ -1,7 +1,9 @@
 //! What no file of vectors asks: many patterns at once, and the walk that they prune.
 
+use std::sync::Arc;
+
 use super::zglob::{Part, Zglob};
-use super::{Dialect, Entry, Finding, Pattern, Patterns, RuleSet, Setting, Tree, Value};
+use super::{DesiredData, Dialect, Entry, Finding, Pattern, Patterns, RuleSet, Setting, Tree, Value};
 
 const PATTERNS: &[&str] = &[
     "a/**/*.yaml",
@@ -101,13 +103,17 @@ fn directories_that_no_pattern_reaches_are_pruned() {
 fn a_beginning_that_no_pattern_has_is_followed_no_further() {
     let of = |text: &str| Pattern::new(Dialect::Zglob, text, &|_| None).unwrap();
     let deep = format!("{}/x", ["0123456789"; 20].join("/"));
-    let set = Patterns::new(vec![of(&deep), of("a/*"), of("a/*"), of("a/b*")]);
+    let several = format!("{{z{deep},y}}/*");
+    let set = Patterns::new(vec![of(&deep), of("a/*"), of("a/*"), of("a/b*"), of(&several)]);
     assert!(set.is_match(deep.as_bytes()) && !set.is_match(deep.trim_end_matches('x').as_bytes()));
     assert_eq!(set.matching(b"a/bc"), [1, 2, 3]);
     assert_eq!(set.matching(b"a/c"), [1, 2]);
     for (directory, is_reached) in [
         (deep[..10].to_owned(), true),
-        (deep[..65].to_owned(), true), // beyond what is kept of a beginning
+        (deep[..76].to_owned(), true),
+        (format!("{}0", &deep[..76]), false),
+        (format!("z{}0", &deep[..76]), true), // beyond what is kept of each of several beginnings
+        (format!("z{}0", &deep[..10]), false),
         (format!("{}0", &deep[..10]), false),
         (format!("{}-", &deep[..10]), false),
         ("b".to_owned(), false),
@@ -282,4 +288,14 @@ fn a_value_that_no_configmap_can_hold_has_its_size_and_no_bytes() {
         let unread = Value::unread(1_500_000, compress).map(|value| (value.size(), value.has_bytes()));
         assert_eq!(unread, (!compress).then_some((1_500_000, false)));
     }
+}
+
+/// A directory may have such files without their bytes.
+#[test]
+fn files_whose_sizes_together_are_no_number_are_too_large() {
+    let sizes = [("a", i64::MAX as u64), ("b", i64::MAX as u64), ("c", (1 << 20) + 2)];
+    let value = |(key, size): (&str, u64)| (key.to_owned(), Arc::new(Value::unread(size, false).unwrap()));
+    let data = DesiredData::new(sizes.map(value).into());
+    let over = data.over(&[]).map(|over| (over.what, over.bytes));
+    assert_eq!((over, data.size()), (Some(("of values", usize::MAX)), usize::MAX));
 }

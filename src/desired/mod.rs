@@ -207,7 +207,7 @@ impl Planner {
         rules: &Arc<RuleSet>,
         options: configmap::Options,
     ) -> Result<(Plan, Matches, usize), Error> {
-        let (listed, mut contents) = tree::reached(tree, &rules.patterns, self.matching_limit.time)?;
+        let (listed, mut contents) = tree::reached(tree, rules, self.matching_limit)?;
         let mut matches = Matches::of(Arc::clone(rules), options, &listed);
         let entries = listed.len();
         drop(listed);

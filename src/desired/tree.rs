@@ -6,14 +6,15 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use tokio_util::sync::CancellationToken;
 
 use super::Error;
 use super::known::{Key, KnownValues};
 use crate::configmap::{
-    self, Change, Contents, Entry, FILE_MAX, FileRef, IsNeeded, Patterns, Value, ValueError, ValueSource,
+    self, Change, Contents, Entry, FILE_MAX, FileRef, Finding, IsNeeded, Refused, RuleSet, TimeLimit, Value,
+    ValueError, ValueSource,
 };
 use crate::mirror::{self, ChangedPath, ListedEntry, Objects};
 use crate::payload::{BlobError, BlobReader, BlobSource};
@@ -43,19 +44,29 @@ pub trait Tree {
     }
 }
 
-/// Lists the directories that the patterns reach; the whole tree if a pattern matches a symbolic link in them, or if it
-/// takes longer than `most` to find that out.
+/// Lists the directories that the rules reach; the whole tree if a rule matches a symbolic link in them. The plan is
+/// refused if it takes longer to find that out than matching may take.
 pub(super) fn reached<'t>(
     tree: &'t dyn Tree,
-    patterns: &Patterns,
-    most: Duration,
+    rules: &RuleSet,
+    limit: TimeLimit,
 ) -> Result<Listing<'t>, Error> {
-    let pruned = tree.list(&|path| patterns.reach_below(path))?;
+    let pruned = tree.list(&|path| rules.patterns.reach_below(path))?;
     // The link's target may be in a directory that was not listed. Only what a pattern matches is resolved, and no
-    // parent of a listed path is a link. After the time, matching will take too long as well, and says so.
+    // parent of a listed path is a link.
     let began = Instant::now();
-    let is_resolved = |link: &[u8]| patterns.is_match(link) || began.elapsed() > most;
-    if pruned.0.links().any(is_resolved) { tree.list(&|_| true) } else { Ok(pruned) }
+    let mut is_resolved = false;
+    for link in pruned.0.links() {
+        if began.elapsed() >= limit.time {
+            let finding = Finding::MatchingLimit { rules: rules.rules.len(), limit };
+            return Err(Refused(vec![finding]).into());
+        }
+        if rules.patterns.is_match(link) {
+            is_resolved = true;
+            break;
+        }
+    }
+    if is_resolved { whole(tree, pruned) } else { Ok(pruned) }
 }
 
 /// Lists the parent directories of a path; the whole tree if the path is a link or leads through one.
@@ -63,12 +74,18 @@ pub(super) fn on_the_way_to<'t>(tree: &'t dyn Tree, path: &[u8]) -> Result<Listi
     let rest = |parent: &[u8]| path.strip_prefix(parent);
     let pruned = tree.list(&|directory| rest(directory).is_some_and(|rest| rest.starts_with(b"/")))?;
     let is_on_the_way = |link: &[u8]| rest(link).is_some_and(|rest| matches!(rest, [] | [b'/', ..]));
-    if pruned.0.links().any(is_on_the_way) { tree.list(&|_| true) } else { Ok(pruned) }
+    if pruned.0.links().any(is_on_the_way) { whole(tree, pruned) } else { Ok(pruned) }
 }
 
-/// A file is larger than what is read, as one that grew while it was.
+/// Lists the whole tree. Drops the listing of a part first, because each may take hundreds of megabytes.
+fn whole<'t>(tree: &'t dyn Tree, pruned: Listing<'t>) -> Result<Listing<'t>, Error> {
+    drop(pruned);
+    tree.list(&|_| true)
+}
+
+/// A file has more bytes than are read of one: that of the rules, or one that grew after it was measured.
 #[derive(Debug, thiserror::Error)]
-#[error("it has {} bytes, and no more than {FILE_MAX} of a file are read for a ConfigMap", .0)]
+#[error("it has {} bytes, and no more than {FILE_MAX} of a file are read", .0)]
 pub(super) struct TooLarge(u64);
 
 /// A directory on disk. Entries named `.git` are not part of the tree. The path must be resolved: a plan lists it twice,
@@ -216,10 +233,6 @@ fn blob_id(file: FileRef) -> Result<ObjectId, Failure> {
 }
 
 impl Contents for Blobs<'_> {
-    fn size(&mut self, file: FileRef) -> Result<u64, Failure> {
-        Ok(self.source.reader()?.size(&blob_id(file)?)?)
-    }
-
     fn read(&mut self, file: FileRef) -> Result<Vec<u8>, Failure> {
         let mut reader = self.source.reader()?;
         let id = blob_id(file)?;

@@ -106,10 +106,6 @@ impl desired::Tree for Memory<'_> {
 struct Texts<'f>(Vec<&'f String>);
 
 impl Contents for Texts<'_> {
-    fn size(&mut self, file: FileRef) -> Result<u64, Box<dyn Error + Send + Sync>> {
-        self.read(file).map(|content| content.len() as u64)
-    }
-
     fn read(&mut self, file: FileRef) -> Result<Vec<u8>, Box<dyn Error + Send + Sync>> {
         let FileRef::Index(index) = file else { panic!("no blob was added") };
         Ok(self.0[index].clone().into_bytes())

@@ -21,10 +21,6 @@ use super::{cases, files};
 pub(crate) struct Memory(Vec<Vec<u8>>);
 
 impl Contents for Memory {
-    fn size(&mut self, file: FileRef) -> Result<u64, Box<dyn std::error::Error + Send + Sync>> {
-        self.read(file).map(|content| content.len() as u64)
-    }
-
     fn read(&mut self, file: FileRef) -> Result<Vec<u8>, Box<dyn std::error::Error + Send + Sync>> {
         let FileRef::Index(index) = file else { panic!("no blob was added") };
         Ok(self.0[index].clone())

@@ -93,6 +93,10 @@ impl Policy {
         {
             decision.action = Action::Hold(why.clone());
         }
+        if !decision.writes() {
+            // What is not written loses nothing. A cycle through it would be broken at one that has to wait for it.
+            decision.moves.loses.clear();
+        }
         decision
     }
 
@@ -217,13 +221,7 @@ impl Policy {
         let why = if action == Action::Nothing { DecisionReason::Unchanged } else { why };
         let over =
             over.filter(|_| matches!(why, DecisionReason::OtherRules | DecisionReason::TurnedBack)).cloned();
-        let is_repair = why == DecisionReason::Drift;
-        let mut moves = Moves::new(&difference, Some(&wanted.data), Some(&seen.content), is_repair);
-        // It lacks its keys in every run. Their names, or a content like `true`, would for ever hold back whatever loses
-        // the same.
-        if matches!(action, Action::Refuse(Refusal::Other(_) | Refusal::Prow | Refusal::Nobody)) {
-            moves.gain_telling_contents_only(&wanted.data);
-        }
+        let moves = moves(wanted, seen, &difference, &action, why == DecisionReason::Drift);
         self.limit_repairs(Decision { action, why, claim, revision, difference, moves, over }, record)
     }
 
@@ -335,6 +333,29 @@ impl Policy {
         }
         decision
     }
+}
+
+/// What a ConfigMap that exists gains and loses.
+fn moves(
+    wanted: &DesiredConfigMap,
+    seen: &LiveConfigMap,
+    difference: &Difference,
+    action: &Action,
+    is_repair: bool,
+) -> Moves {
+    if *action == Action::Refuse(Refusal::Deleting) {
+        // What it has now will be gone, so it gains all of its keys, as one that is absent.
+        let added = wanted.data.values().keys().cloned().collect();
+        let difference = Difference { added, ..Difference::default() };
+        return Moves::new(&difference, Some(&wanted.data), None, false);
+    }
+    let mut moves = Moves::new(difference, Some(&wanted.data), Some(&seen.content), is_repair);
+    // It lacks its keys in every run. Their names, or a content like `true`, would for ever hold back whatever loses
+    // the same.
+    if matches!(action, Action::Refuse(Refusal::Other(_) | Refusal::Prow | Refusal::Nobody)) {
+        moves.gain_telling_contents_only(&wanted.data);
+    }
+    moves
 }
 
 /// Returns true if a text is a full commit id.

@@ -2,6 +2,7 @@
 
 mod deletions;
 mod desired;
+mod moves;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,7 +11,6 @@ use jiff::Timestamp;
 
 use super::super::compare::ConfigMapData;
 use super::super::data::{DesiredData, Value};
-use super::order::MovedItem;
 use super::*;
 
 const R1: &str = "1111111111111111111111111111111111111111";
@@ -292,28 +292,6 @@ fn others_are_refused_or_adopted_by_flag_and_never_taken_from_another_owner() {
     );
 }
 
-/// What is refused for good must not hold back for ever whatever loses a key of the same name or a common content.
-#[test]
-fn what_belongs_to_others_gains_telling_contents_and_no_keys() {
-    const TELLING: &str = "found nowhere else";
-    let theirs = LiveConfigMap { labels: BTreeMap::new(), ..prows(&[("other", "0")]) };
-    let gains = |content: &str, adopt, seen: Option<&LiveConfigMap>| {
-        let wanted = wanted(&[("a", content)]);
-        let decision = Policy { adopt, ..policy() }.decide(Some(&wanted), seen, None, None);
-        let is_key = |moved: &&MovedItem| matches!(moved, MovedItem::Key(_));
-        let keys = decision.moves.gains.iter().filter(is_key).count();
-        (keys, decision.moves.gains.len() - keys)
-    };
-    let refused = |content| gains(content, Adopt::Nothing, Some(&theirs));
-    assert_eq!(refused(TELLING), (0, 1), "a content that moves there stays where it is");
-    assert_eq!(refused("true"), (0, 0), "anything may have this content");
-    for (adopt, seen) in [(Adopt::All, Some(&theirs)), (Adopt::Nothing, None)] {
-        for content in [TELLING, "true"] {
-            assert_eq!(gains(content, adopt, seen), (2, 1), "with the key VERSION");
-        }
-    }
-}
-
 #[test]
 fn an_immutable_one_is_refused_or_made_again() {
     let old = LiveConfigMap { immutable: true, ..ours(&wanted(&[("a", "1")]), R1) };
@@ -394,83 +372,6 @@ fn a_contested_target_still_waits_after_the_refusal_is_recorded() {
         assert!(decision.writes() && !decision.counts_toward_limit(), "{decision:?}");
         assert_eq!((decision.why, decision.revision.as_str()), (written, R2));
     }
-}
-
-#[test]
-fn a_content_that_moves_under_another_key_is_a_move() {
-    let from = wanted(&[("kept", "")]);
-    let to = wanted(&[("x.yml", "1"), ("kept", "")]);
-    let there = ours(&wanted(&[("x.yaml", "1"), ("kept", "")]), R1);
-    let empty = ours(&wanted(&[("kept", "")]), R1);
-    let loses = policy().decide(Some(&from), Some(&there), None, None);
-    let gains = policy().decide(Some(&to), Some(&empty), None, None);
-    let order = order(&[&loses.moves, &gains.moves]);
-    assert_eq!(order.waves, [vec![1], vec![0]]);
-}
-
-/// What is stored is not only known by what it decompresses to.
-#[test]
-fn a_file_that_is_compressed_itself_and_moves_under_another_key_is_a_move() {
-    let file = Value::compressed(b"many files").bytes().to_vec();
-    let with = |key: &str| {
-        let values = [(key, file.clone()), ("kept", Vec::new())];
-        let value = |(key, content): (&str, _)| (key.to_owned(), Arc::new(Value::new(content, false)));
-        let data = DesiredData::new(values.map(value).into());
-        DesiredConfigMap { digest: data.digest().to_owned(), data, ..wanted(&[("kept", "")]) }
-    };
-    let empty = wanted(&[("kept", "")]);
-    let loses = policy().decide(Some(&empty), Some(&ours(&with("x.tgz"), R1)), None, None);
-    let gains = policy().decide(Some(&with("y.tgz")), Some(&ours(&empty, R1)), None, None);
-    let order = order(&[&loses.moves, &gains.moves]);
-    assert_eq!(order.waves, [vec![1], vec![0]]);
-}
-
-#[test]
-fn a_key_that_moves_to_what_is_being_deleted_waits_for_its_end() {
-    let from = wanted(&[("kept", "1")]);
-    let to = wanted(&[("x", "1"), ("y", "1")]);
-    let there = ours(&wanted(&[("x", "1"), ("kept", "1")]), R1);
-    let deleting = LiveConfigMap { deleting: true, ..ours(&wanted(&[("y", "1")]), R1) };
-    let loses = policy().decide(Some(&from), Some(&there), None, None);
-    let gains = policy().decide(Some(&to), Some(&deleting), None, None);
-    assert_eq!((&gains.action, gains.writes()), (&Action::Refuse(Refusal::Deleting), false));
-    let order = order(&[&loses.moves, &gains.moves]);
-    assert_eq!(order.waves, [vec![1], vec![0]]);
-    assert!(!order.waits_for[0].is_empty(), "its write is held when the other one is refused");
-    // Its own state does not matter: it will be gone.
-    for wanted in [&to, &wanted(&[("y", "1")])] {
-        let immutable = LiveConfigMap { immutable: true, ..deleting.clone() };
-        let recreating = Policy { recreate: true, ..policy() };
-        let decision = recreating.decide(Some(wanted), Some(&immutable), None, None);
-        assert_eq!(decision.action, Action::Refuse(Refusal::Deleting));
-    }
-}
-
-#[test]
-fn a_content_that_moves_to_a_key_that_had_another_one_is_a_move() {
-    let content = "found nowhere else";
-    let from = wanted(&[("kept", "2")]);
-    let to = wanted(&[("a", content)]);
-    let there = ours(&wanted(&[("x", content), ("kept", "2")]), R1);
-    let other = ours(&wanted(&[("a", "3")]), R1);
-    let loses = policy().decide(Some(&from), Some(&there), None, None);
-    let gains = policy().decide(Some(&to), Some(&other), None, None);
-    assert_eq!(keys(&gains.difference.changed), ["VERSION", "a"]);
-    let order = order(&[&loses.moves, &gains.moves]);
-    assert_eq!(order.waves, [vec![1], vec![0]]);
-    let common = policy().decide(Some(&wanted(&[("a", "true")])), Some(&other), None, None);
-    assert_eq!((common.why, common.moves), (DecisionReason::Changed, Moves::default()));
-}
-
-#[test]
-fn what_a_repair_brings_back_is_no_move() {
-    let wanted = wanted(&[("a", "found nowhere else")]);
-    let mut drifted = ours(&wanted, R1);
-    drifted.content.data.insert("a".into(), "by hand".into());
-    let decision = policy().decide(Some(&wanted), Some(&drifted), None, None);
-    assert_eq!((decision.action, decision.why), (Action::Replace, DecisionReason::Drift));
-    assert_eq!(keys(&decision.difference.changed), ["a"]);
-    assert_eq!(decision.moves, Moves::default());
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::super::data::{DesiredData, VALUES_MAX, Value, check_name};
-use super::super::finding::{FINDINGS_MAX, Finding};
+use super::super::finding::{FINDINGS_MAX, Finding, shown_path};
 use super::super::plan::{Options, Planned, VERSION, ValueSource};
 use super::super::policies::{Collisions, Oversize};
 use super::super::rule_problem::SHOWN;
@@ -59,7 +59,7 @@ impl FedConfigMap {
                     name: self.name.clone(),
                     key: key.clone(),
                     is_fixed: self.rules.iter().any(|&rule| rules[rule].key.as_ref() == Some(key)),
-                    paths: files.iter().take(SHOWN).map(|file| file.path.to_vec()).collect(),
+                    paths: files.iter().take(SHOWN).map(|file| shown_path(&file.path)).collect(),
                     total: files.len(),
                 };
                 findings.push((finding, options.policies.collisions == Collisions::Refuse));

@@ -49,7 +49,7 @@ impl<'m> Wanted<'m> {
         let mut is_needed = false;
         for (_, config_map) in self.uses[first..].iter().take_while(|(value, _)| *value == at) {
             let before = self.sizes[*config_map].fetch_add(size, Ordering::Relaxed);
-            is_needed |= before + size <= VALUES_MAX;
+            is_needed |= before.saturating_add(size) <= VALUES_MAX;
         }
         is_needed
     }

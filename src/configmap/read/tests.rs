@@ -116,6 +116,8 @@ fn maps_beside_the_section_are_named_with_their_line() {
     assert!(error.hints().iter().any(|hint| hint.contains("--unknown-fields=ignore")));
     let warnings = read(yaml, true).unwrap().warnings;
     assert_eq!(warnings.iter().filter(|one| one.kind == beside).count(), 2, "{warnings:?}");
+    let dialect = problem("config_updater:\n  maps: {jobs/*: {name: jobs}}\ndialect: globset\n");
+    assert_eq!(dialect, ("dialect".to_owned(), "there is no such field".to_owned()), "nor is it one below");
     assert_eq!(rules("config_updater:\n  maps: {jobs/*: {name: jobs}}\nplugins: {}\n").len(), 1);
     assert_eq!(rules("plugins: {}\n").len(), 2, "Prow's defaults");
     assert_eq!(rules("gzip: true\nmaps: {jobs/*: {name: jobs}}\n").len(), 1, "a file of its own");

@@ -1,7 +1,9 @@
 //! Which files are read, how often, and what becomes of those that no ConfigMap can hold.
 
+use std::time::Duration;
+
 use super::*;
-use crate::configmap::{Dialect, Pattern, ValueEncoding};
+use crate::configmap::{Dialect, Setting, ValueEncoding};
 
 /// Size of a blob that fits into no ConfigMap, unless it is compressed.
 const TOO_LARGE: usize = (1 << 20) + 1;
@@ -154,12 +156,24 @@ fn a_file_that_is_not_read_at_all_is_too_large_and_fails_nothing() {
 }
 
 #[test]
-fn without_the_time_to_compare_links_with_the_patterns_all_is_listed() {
+fn without_the_time_to_compare_links_with_the_patterns_the_plan_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::create_dir(dir.path().join("docs")).unwrap();
     std::fs::write(dir.path().join("docs/x"), "").unwrap();
     std::os::unix::fs::symlink("docs/x", dir.path().join("top")).unwrap();
-    let patterns = Patterns::new(vec![Pattern::new(Dialect::Zglob, "jobs/*", &|_| None).unwrap()]);
-    let listed = |most| reached(&Directory(dir.path()), &patterns, most).unwrap().0.len();
-    assert_eq!([Duration::from_secs(60), Duration::ZERO].map(listed), [1, 2]);
+    let setting = Setting {
+        file: "rules.yaml",
+        default_namespace: "default",
+        dialect: Dialect::Zglob,
+        ignore_unknown: false,
+    };
+    let rules = RuleSet::read("maps: {jobs/*: {name: jobs}}", &setting, &|_| None).unwrap();
+    let tree = Directory(dir.path());
+    let listed = |seconds| {
+        let limit = TimeLimit { time: Duration::from_secs(seconds), set_by: None };
+        reached(&tree, &rules, limit).map(|listed| listed.0.len()).map_err(|error| error.to_string())
+    };
+    assert_eq!(listed(60), Ok(1));
+    let late = "matching the files against 1 rules takes longer than 0ns";
+    assert_eq!(listed(0), Err(late.to_owned()));
 }

@@ -68,6 +68,19 @@ fn a_finding_keeps_no_more_of_a_path_and_of_names_than_a_message_needs() {
 }
 
 #[test]
+fn findings_about_configmaps_keep_no_more_of_a_path_either() {
+    let rules = rules_of("maps:\n  '**/*': {name: all}\n");
+    let long = ["b", "c"].map(|name| format!("{name}/{}/x", "y".repeat(20_000)));
+    let entries = long.iter().map(|path| (path.as_str(), Entry::File((VALUES_MAX + 1).into()))).collect();
+    let plan = Matches::of(rules, Options::default(), &tree(&entries)).plan(&mut Sizes).unwrap();
+    let [Finding::Collision { paths, .. }, Finding::OversizeKey { path, .. }] = &plan.refused[..] else {
+        panic!("{:?}", plan.refused)
+    };
+    let kept = paths.iter().chain([path]).map(Vec::len).collect::<Vec<_>>();
+    assert_eq!(kept, [8 << 10; 3]);
+}
+
+#[test]
 fn a_file_that_no_configmap_can_hold_is_too_large_whatever_its_size() {
     let most = FILE_MAX as usize;
     for (path, bytes, compressed) in
@@ -80,7 +93,8 @@ fn a_file_that_no_configmap_can_hold_is_too_large_whatever_its_size() {
             let entries = [(path, Entry::File(bytes.into())), ("same/b", Entry::File(1.into()))];
             let plan = Matches::of(rules(), options, &tree(&entries.into())).plan(&mut Sizes).unwrap();
             let found = if is_refused { &plan.refused } else { &plan.noted };
-            let over = LimitExceeded { what: "of values", bytes, limit: VALUES_MAX };
+            let (what, limit) = if compressed { ("in its file", most) } else { ("of values", VALUES_MAX) };
+            let over = LimitExceeded { what, bytes, limit };
             let is_it = |finding: &Finding| {
                 matches!(finding, Finding::OversizeKey { over: it, compressed: is, .. }
                     if (*it, *is) == (over, compressed))
