@@ -225,7 +225,7 @@ fn publish(
     let hooks = start_hooks(runtime, settings.hooks, &draining, &metrics, &status);
     let pace = settings.sync.pace;
     let objects = upstream.objects();
-    let ledger = rules.as_ref().map(|_| store.ledger()).transpose()?.map(ledger::LedgerKeeper::with_file);
+    let ledger = rules.as_ref().map(|_| ledger::LedgerKeeper::with_file(store.ledger()));
     let delivery_status = status.clone();
     let delivery_metrics = metrics.clone();
     let sync =

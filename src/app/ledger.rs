@@ -108,16 +108,16 @@ mod tests {
             retention,
         };
         let elsewhere = Options { root: gone.path().to_owned(), ..options.clone() };
-        let nowhere = Store::open(elsewhere).unwrap().0.ledger().unwrap();
+        let nowhere = Store::open(elsewhere).unwrap().0.ledger();
         drop(gone);
         let (store, _) = Store::open(options).unwrap();
-        let mut keeper = LedgerKeeper::with_file(store.ledger().unwrap());
+        let mut keeper = LedgerKeeper::with_file(store.ledger());
         let there = keeper.file.replace(nowhere);
         let mut ledgers = LedgerSet::default();
         ledgers.ledger("default", "ci");
         keeper.keep(ledgers.clone());
         keeper.file = there;
         keeper.keep(ledgers.clone());
-        assert_eq!(store.ledger().unwrap().read().unwrap(), (ledgers, None));
+        assert_eq!(store.ledger().read().unwrap(), (ledgers, None));
     }
 }

@@ -33,6 +33,9 @@ pub use {
     read::read_text, read::read_whole, tmpfs::is_in_memory,
 };
 
+/// The type of tmpfs: TMPFS_MAGIC of Linux's `linux/magic.h`.
+pub const TMPFS: rustix::fs::FsWord = 0x0102_1994;
+
 /// Returns true if retrying cannot help until an operator acts: no space, no permission, or a limit of the file system.
 pub fn needs_operator(kind: io::ErrorKind) -> bool {
     use io::ErrorKind as Kind;

@@ -2,10 +2,9 @@
 
 use std::path::Path;
 
-use rustix::fs::{FsWord, statfs};
+use rustix::fs::statfs;
 
-/// TMPFS_MAGIC of Linux's `linux/magic.h`.
-const TMPFS: FsWord = 0x0102_1994;
+use super::TMPFS;
 
 /// Returns true if the path is on tmpfs. If it does not exist yet, its nearest existing ancestor decides.
 pub fn is_in_memory(path: &Path) -> bool {

@@ -75,8 +75,7 @@ const LISTINGS_MAX: u32 = 8;
 /// How many names are listed before the non-directories among them are removed.
 const BATCH: usize = 4_096;
 
-/// How often it is asked whether the removal must stop, once per file and once or more per directory, until `go_on` is
-/// called.
+/// After how many files and directories `go_on` is called again.
 const CHECK_INTERVAL: u64 = 64;
 
 /// Removes `name` in `at` and everything below it. `go_on` is called every few dozen names; `Break` stops the removal.
@@ -389,7 +388,7 @@ pub struct Measured {
     /// Sum of the regular files' sizes, in bytes.
     pub bytes: u64,
     /// The least that removing the tree frees: bytes in blocks, and inodes. A file with other hard links is not
-    /// counted, unless all of them were seen by then: see [`SeenLinks`].
+    /// counted, unless all of them were seen by then: see [`SeenLinks`]. But on tmpfs each name takes an inode.
     pub frees: (u64, u64),
 }
 
@@ -399,7 +398,7 @@ pub struct Measured {
 pub struct SeenLinks(HashMap<Inode, u32>);
 
 impl SeenLinks {
-    /// Counts a name of a file. Returns true if the file goes with it, as it has no other name that was not counted.
+    /// Counts a name of a file. Returns true if the file goes with it, as all its names were counted.
     fn is_last(&mut self, stat: &Stat) -> bool {
         if stat.st_nlink == 1 {
             return true;
@@ -415,12 +414,14 @@ impl SeenLinks {
 pub fn measure(dir: impl AsFd, seen: &mut SeenLinks) -> io::Result<Measured> {
     let top = super::open_dir(dir, ".")?;
     let mut sum = Measured::default();
-    let mut levels = vec![(super::identity(&top)?, subdirs(top.as_fd(), &mut sum, seen)?)];
+    let links_take_inodes = rustix::fs::fstatfs(&top).is_ok_and(|found| found.f_type == super::TMPFS);
+    let mut list = |dir: &OwnedFd| subdirs(dir.as_fd(), &mut sum, seen, links_take_inodes);
+    let mut levels = vec![(super::identity(&top)?, list(&top)?)];
     let mut here = top;
     while let Some((_, dirs)) = levels.last_mut() {
         if let Some(next) = dirs.pop() {
             let Ok(dir) = super::open_dir(&here, next.as_c_str()) else { continue };
-            levels.push((super::identity(&dir)?, subdirs(dir.as_fd(), &mut sum, seen)?));
+            levels.push((super::identity(&dir)?, list(&dir)?));
             here = dir;
             continue;
         }
@@ -432,7 +433,13 @@ pub fn measure(dir: impl AsFd, seen: &mut SeenLinks) -> io::Result<Measured> {
     Ok(sum)
 }
 
-fn subdirs(dir: BorrowedFd<'_>, sum: &mut Measured, seen: &mut SeenLinks) -> io::Result<NameStack> {
+/// Adds what is in one directory to `sum`. Returns the names of its subdirectories.
+fn subdirs(
+    dir: BorrowedFd<'_>,
+    sum: &mut Measured,
+    seen: &mut SeenLinks,
+    links_take_inodes: bool,
+) -> io::Result<NameStack> {
     let mut dirs = NameStack::default();
     super::each(dir, |name, _| {
         let Some(stat) = super::stat(dir, name)? else { return Ok(()) };
@@ -441,6 +448,8 @@ fn subdirs(dir: BorrowedFd<'_>, sum: &mut Measured, seen: &mut SeenLinks) -> io:
         if kind == FileType::Directory || seen.is_last(&stat) {
             const BLOCK: u64 = 512; // unit of st_blocks, regardless of the file system's block size (stat(3type))
             sum.frees.0 += stat.st_blocks.unsigned_abs() * BLOCK;
+            sum.frees.1 += 1;
+        } else if links_take_inodes {
             sum.frees.1 += 1;
         }
         match kind {

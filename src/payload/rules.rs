@@ -335,7 +335,8 @@ impl Rules {
         if name.iter().any(|&byte| byte == b'/' || byte == 0) {
             return Err(Rule::NameSeparator);
         }
-        if is_dot_git(name) {
+        let folds_to_dot_git = || without_ignorable(name).collect::<String>().eq_ignore_ascii_case(".git");
+        if is_dot_git(name) || self.folds && folds_to_dot_git() {
             return Err(Rule::NameDotGit);
         }
         if depth == 0 && self.reserve_dotdot {

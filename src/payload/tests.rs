@@ -114,6 +114,11 @@ fn names_that_a_folding_file_system_takes_for_reserved_ones_are_refused_there() 
         }
     }
     assert_eq!(refused_name("..\u{200c}data".as_bytes(), folding), Some(Rule::NameReserved));
+    for name in [".g\u{ad}it", ".GIT\u{200b}"] {
+        let in_git_sync = Rules { reserve_dotdot: false, ..folding };
+        assert_eq!(refused_name(name.as_bytes(), in_git_sync), Some(Rule::NameDotGit), "{name:?}");
+        assert_eq!(refused_name(name.as_bytes(), strict()), None, "{name:?}");
+    }
     for name in [&b".a.data"[..], ".\u{e9}.data".as_bytes(), b"\xff..data", b".\xff.data"] {
         assert_eq!(refused_name(name, folding), None, "{}", name.escape_ascii());
     }

@@ -63,8 +63,8 @@ const LOCK_PAUSE: Duration = Duration::from_millis(5);
 /// Pause between two checks for the first generation.
 const WAIT_PAUSE: Duration = Duration::from_millis(50);
 
-/// The longest pause before a pin with a lock is tried again, and the longest wait of one try: what is pinned may be
-/// chosen anew for the next.
+/// The longest pause before a pin with a lock is tried again, and the longest wait of one try: `treeswap pin` then looks
+/// again at what its PATH is.
 const RETRY_PAUSE: Duration = Duration::from_millis(250);
 
 /// How a pin is taken.

@@ -214,6 +214,7 @@ impl Recovered {
 pub struct Store {
     options: Options,
     handles: Arc<RootHandles>,
+    ledger: LedgerFile,
     probes: Probes,
     state: State,
     /// True if the state file may differ from `state`.
@@ -273,6 +274,7 @@ impl Store {
         let top_names = None;
         let mut store = Self {
             options,
+            ledger: LedgerFile::new(&handles),
             handles,
             probes,
             state,
@@ -364,8 +366,8 @@ impl Store {
     }
 
     /// The ledger of what is delivered from this root. It can be written without the store, by one task at a time.
-    pub fn ledger(&self) -> Result<LedgerFile, Error> {
-        Ok(LedgerFile { root: self.handles.path.clone() })
+    pub fn ledger(&self) -> LedgerFile {
+        self.ledger.clone()
     }
 
     /// Returns the generations reaped while pinned since the last call, and why.
@@ -464,13 +466,17 @@ impl Store {
             let failed = Error::io("remove the lock", self.handles.private_at(names::LOCK));
             fsx::unlink(&self.handles.private, names::LOCK).map_err(failed)?;
         }
-        self.spare.close(); // the new slot is the same directory
+        // The new slot and the new trash may be the same directories.
+        self.spare.close();
+        self.trash.stop();
         let (mut fresh, mut found) = Self::open(self.options.clone())?;
         if fresh.state.generations.iter().all(|record| !record.is_known()) {
             fresh.state = self.state.clone();
             fresh.unsaved = true; // the file has what was found without records
             fresh.recover_into(&clock::now(), RecoveryTime::Running, &mut found)?;
         }
+        self.ledger.move_to(&fresh.handles);
+        fresh.ledger = self.ledger.clone();
         *self = fresh;
         Ok(found)
     }

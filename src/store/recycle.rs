@@ -220,6 +220,7 @@ impl SpareTask {
         match carried {
             Err(Error::Cancelled) if slot.state.waiting().is_some() => Err(Error::Cancelled),
             Err(error) => {
+                slot.check_open()?; // a closed slot is emptied by the one that takes its place
                 slot.discard()?;
                 match error {
                     Error::Cancelled => Err(error),

@@ -5,7 +5,7 @@
 //! published again if it differs. Nothing is repaired in place.
 //!
 //! There is no scrub in git-sync's layout or with `--group-write`, where others are meant to write, nor on file systems
-//! whose timestamps are not set by the local kernel.
+//! other than those of [`stamps::ctimes_are_reliable`], nor in gVisor, whose timers do not tell that the clock was set.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -22,7 +22,8 @@ use crate::human::one_line;
 /// The stamps of the generations that this process has written or verified.
 #[derive(Debug)]
 pub(super) struct KnownStamps {
-    /// `None` if foreign writes cannot be detected in this root.
+    /// `None` if foreign writes cannot be detected in this root: its ctimes do not tell of them, or no timer tells that
+    /// the clock was set.
     journal: Option<Arc<Journal>>,
     stamps: BTreeMap<Name, Stamps>,
 }
@@ -35,12 +36,12 @@ impl KnownStamps {
         Self { journal, stamps: BTreeMap::new() }
     }
 
-    /// For the log: what `--spare` asks for cannot be done in this root, because of its file system.
+    /// For the log: what `--spare` asks for cannot be done, because of the root's file system or of the kernel.
     pub(super) fn warning(&self, options: &Options) -> Option<String> {
         let is_wanted = matches!(options.spare, Spare::Link | Spare::Recycle) && !options.group_write;
         (is_wanted && self.journal.is_none()).then(|| {
-            "changes by other processes cannot be detected on this file system: generations share no files, \
-             each spare is a copy, and there is no scrub"
+            "changes by other processes cannot be detected here: generations share no files, each spare is a \
+             copy, and there is no scrub"
                 .to_owned()
         })
     }

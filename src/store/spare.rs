@@ -4,8 +4,8 @@
 //! record of its content. Staging by delta takes the tree out of the slot and applies the delta to it.
 //! - A tree without a record is incomplete and useless.
 //! - Only the process that made a spare uses it: when the store opens, it discards whatever is in the slot. So a spare
-//!   outlives no power cut, no change of options, and no time in which somebody could change it unnoticed. A new copy
-//!   costs only a second or two in the background.
+//!   outlives no power cut, no change of options, and no time in which no treeswap ran. Where it is a copy, each start
+//!   writes it again, in the background.
 //! - A tree with new directories is changed in place ([`apply`]). A retired generation, whose directories readers may
 //!   have open, is carried forward ([`super::carry`]). Neither ever writes into an existing file.
 
@@ -43,17 +43,14 @@ pub(super) struct SpareRecord {
     /// The object id of its tree.
     pub(super) tree: ObjectId,
     /// Digest of the settings that shaped it, as in [`GenerationRecord::selection_digest`].
-    #[serde(rename = "selection")]
     pub(super) selection_digest: String,
     /// Sum of its files' sizes, in bytes. Includes files that are hard links to a generation's.
     pub(super) bytes: u64,
     /// Number of files, symlinks and directories in it.
     pub(super) entries: u64,
     /// Which generations it shares inodes with. `None` if with none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) lineage: Option<Lineage>,
     /// True if it was made with stamps. Then it is not used without them: a foreign write would not be noticed.
-    #[serde(default, rename = "recycled")]
     pub(super) stamped: bool,
 }
 

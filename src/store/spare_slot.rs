@@ -102,10 +102,12 @@ impl SpareSlot {
     }
 
     /// Ends a preparation for good before another slot is opened on the same directory: waits for the end of the one
-    /// that runs, and lets none begin.
+    /// that runs, and lets none begin. What is in the directory stays, as two threads must not delete the same tree: the
+    /// new slot is emptied when it is opened.
     pub(super) fn close(&self) {
         self.closed.cancel();
-        let _ = self.drop_spare(&CancellationToken::new()); // the new slot is emptied when it is opened
+        let _busy = self.lock(&CancellationToken::new(), || self.preparing().cancel());
+        self.state.clear();
     }
 
     /// Fails with `Cancelled` if the slot was closed.

@@ -198,7 +198,9 @@ impl SpareTask {
             tree.map_or(Ok(()), |tree| slot.set_ready(tree, &cancel))?;
             Ok(true)
         });
+        // A closed slot is emptied by the one that takes its place.
         if !matches!(made, Ok(true))
+            && slot.check_open().is_ok()
             && let Err(error) = slot.discard()
         {
             tracing::warn!(error = %error, "an incomplete spare cannot be removed before the next start");

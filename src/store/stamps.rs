@@ -17,8 +17,8 @@
 //!   write(2) that was waiting for its data. Files that were compared are shared for [`AGE_MAX`] at most;
 //! - a change that took effect more than [`LATE_MAX`] after its ctime.
 //!
-//! File systems whose timestamps come from elsewhere (a server, a FUSE process) are not supported: see
-//! [`ctimes_are_reliable`].
+//! Only the file systems of [`ctimes_are_reliable`] are supported: on others the timestamps may come from elsewhere (a
+//! server, a FUSE process).
 
 use std::collections::HashSet;
 use std::ffi::{CStr, CString};
@@ -457,7 +457,7 @@ pub(super) fn ctimes_are_reliable(scratch: BorrowedFd<'_>) -> bool {
 /// stand still.
 fn has_kernel_timestamps(fd: impl AsFd) -> bool {
     const LOCAL: [rustix::fs::FsWord; 5] = [
-        0x0102_1994, // tmpfs
+        fsx::TMPFS,
         0xef53,      // ext4
         0x5846_5342, // xfs
         0x9123_683e, // btrfs

@@ -142,6 +142,22 @@ impl Trash {
         jobs.is_idle()
     }
 
+    /// Ends the thread. What it has not deleted stays in the trash and is not queued any more: it is left to a later
+    /// [`Trash::sweep`], which may be that of the store that is opened next.
+    pub(super) fn stop(&self) {
+        {
+            let mut jobs = self.shared.jobs(); // the thread must not be between its check of `stop` and its wait
+            jobs.waiting.clear();
+            self.shared.stop.store(true, Ordering::Relaxed);
+        }
+        self.shared.changed.notify_all();
+        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner); // none is started meanwhile
+        if let Some(started) = thread.take() {
+            let _ = started.join(); // a panic was printed already; what is left is deleted after the next start
+        }
+        self.shared.stop.store(false, Ordering::Relaxed);
+    }
+
     fn enqueue(&self, name: OsString, keep_open: Option<OwnedFd>) {
         self.shared.jobs().waiting.insert(name, keep_open);
         self.shared.changed.notify_all();
@@ -159,14 +175,7 @@ impl Trash {
 
 impl Drop for Trash {
     fn drop(&mut self) {
-        {
-            let _jobs = self.shared.jobs(); // the thread must not be between its check of `stop` and its wait
-            self.shared.stop.store(true, Ordering::Relaxed);
-        }
-        self.shared.changed.notify_all();
-        if let Some(thread) = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
-            let _ = thread.join(); // a panic was printed already; what is left is deleted after the next start
-        }
+        self.stop();
     }
 }
 

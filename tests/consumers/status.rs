@@ -97,7 +97,7 @@ fn the_status_of_a_root_without_a_generation_is_a_failure_in_words() {
 fn the_status_shows_what_was_attempted_in_clusters_and_a_damaged_ledger_is_kept() {
     let writer = Writer::started();
     let root = writer.root().to_str().unwrap();
-    let ledger = writer.store.ledger().unwrap();
+    let ledger = writer.store.ledger();
     assert_eq!(ledger.read().unwrap(), (LedgerSet::default(), None));
     let record = |outcome: &str, error: Option<&str>| LastAttempt {
         revision: "1".repeat(40),

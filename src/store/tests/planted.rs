@@ -66,7 +66,7 @@ fn starts(world: &World, next: &Tree) -> Recovered {
         publish(&mut store, &tree);
         store.spare_task().unwrap().copy(&of(&tree), &Blobs::of(&[&tree]), &go()).unwrap();
         store.write_status(b"{}").unwrap();
-        let ledger = store.ledger().unwrap();
+        let ledger = store.ledger();
         let (ledgers, _) = ledger.read().unwrap();
         ledger.write(&ledgers).unwrap();
         store.wait_for_deletions(&go());
@@ -125,7 +125,7 @@ fn whatever_is_planted_under_a_name_of_ours_heals_at_the_next_start() {
 fn a_ledger_that_cannot_be_understood_is_moved_aside_whatever_has_the_name_for_it() {
     let world = World::new();
     let store = world.with(&files("a", "1"));
-    let ledger = store.ledger().unwrap();
+    let ledger = store.ledger();
     fs_err::create_dir_all(world.at("..treeswap/ledger.json.damaged/inside")).unwrap();
     fs_err::write(world.at("..treeswap/ledger.json"), "{").unwrap();
     let (ledgers, why) = ledger.read().unwrap();

@@ -288,40 +288,25 @@ fn no_spare_is_made_of_a_payload_that_is_not_the_current_generations() {
 
 #[test]
 fn a_spare_is_made_anew_after_a_restart() {
+    let world = World::new();
+    let first = varied("1");
+    let second = varied("2");
+    let blobs = Blobs::of(&[&first, &second]);
+    let delta = crate::payload::testing::delta(&first, &second, rules()).unwrap();
     // In git-sync's layout, where no stamps could tell that somebody changed it meanwhile.
-    use Durability::{None, Syncfs};
-    for (what, made, used) in [
-        ("as it was", (Syncfs, false), (Syncfs, false)),
-        ("not synced", (None, false), (Syncfs, false)),
-        ("for nobody but its owner", (Syncfs, false), (Syncfs, true)),
-    ] {
-        let world = World::new();
-        let first = varied("1");
-        let second = varied("2");
-        let blobs = Blobs::of(&[&first, &second]);
-        let delta = crate::payload::testing::delta(&first, &second, rules()).unwrap();
-        let options = |(durability, group_write)| Options {
-            spare: Spare::Copy,
-            durability,
-            group_write,
-            layout: Layout::GitSync { link: world.at("live") },
-            ..world.options()
-        };
-        let mut store = Store::open(options(made)).unwrap().0;
-        publish(&mut store, &first);
-        store.spare_task().unwrap().copy(&of(&first), &blobs, &go()).unwrap();
-        drop(store);
-        let mut store = Store::open(options(used)).unwrap().0;
-        assert!(store.stage_delta(&delta, "all", &blobs, &go()).unwrap().is_none(), "{what}");
-        store.spare_task().expect("none is ready").copy(&of(&first), &blobs, &go()).unwrap();
-        assert!(store.spare_task().is_none(), "{what}: made anew");
-        let staged = store.stage_delta(&delta, "all", &blobs, &go()).unwrap().unwrap();
-        store.publish(staged, &clock::now()).unwrap();
-        assert_eq!(store.verify(&of(&second), &go()).unwrap(), [""; 0], "{what}");
-        assert_eq!(store.current().unwrap().synced, used.0 == Syncfs, "{what}");
-        let mode = std::os::unix::fs::MetadataExt::mode(&fs_err::metadata(world.at("live/bin/run")).unwrap());
-        assert_eq!(mode & 0o020 != 0, used.1, "{what}: {mode:o}");
-    }
+    let layout = Layout::GitSync { link: world.at("live") };
+    let options = Options { spare: Spare::Copy, layout, ..world.options() };
+    let mut store = Store::open(options.clone()).unwrap().0;
+    publish(&mut store, &first);
+    store.spare_task().unwrap().copy(&of(&first), &blobs, &go()).unwrap();
+    drop(store);
+    let mut store = Store::open(options).unwrap().0;
+    assert!(store.stage_delta(&delta, "all", &blobs, &go()).unwrap().is_none());
+    store.spare_task().expect("none is ready").copy(&of(&first), &blobs, &go()).unwrap();
+    assert!(store.spare_task().is_none(), "made anew");
+    let staged = store.stage_delta(&delta, "all", &blobs, &go()).unwrap().unwrap();
+    store.publish(staged, &clock::now()).unwrap();
+    assert_eq!(store.verify(&of(&second), &go()).unwrap(), [""; 0]);
 }
 
 #[test]

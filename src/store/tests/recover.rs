@@ -325,7 +325,7 @@ fn the_ledger_is_written_into_the_directory_that_is_there() {
     for what in ["..treeswap", "."] {
         let world = World::new();
         let mut store = world.with(&files("a", "1"));
-        let ledger = store.ledger().unwrap();
+        let ledger = store.ledger();
         fs_err::rename(world.at(what).canonicalize().unwrap(), world.dir.path().join("moved")).unwrap();
         fs_err::create_dir_all(world.root()).unwrap();
         store.repair(&clock::now()).unwrap();
@@ -333,8 +333,23 @@ fn the_ledger_is_written_into_the_directory_that_is_there() {
         ledgers.ledger("default", "ci");
         ledger.write(&ledgers).unwrap();
         assert!(world.at("..treeswap/ledger.json").exists(), "{what}");
-        assert_eq!(store.ledger().unwrap().read().unwrap(), (ledgers, None), "{what}");
+        assert_eq!(store.ledger().read().unwrap(), (ledgers, None), "{what}");
     }
+}
+
+#[test]
+fn the_ledger_of_another_writer_is_not_written() {
+    let world = World::new();
+    let mut store = world.with(&files("a", "1"));
+    let ledger = store.ledger();
+    fs_err::remove_dir_all(world.at("..treeswap")).unwrap();
+    let other = world.open();
+    let error = store.repair(&clock::now()).unwrap_err();
+    assert!(matches!(error, crate::store::Error::Locked { .. }), "{error}");
+    let mut ledgers = LedgerSet::default();
+    ledgers.ledger("default", "ci");
+    assert!(ledger.write(&ledgers).is_err());
+    assert_eq!(other.ledger().read().unwrap(), (LedgerSet::default(), None));
 }
 
 #[test]

@@ -134,12 +134,11 @@ impl Map {
 
 #[test]
 fn what_a_program_stores_through_a_memory_map_after_a_comparison_is_seen() {
-    const TMPFS: rustix::fs::FsWord = 0x0102_1994;
     let world = World::new();
     drop(world.with(&some("1")));
     let mut store = world.open();
     let place = fs_err::File::open(world.root()).unwrap();
-    let is_tmpfs = rustix::fs::fstatfs(&place).unwrap().f_type == TMPFS;
+    let is_tmpfs = rustix::fs::fstatfs(&place).unwrap().f_type == fsx::TMPFS;
     let map = Map::of(&world.at("..data/kept/y"));
     map.store(b'y'); // reads as before, and the page is dirty
     a_tick();

@@ -54,6 +54,14 @@ fn damage_that_a_scrub_finds_while_the_spare_is_looked_at_is_not_published() {
     assert_spare_is_not_used(&mut store, &world);
 }
 
+/// Returns true if it is cancelled within ten seconds.
+fn is_cancelled_soon(cancel: &CancellationToken) -> bool {
+    (0..1000).any(|_| {
+        std::thread::sleep(Duration::from_millis(10));
+        cancel.is_cancelled()
+    })
+}
+
 #[test]
 fn who_drops_the_spare_ends_a_preparation_that_has_only_just_begun() {
     let world = World::new();
@@ -65,10 +73,7 @@ fn who_drops_the_spare_ends_a_preparation_that_has_only_just_begun() {
         let dropped = scope.spawn(|| slot.drop_spare(&go()));
         std::thread::sleep(Duration::from_millis(50)); // it has found the slot in use
         *slot.preparing() = preparation.clone();
-        let is_cancelled = (0..500).any(|_| {
-            std::thread::sleep(Duration::from_millis(10));
-            preparation.is_cancelled()
-        });
+        let is_cancelled = is_cancelled_soon(&preparation);
         drop(busy);
         dropped.join().unwrap().unwrap();
         assert!(is_cancelled, "it was waited for");
@@ -228,17 +233,13 @@ fn unstamped(world: &World) -> Store {
 fn nobody_else_can_change_a_spare_before_it_is_published() {
     use std::os::unix::fs::PermissionsExt;
     let world = World::new();
-    let mut store = unstamped(&world);
-    let first = files("a", "1");
-    publish(&mut store, &first);
-    store.spare_task().unwrap().copy(&of(&first), &Blobs::of(&[&first]), &go()).unwrap();
+    drop(unstamped(&world));
     let slot = world.at("..treeswap/spare");
     let mode = || fs_err::metadata(&slot).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode(), 0o700);
-    drop(store);
     set_mode(&slot, 0o2775);
-    let store = unstamped(&world);
-    assert_eq!((mode(), store.spare_bytes()), (0o700, 0));
+    drop(unstamped(&world));
+    assert_eq!(mode(), 0o700);
 }
 
 /// Where the group may write, and where there are more levels of directories than stamps can tell about.
@@ -271,11 +272,7 @@ fn a_preparation_ends_before_the_slot_is_opened_again_and_none_begins_in_the_old
         let prepares = scope.spawn(|| {
             task.make(&go(), |cancel| {
                 begun.wait();
-                let is_cancelled = (0..1000).any(|_| {
-                    std::thread::sleep(Duration::from_millis(10));
-                    cancel.is_cancelled()
-                });
-                if is_cancelled { Err(Error::Cancelled) } else { Ok(None) }
+                if is_cancelled_soon(cancel) { Err(Error::Cancelled) } else { Ok(None) }
             })
         });
         begun.wait();
@@ -288,6 +285,37 @@ fn a_preparation_ends_before_the_slot_is_opened_again_and_none_begins_in_the_old
     store.spare_task().unwrap().copy(&of(&current), &Blobs::of(&[&current]), &go()).unwrap();
     assert!(matches!(task.link(&go()), Err(Error::Cancelled)), "the slot is another one's now");
     assert!(publish_next(&mut store, &content(2), &content(3)), "the new spare is untouched");
+}
+
+/// Two threads that delete the same tree are in each other's way.
+#[test]
+fn what_is_in_a_slot_that_is_closed_is_deleted_by_the_store_that_is_opened_next() {
+    let world = World::new();
+    let mut store = published(&world, 2);
+    let task = store.spare_task().unwrap();
+    let begun = std::sync::Barrier::new(2);
+    let made = std::thread::scope(|scope| {
+        let prepares = scope.spawn(|| {
+            task.make(&go(), |cancel| {
+                let made = task.make_links(cancel);
+                begun.wait();
+                assert!(is_cancelled_soon(cancel));
+                made
+            })
+        });
+        begun.wait();
+        store.spare.close();
+        prepares.join().unwrap()
+    });
+    assert!(matches!(made, Err(Error::Cancelled)), "{made:?}");
+    let tree = world.at("..treeswap/spare/tree");
+    assert!(tree.exists(), "the old store deletes it");
+    fs_err::remove_file(world.at("..treeswap/lock")).unwrap();
+    store.repair(&clock::now()).unwrap();
+    assert!(!tree.exists());
+    store.wait_for_deletions(&go());
+    assert_eq!(store.trash.take_failures(), [""; 0]);
+    assert_eq!(fs_err::read_dir(world.at("..treeswap/trash")).unwrap().count(), 0);
 }
 
 #[test]
