@@ -209,16 +209,11 @@ fn indexing_survives_the_thread_that_began_the_fetch() {
     let mut bench = Bench::new("main");
     let tip = bench.world.remote.commit(&wide());
     let indexer = std::mem::replace(&mut bench.options.indexer, bench.world.dir().join("program"));
-    let slow = "exec setpriv --pdeathsig KILL sh -c 'sleep 1; exec \"$0\" \"$@\"'";
-    run::executable(
-        &bench.options.indexer,
-        &format!(
-            "#!/bin/sh\n: >'{0}.started'\n{slow} '{1}' \"$@\"\n",
-            bench.options.indexer.display(),
-            indexer.display()
-        ),
-    );
     let started = bench.options.indexer.with_extension("started");
+    let slow = "exec setpriv --pdeathsig KILL sh -c ': >\"$started\"; sleep 1; exec \"$0\" \"$@\"'";
+    let (marker, indexer) = (started.display(), indexer.display());
+    let script = format!("#!/bin/sh\nexport started='{marker}'\n{slow} '{indexer}' \"$@\"\n");
+    run::executable(&bench.options.indexer, &script);
     let mut mirror = bench.open();
     let keep_alive = Duration::from_millis(10);
     let mut builder = tokio::runtime::Builder::new_multi_thread();
@@ -226,10 +221,15 @@ fn indexing_survives_the_thread_that_began_the_fetch() {
     let fetch = async move {
         let tip = mirror.resolve().await?;
         let block = async {
-            while !started.exists() {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
-            tokio::task::block_in_place(|| ()); // this thread is none of the workers any more
+            let has_started = async {
+                while !started.exists() {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+            };
+            // Where it does not start, the fetch has the error.
+            let _ = tokio::time::timeout(Duration::from_secs(60), has_started).await;
+            // Long enough for another thread to become the worker instead of this one.
+            tokio::task::block_in_place(|| std::thread::sleep(Duration::from_millis(300)));
         };
         tokio::join!(mirror.fetch(&tip, &[]), block).0
     };
