@@ -1,10 +1,12 @@
-//! TLS for all HTTP clients: which certificate authorities are trusted, and what to say about a failed handshake.
+//! TLS for all HTTP clients: which certificate authorities are trusted, and what to say about a failed handshake. Also
+//! which hosts need no proxy.
 //!
 //! The root certificates are read again for every handshake, so that a rotated bundle needs no restart; connections
 //! are kept alive, so handshakes are rare. Reading cannot block a handshake for longer than five seconds.
 
 use std::error::Error as StdError;
 use std::io::Read as _;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -207,6 +209,13 @@ fn roots(ca_file: Option<&Path>) -> Result<Roots, RootsProblem> {
     Ok(Roots { store, configured })
 }
 
+/// Returns true if a URL's host is this machine, or the Pod: `localhost` or a loopback address. As in git-sync and
+/// kubectl, it is reached without the environment's proxy, whatever `NO_PROXY` says.
+pub fn is_local(host: &str) -> bool {
+    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+    host == "localhost" || address.is_ok_and(|address| address.to_canonical().is_loopback())
+}
+
 /// Why a TLS handshake failed, for people.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Problem {
@@ -340,6 +349,16 @@ mod tests {
             let error = rustls::Error::from(OtherError(Arc::new(problem_of_ours)));
             let expected = Problem { text, transient, hint };
             assert_eq!(problem(&std::io::Error::other(error)), Some(expected));
+        }
+    }
+
+    #[test]
+    fn only_this_machine_is_local() {
+        for host in ["localhost", "127.0.0.1", "127.1.2.3", "[::1]", "[::ffff:127.0.0.1]"] {
+            assert!(is_local(host), "{host}");
+        }
+        for host in ["localhost.example.com", "10.0.0.1", "[fd00::1]", "[::ffff:10.0.0.1]", ""] {
+            assert!(!is_local(host), "{host}");
         }
     }
 

@@ -23,7 +23,9 @@ use crate::desired::Planner;
 use crate::human;
 use crate::mirror::Received;
 use crate::phase::machine::Timing;
-use crate::phase::{Applied, Attempt, LastAnswer, Outcome, Progress, Status, Trigger, millis, seconds};
+use crate::phase::{
+    Applied, Attempt, LastAnswer, Outcome, Progress, SourceStatus, Status, Trigger, millis, seconds,
+};
 use crate::repeats::{Repeats, suppressed};
 use crate::sources::{PollState, Remote, SetOptions, SourceError, Upstream};
 use crate::telemetry::metrics::{Metrics, ResultLabel, SourceLabel};
@@ -104,7 +106,7 @@ pub(super) fn run(runtime: &Runtime, settings: Settings, rules: &Rules) -> Resul
         signals.on_trigger(move |trigger| ask(trigger, &[]));
         let clusters = &rules.clusters;
         let remote = Arc::clone(&input);
-        let tell = |event: LoopEvent<'_>| reporter.tell(&event, || remote.take_state());
+        let tell = |event: LoopEvent<'_>| reporter.tell(&event, || remote.take_state(), || remote.answers());
         let deliveries =
             deliver::follow(input, clusters, &options, &loop_timing, &mut received, &draining, tell);
         let end = tokio::select! {
@@ -189,13 +191,27 @@ impl DeliveryReporter {
         self.polls.is_none()
     }
 
-    /// Records one event of the delivery loop and, before it, what the polls found, which `take_state` takes.
-    fn tell(&mut self, event: &LoopEvent<'_>, take_state: impl FnOnce() -> PollState) {
-        // Between two steps there is nothing to tell of a poll: what it found belongs to how the attempt ends.
-        if !matches!(event, LoopEvent::Runs(_)) {
-            self.polled(take_state());
+    /// Records one event of the delivery loop and, before it, what the polls found, which `take_state` takes. Between
+    /// two steps only the `answers` are recorded: the rest belongs to how the attempt ends.
+    fn tell(
+        &mut self,
+        event: &LoopEvent<'_>,
+        take_state: impl FnOnce() -> PollState,
+        answers: impl FnOnce() -> (Vec<SourceStatus>, LastAnswer),
+    ) {
+        match event {
+            LoopEvent::Runs(_) => self.answered(answers()),
+            _ => self.polled(take_state()),
         }
         self.report(event);
+    }
+
+    /// Shows in the status which remotes have answered.
+    fn answered(&self, (sources, last_answer): (Vec<SourceStatus>, LastAnswer)) {
+        self.status.send_modify(|status| {
+            status.sources = sources;
+            status.last_answer = last_answer;
+        });
     }
 
     /// Records what the polls found, before the event that it led to.
@@ -209,10 +225,7 @@ impl DeliveryReporter {
         polls.counted_failures = !failures.is_empty();
         failures.iter().for_each(|(stage, class)| self.metrics.error(stage, class.label()));
         self.metrics.sources(sources.iter().map(|source| (source.name.as_str(), source.error.is_some())));
-        self.status.send_modify(|status| {
-            status.sources = sources;
-            status.last_answer = last_answer;
-        });
+        self.answered((sources, last_answer));
     }
 
     /// Records one event of the delivery loop.

@@ -1,6 +1,6 @@
-//! Finds programs and files that cannot be used, and a timeout without effect, so that the start warns about them and
-//! not only the first publication or webhook. They may be created later, or nothing that is published depends on them,
-//! so this is no error.
+//! Finds programs and files that cannot be used, and a gate's timeout that its attempt does not leave it, so that the
+//! start warns about them and not only the first publication or webhook. They may be created later, or nothing that is
+//! published depends on them, so this is no error.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,8 +13,8 @@ use crate::{admin, detached_io, hooks};
 const OPEN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Returns a warning for each program that is missing or not executable, for each file that is missing, unreadable or
-/// empty, for each that would be written into what treeswap publishes or keeps, and for a gate's timeout without
-/// effect. Blocks, but only for seconds even if a file system hangs.
+/// empty, for each that would be written into what treeswap publishes or keeps, and for a gate's timeout that its
+/// attempt does not leave it. Blocks, but only for seconds even if a file system hangs.
 pub fn startup_warnings(settings: &Settings) -> Vec<String> {
     let hooks = [
         ("exechook-command", &settings.hooks.exec),
@@ -46,8 +46,8 @@ fn slow_gate(settings: &Settings) -> Option<String> {
     let limit = settings.sync.sync_timeout;
     (gate.timeout >= limit).then(|| {
         format!(
-            "--pre-publish-exechook-timeout: {} is not below --sync-timeout={}; the gate is killed when its \
-             attempt ends",
+            "--pre-publish-exechook-timeout: {} is not below --sync-timeout={}: lower it, or raise \
+             --sync-timeout; the gate is killed when its attempt ends",
             go_duration(gate.timeout),
             go_duration(limit)
         )

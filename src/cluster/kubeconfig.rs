@@ -16,7 +16,7 @@ use kube::config::{
 };
 use secrecy::{ExposeSecret, SecretString};
 
-use crate::{detached_io, fsx};
+use crate::{detached_io, fsx, tls};
 
 use super::connection::{Connection, Origin};
 use super::{Cluster, ConfigError, Options};
@@ -244,7 +244,7 @@ impl Origin {
         let mut config = config.map_err(|error| self.unusable(describe(&error)))?;
         // kube matches NO_PROXY against the proxy's host instead of the server's, so it is matched again here. A
         // `proxy-url` of the kubeconfig stays as kube returns it.
-        if !has_proxy && Matcher::from_env().intercept(&config.cluster_url).is_none() {
+        if !has_proxy && is_direct(&config, &Matcher::from_env()) {
             config.proxy_url = None;
         }
         if config.auth_info.auth_provider.is_some() {
@@ -313,6 +313,12 @@ impl Origin {
             }
         }
     }
+}
+
+/// Returns true if the server is reached without the environment's proxies.
+fn is_direct(config: &Config, environment: &Matcher) -> bool {
+    let server = &config.cluster_url;
+    server.host().is_some_and(tls::is_local) || environment.intercept(server).is_none()
 }
 
 /// Returns the entry of the context's cluster.
@@ -398,6 +404,21 @@ mod tests {
         let user = json!({ "token": "t0ken-of-the-test", "tokenFile": fifo });
         let config = read_with(dir.path(), plain(), user).await.unwrap();
         assert_eq!(config.auth_info.token.unwrap().expose_secret(), "t0ken-of-the-test");
+    }
+
+    #[test]
+    fn the_environments_proxy_is_for_servers_elsewhere() {
+        let environment = Matcher::builder().all("http://proxy.example:3128").no("excepted.example").build();
+        for (server, expected) in [
+            ("https://kubernetes.example:6443", false),
+            ("https://excepted.example:6443", true),
+            ("https://127.0.0.1:6443", true),
+            ("https://[::1]:6443", true),
+            ("https://localhost:6443", true),
+        ] {
+            let config = Config::new(server.parse().unwrap());
+            assert_eq!(is_direct(&config, &environment), expected, "{server}");
+        }
     }
 
     #[test]

@@ -143,8 +143,7 @@ impl Error {
             ],
             Failure::Start { .. } => vec![format!("--{name}-command names a program that can be run here")],
             Failure::Timeout { .. } if self.kind == Kind::PrePublish => vec![format!(
-                "raise --{name}-timeout if it may take that long; a gate is also killed when its attempt \
-                 ends (--sync-timeout)"
+                "raise --{name}-timeout, and with a gate --sync-timeout, if it may take that long"
             )],
             Failure::Timeout { .. } | Failure::NoResponse { .. } => {
                 vec![format!("raise --{name}-timeout if it may take that long")]
@@ -229,8 +228,20 @@ mod tests {
                 | Failure::System { .. } => {}
             }
             let revision = Revision(crate::revision::ObjectId([0xab; 20]));
-            let error = Error { kind: Kind::Exec, revision, why };
+            let mut error = Error { kind: Kind::Exec, revision, why };
             crate::human::assert_message_style(&error, &error.hints());
+            error.kind = Kind::PrePublish;
+            crate::human::assert_message_style(&error, &error.hints());
+        }
+    }
+
+    #[test]
+    fn only_a_program_that_may_be_a_gate_is_said_to_need_a_longer_attempt() {
+        for (kind, names_attempt) in [(Kind::Exec, false), (Kind::PrePublish, true)] {
+            let after = Duration::from_secs(30);
+            let why = Failure::Timeout { program: "/hook".into(), after, output: String::new() };
+            let error = Error { kind, revision: Revision(crate::revision::ObjectId([1; 20])), why };
+            assert_eq!(error.hints().concat().contains("--sync-timeout"), names_attempt, "{kind:?}");
         }
     }
 

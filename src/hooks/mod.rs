@@ -8,7 +8,7 @@
 //!   of its last success, unless it has failed since: what a failed run has changed is not known.
 //! * A failure is logged, counted, and retried after the backoff, without limit, for the newest generation by then.
 //! * Nothing is kept on disk: each process runs its hooks for the current generation once, whether or not it changed.
-//! * With one-time, a hook is tried exactly once for each generation, and its failure is the exit status of the
+//! * With one-time, a hook is tried at most once for each generation, and its failure is the exit status of the
 //!   process.
 //!
 //! The pre-publish hook runs just before the swap. By default the publication does not wait for it and ignores its
@@ -81,7 +81,7 @@ pub struct Options {
     pub gate_retry: bool,
     /// The request that is sent after a publication.
     pub web: Option<Webhook>,
-    /// Run each hook once for each generation, without retries, and return its result from [`Hooks::completed`].
+    /// Run each hook at most once for each generation, without retries; [`Hooks::completed`] returns its result.
     pub once: bool,
 }
 

@@ -9,7 +9,7 @@ use reqwest::header::CONTENT_LENGTH;
 use reqwest::{Method, Response};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
-use url::{Host, Url};
+use url::Url;
 
 use super::{Failure, HookEvent, SHUTDOWN_GRACE};
 use crate::secret::redact_path;
@@ -83,7 +83,7 @@ impl Webhook {
             .user_agent(USER_AGENT)
             .redirect(reqwest::redirect::Policy::limited(10))
             .referer(false);
-        let client = if is_local(&self.url) { client.no_proxy() } else { client };
+        let client = if self.url.host_str().is_some_and(tls::is_local) { client.no_proxy() } else { client };
         let client = client.build().map_err(|error| self.request_failure(error))?;
         let request = client.request(self.method.clone(), self.url.clone());
         // Explicit, as some receivers refuse a POST without a Content-Length.
@@ -111,17 +111,6 @@ impl Webhook {
             cause = Some(deeper);
         }
         self.send_failure(cause.map_or_else(|| error.to_string(), ToString::to_string))
-    }
-}
-
-/// Returns true if the URL's host is this machine, or the Pod: `localhost` or a loopback address. As in git-sync, it is
-/// reached without the environment's proxy, whatever `NO_PROXY` says.
-fn is_local(url: &Url) -> bool {
-    match url.host() {
-        Some(Host::Domain(name)) => name == "localhost",
-        Some(Host::Ipv4(address)) => address.is_loopback(),
-        Some(Host::Ipv6(address)) => address.to_canonical().is_loopback(),
-        None => false,
     }
 }
 

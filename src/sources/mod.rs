@@ -7,10 +7,10 @@
 //! that talks to the remote and no revision is delivered before it is published. [`TreeInput`] is a local directory.
 //!
 //! Files: `file` the list of sources; `set` their repositories and the composed revision; `poll` one poll of a
-//! repository; `limit` the time that an attempt at them may take, `stage` in which stage one failed; `requests`
-//! which sources were requested before their time; `remote` the thread that owns the mirrors of a delivery without a
-//! root; `attempts` answers from a root's attempts, `comparer` from its mirror and remote, and `published` the input
-//! made of both; `plans` the desired state of revisions; `relations` a cache of the relations of revisions.
+//! repository; `limit` the time that an attempt at them may take, `stage` why a source failed, and in which stage;
+//! `requests` which sources were requested before their time; `remote` the thread that owns the mirrors of a delivery
+//! without a root; `attempts` answers from a root's attempts, `comparer` from its mirror and remote, and `published`
+//! the input made of both; `plans` the desired state of revisions; `relations` a cache of the relations of revisions.
 
 mod attempts;
 mod comparer;

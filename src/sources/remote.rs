@@ -103,6 +103,12 @@ impl Remote {
         PollState { failures, ..state.clone() }
     }
 
+    /// The status of each source if there are several, and the last answer, as the polls have found them by now.
+    pub fn answers(&self) -> (Vec<SourceStatus>, LastAnswer) {
+        let state = lock(&self.state);
+        (state.sources.clone(), state.last_answer)
+    }
+
     /// Sends a question to the thread and waits for the answer.
     async fn put<T>(&self, question: impl FnOnce(Reply<T>) -> Request) -> Result<T, SourceError> {
         let (reply, answer) = oneshot::channel();

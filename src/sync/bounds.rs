@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_gate_that_is_killed_at_the_deadline_is_a_late_attempt_and_has_no_longer_than_that_to_end() {
+    async fn a_gate_that_is_killed_at_the_deadline_is_a_late_attempt_and_has_seconds_to_end() {
         let timed_out = || hooks::Error {
             kind: hooks::Kind::PrePublish,
             revision: crate::revision::Revision(crate::revision::ObjectId([1; 20])),

@@ -262,8 +262,8 @@ impl<W: Work> Drive<'_, W> {
         if publishes {
             self.work.notify_hooks();
         }
-        // Any number of commits may leave the published files as they are, and each leaves a pack.
-        let fetched = matches!(done, Done::Unchanged) && self.work.has_fetched();
+        // Any number of commits may leave the published files as they are, or have to wait, and each leaves a pack.
+        let fetched = matches!(done, Done::Unchanged | Done::Postponed) && self.work.has_fetched();
         if publishes || fetched || self.work.needs_housekeeping() {
             self.keep_house().await;
         }

@@ -162,6 +162,9 @@ impl Error {
             Self::Timeout { stage: Stage::Resolve, .. } => {
                 vec!["the remote did not answer: check it, and the network in between".to_owned()]
             }
+            Self::Timeout { stage: Stage::Gate, .. } => {
+                vec!["see whether the gate hangs, or raise --sync-timeout".to_owned()]
+            }
             Self::Timeout { .. } => {
                 vec!["raise --sync-timeout if the repository is large or the disk slow".to_owned()]
             }
@@ -258,6 +261,7 @@ mod tests {
             gate(ended(), true),
             Error::Timeout { stage: Stage::Resolve, limit },
             Error::Timeout { stage: Stage::Fetch, limit },
+            Error::Timeout { stage: Stage::Gate, limit },
             Error::Timeout { stage: Stage::Housekeep, limit },
             Error::UpstreamInUse { limit },
             Error::StillRefused {
@@ -284,6 +288,8 @@ mod tests {
             }
             assert_message_style(&error, &error.hints());
         }
+        let late = |stage| Error::Timeout { stage, limit }.hints().concat();
+        assert!(late(Stage::Gate).contains("the gate") && !late(Stage::Fetch).contains("gate"));
         // With --one-time nothing but the next start runs it again.
         let names_start = |again| gate(ended(), again).hints().concat().contains("at the next start");
         assert!(names_start(false), "of a refusal that is final for this process");

@@ -65,7 +65,7 @@ fn open(root: &Path, spare: Spare) -> Store {
         operator_names: Default::default(),
         durability: Durability::None,
         spare,
-        group_write: false,
+        group_write: spare == Spare::Copy, // then there is no scrub
         writers: 2,
         retention,
     };
@@ -177,4 +177,25 @@ fn after_a_doubt_without_damage_there_is_a_spare_again() {
             assert_eq!(scene.metrics.damaged.get(), 0);
         });
     }
+}
+
+/// No scrub brings it back here, and nothing is published.
+#[test]
+fn after_the_root_was_opened_again_there_is_a_spare_again() {
+    run(S(60), Spare::Copy, async |scene| {
+        let ready = scene.world.root.join("..treeswap/spare/ready");
+        let spare = || std::fs::metadata(&ready).ok().map(|found| (found.ino(), found.ctime_nsec()));
+        while spare().is_none() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await; // the attempt ends
+        tokio::time::pause();
+        let before = spare();
+        std::fs::remove_file(scene.world.root.join("..treeswap/lock")).unwrap();
+        let began = tokio::time::Instant::now();
+        while spare().is_none_or(|found| Some(found) == before) {
+            a_second().await;
+            assert!(began.elapsed() < S(3_000), "there is none");
+        }
+    });
 }

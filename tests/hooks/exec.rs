@@ -124,7 +124,7 @@ fn a_restart_with_nothing_new_runs_only_the_exechook() {
 
 /// The process publishes twice: first the damaged generation, from the mirror, then the new commit.
 #[test]
-fn one_time_runs_the_pre_publish_hook_for_what_it_publishes_and_not_for_what_it_repairs() {
+fn one_time_runs_the_pre_publish_hook_for_all_that_it_publishes() {
     let world = World::new();
     let hook = Hook::new(&world, "hook", "$GITSYNC_HASH", "");
     let flag = hook.flag("pre-publish-exechook");
@@ -135,7 +135,23 @@ fn one_time_runs_the_pre_publish_hook_for_what_it_publishes_and_not_for_what_it_
     let ran = world.sync_once(&[&flag]).expect_ok("the second");
     assert!(ran.stderr.contains("publishing it afresh"), "{}", ran.stderr);
     world.assert_published(&second);
-    assert_eq!(hook.runs(), [first, second]);
+    assert_eq!(hook.runs(), [first.clone(), first, second], "once in each process");
+}
+
+#[test]
+fn a_program_that_is_trying_again_does_so_in_the_generation_that_was_published_again() {
+    for name in BOTH {
+        let world = World::new();
+        world.remote.commit(&files("first"));
+        let hook = Hook::new(&world, "hook", "$TREESWAP_DIR", "exit 1");
+        let backoff = format!("--{name}-backoff=1s");
+        let _sidecar = Sidecar::start(&world, &[&hook.flag(name), &backoff]);
+        let gone = eventually(30, "it runs", || hook.runs().first().cloned());
+        eventually(30, "it is published", || world.root.join("..data/file").exists().then_some(()));
+        std::fs::remove_dir_all(&gone).unwrap();
+        let has_moved = || hook.runs().iter().any(|dir| *dir != gone).then_some(());
+        eventually(30, "it runs in the other directory", has_moved);
+    }
 }
 
 #[test]

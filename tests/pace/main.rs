@@ -340,7 +340,7 @@ fn a_directory_of_the_repository_is_published_as_the_root() {
     let sidecar = Sidecar::start(&world, &["--path=deploy/a", "--min-interval=1h"]);
     sidecar.publishes(&world, &below(&four));
     let five = world.remote.commit(&files("five"));
-    std::thread::sleep(Duration::from_millis(500)); // what is held back is not asked for again
+    std::thread::sleep(Duration::from_millis(500)); // what has to wait is not published
     world.assert_published(&below(&four));
     drop(sidecar);
     let sidecar = Sidecar::start(&world, &["--path=deploy", "--min-interval=1h"]);

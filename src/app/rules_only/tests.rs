@@ -145,13 +145,24 @@ fn a_failure_that_a_poll_counted_is_not_counted_again_if_a_step_is_shown_before_
         found.failures = new_failures.take();
         found
     };
-    reporter.tell(&LoopEvent::Begins(Trigger::Timer), take_state);
+    let answers = || (Vec::new(), LastAnswer::not_yet());
+    reporter.tell(&LoopEvent::Begins(Trigger::Timer), take_state, answers);
     new_failures.borrow_mut().push(("resolve", ErrorClass::Transient));
-    reporter.tell(&LoopEvent::Runs(Step::Resolve), take_state);
+    reporter.tell(&LoopEvent::Runs(Step::Resolve), take_state, answers);
     assert_eq!(new_failures.borrow().len(), 1, "it belongs to how the attempt ends");
-    reporter.tell(&LoopEvent::Failed(&down()), take_state);
+    reporter.tell(&LoopEvent::Failed(&down()), take_state, answers);
     let errors = |stage| metrics.errors.get_or_create(&ErrorLabel { stage, class: "transient" }).get();
     assert_eq!((errors("resolve"), errors("apply")), (1, 0));
+}
+
+#[test]
+fn what_a_remote_answers_during_a_delivery_shows_before_that_ends() {
+    let (mut reporter, shown) = without_root();
+    let answer = LastAnswer { at: Some(Timestamp::now()), ..LastAnswer::not_yet() };
+    reporter.tell(&LoopEvent::Begins(Trigger::Timer), PollState::new, || panic!("no delivery runs"));
+    assert_eq!(shown.borrow().last_answer.at, None);
+    reporter.tell(&LoopEvent::Runs(Step::Plan), || panic!("it has not ended"), || (Vec::new(), answer));
+    assert_eq!(shown.borrow().last_answer, answer);
 }
 
 #[test]

@@ -264,8 +264,8 @@ async fn run_within(
 }
 
 /// Starts a child on a thread of its own, which ends when the returned sender is dropped. The kernel kills the child
-/// when the thread that started it ends (`PR_SET_PDEATHSIG`, see [`child`]), and a thread of tokio's can end at any time:
-/// a worker that ran `block_in_place` does, after the pool's keep-alive.
+/// when the thread that started it ends (`PR_SET_PDEATHSIG`, see [`child`]), and a thread of tokio's can end at any
+/// time: a worker that ran `block_in_place` does, after the pool's keep-alive.
 async fn spawn(mut command: Command) -> io::Result<(Child, std::sync::mpsc::Sender<()>)> {
     let runtime = tokio::runtime::Handle::current();
     let (started, child) = tokio::sync::oneshot::channel();

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use reqwest::{Client, RequestBuilder, Response};
-use url::{Host, Url};
+use url::Url;
 
 use crate::secret::{self, Secret, redact_path};
 use crate::tls;
@@ -153,7 +153,7 @@ impl Issuer {
             Issuance::Askpass(url) => url,
             Issuance::GitHubApp(app) => &app.base,
         };
-        let client = if is_local(url) { client.no_proxy() } else { client };
+        let client = if url.host_str().is_some_and(tls::is_local) { client.no_proxy() } else { client };
         let client = client.build()?;
         Ok(Self { from, client, cached: None, issued: Issued::default() })
     }
@@ -271,17 +271,6 @@ impl Issuer {
     fn unissued(&self, why: impl Into<String>) -> IssueError {
         let why = IssueFailure::Answer(why.into());
         IssueError { url: self.from.url(), flag: self.from.flag(), why, source: None }
-    }
-}
-
-/// Returns true if the URL's host is this machine, or the Pod: `localhost` or a loopback address. As in git-sync, it is
-/// reached without the environment's proxy, whatever `NO_PROXY` says.
-fn is_local(url: &Url) -> bool {
-    match url.host() {
-        Some(Host::Domain(name)) => name == "localhost",
-        Some(Host::Ipv4(address)) => address.is_loopback(),
-        Some(Host::Ipv6(address)) => address.to_canonical().is_loopback(),
-        None => false,
     }
 }
 

@@ -200,8 +200,7 @@ impl Worker {
         staged.await
     }
 
-    /// A8. Publishes what was staged, notifies the pre-publish hook just before unless it was published already, and
-    /// updates the view.
+    /// A8. Publishes what was staged, notifies the pre-publish hook just before, and updates the view.
     async fn publish(
         &mut self,
         bounds: &Bounds,
@@ -214,7 +213,8 @@ impl Worker {
         let wanted = wanted.clone();
         let worktrees = self.by_commit.then(|| self.objects.clone());
         let metrics = self.metrics.clone();
-        let hooks = self.hooks.clone().filter(|_| !self.is_republication(&staged));
+        // Also of what is published again: a hook that is trying again must not do so in the directory that is gone.
+        let hooks = self.hooks.clone();
         let root = self.root.clone();
         let published = bounds.blocking(Stage::Publish, move |cancel| {
             if cancel.is_cancelled() {

@@ -88,7 +88,7 @@ impl Worker {
         let in_doubt = recovered.in_doubt;
         let warnings: BTreeSet<String> = recovered.warnings.into_iter().collect();
         for line in warnings.difference(&self.repair_warnings) {
-            warn!("cannot repair: {line}");
+            warn!("{line}");
         }
         self.repair_warnings = warnings;
         self.note_reaped(&reaped, &evicted);
@@ -100,7 +100,8 @@ impl Worker {
             self.lost = was.filter(is_gone).cloned().or(self.lost.take());
             self.readable = None; // it has the tree of what was current
         }
-        self.housekeeping_due |= !reaped.is_empty();
+        // A root that was opened again has no spare.
+        self.housekeeping_due |= !reaped.is_empty() || !recovered.done.is_empty();
         let view = std::mem::take(&mut self.view);
         self.view = View { generations, current, plan, room, ..view };
         self.unverified |=
@@ -279,24 +280,19 @@ impl Worker {
         self.stage_and_publish(bounds, revision, choice, None).await.map(Some)
     }
 
-    /// Returns true if what was staged is what the current generation, or the lost one, has to hold. That was published
-    /// already, so no pre-publish hook runs for it, and a gate must not keep damaged content in its place.
-    pub(super) fn is_republication(&self, staged: &Staged) -> bool {
-        // In git-sync's layout another commit with the same tree is a new generation.
-        let is_same = |record: &GenerationRecord| {
-            staged.repeats(record) && (!self.by_commit || record.revision == staged.revision())
-        };
-        self.view.current().into_iter().chain(&self.lost).any(is_same)
-    }
-
-    /// Runs the pre-publish gate on what was staged, unless it was published already.
+    /// Runs the pre-publish gate on what was staged, unless it is what the current generation, or the lost one, has to
+    /// hold. That was published already, and the gate must not keep damaged content in its place.
     pub(super) async fn ask_gate(
         &self,
         bounds: &Bounds,
         staged: &Staged,
         commit: Option<&Commit>,
     ) -> Result<(), Error> {
-        if self.is_republication(staged) {
+        // In git-sync's layout another commit with the same tree is a new generation.
+        let is_same = |record: &GenerationRecord| {
+            staged.repeats(record) && (!self.by_commit || record.revision == staged.revision())
+        };
+        if self.view.current().into_iter().chain(&self.lost).any(is_same) {
             return Ok(());
         }
         hook_event::ask_gate(self.hooks.as_deref(), bounds, staged, commit).await

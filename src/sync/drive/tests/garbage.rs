@@ -46,3 +46,13 @@ async fn the_house_is_kept_after_a_fetch_that_changed_nothing_of_what_is_publish
     drive(&mut worker, options(), &[]).await;
     assert_eq!(seconds(&worker.housekept), [0, 20]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_house_is_kept_after_each_fetch_of_what_has_to_wait() {
+    let mut worker = FakeWorker::new(&[S(0), S(1)], 4);
+    worker.fetches = Box::new(|number| (1..=2).contains(&number));
+    let pace = Timing { min_interval: S(60), ..options().pace };
+    drive(&mut worker, Options { pace, ..options() }, &[]).await;
+    assert_eq!(worker.published.len(), 1, "the second commit waits");
+    assert_eq!(seconds(&worker.housekept), [0, 10, 20]);
+}
