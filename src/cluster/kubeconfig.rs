@@ -406,6 +406,14 @@ mod tests {
         assert_eq!(config.auth_info.token.unwrap().expose_secret(), "t0ken-of-the-test");
     }
 
+    #[tokio::test]
+    async fn a_proxy_of_the_kubeconfig_is_also_for_a_server_on_this_machine() {
+        let dir = tempfile::tempdir().unwrap();
+        let cluster = json!({ "server": "https://127.0.0.1:1", "proxy-url": "http://proxy.example:3128" });
+        let config = read_with(dir.path(), cluster, json!({})).await.unwrap();
+        assert_eq!(config.proxy_url.unwrap().host(), Some("proxy.example"));
+    }
+
     #[test]
     fn the_environments_proxy_is_for_servers_elsewhere() {
         let environment = Matcher::builder().all("http://proxy.example:3128").no("excepted.example").build();

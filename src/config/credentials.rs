@@ -294,7 +294,7 @@ impl Check<'_> {
         // That of --username has no URL, and is for the repository.
         let urls: Option<Vec<Url>> = given.iter().map(|one| Url::parse(one.url.as_deref()?).ok()).collect();
         let urls = urls.filter(|urls| !urls.is_empty())?;
-        // As git-sync paths do not matter, and most URLs are in the list twice.
+        // As git-sync paths hardly matter, and most URLs are in the list twice.
         let of_path = ", and the path the beginning of the repository's";
         let (end, path) = match self.origins.personality() {
             Personality::Treeswap => (Position::AfterPath, of_path),

@@ -133,7 +133,10 @@ pub fn warnings_about(list: &SourcesFile) -> Vec<String> {
         let is_http = repo.starts_with("https://") || repo.starts_with("http://");
         let has_no_password = credentials.username.is_empty() && UrlPassword::of(repo).is_none();
         if is_http && has_no_password && credentials::has_userinfo(repo) {
-            remark("the user in the URL of `repo` has no password, and --username is not for it");
+            remark(
+                "the user in the URL of `repo` has no password, and --username is not for it: without a \
+                 --credential for its host an empty one is sent",
+            );
         }
         let is_ssh = repo.starts_with("ssh://") || (!repo.contains("://") && repo.contains('@'));
         if is_http && !credentials.ssh_key_file.as_os_str().is_empty() {

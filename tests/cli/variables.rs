@@ -81,7 +81,8 @@ fn a_log_filter_of_another_program_is_warned_about_and_stops_nothing() {
         treeswap(&world, &args, &[("RUST_LOG", filter)]).expect_ok("check").stderr
     };
     assert!(check(&[], "my_app").contains(warning));
-    for ours in ["treeswap=debug", "my_app=debug,treeswap::mirror=trace", "hyper=off,warn"] {
+    let of_others_too = ["my_app=debug,treeswap::mirror=trace", "hyper=off,warn"];
+    for ours in ["treeswap=debug", "[sync]=debug", "git-sync=trace"].into_iter().chain(of_others_too) {
         assert!(!check(&[], ours).contains("$RUST_LOG"), "{ours}");
     }
     for without in [&["--log-level=warn"][..], &["--verbose=1"]] {

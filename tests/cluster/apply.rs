@@ -4,6 +4,8 @@
 //! `cargo test --test cluster apply -- --nocapture` prints the table.
 
 use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
@@ -348,4 +350,20 @@ fn a_proxy_of_the_environment_is_not_for_a_server_on_a_loopback_address() {
     let mut command = stage.command(&direct, &[]);
     let ran = run::to_end(command.env("HTTPS_PROXY", format!("http://{address}")));
     row("a proxy that is down, and a server on a loopback address", &ran, 0, &["3 created"]);
+}
+
+#[test]
+fn a_proxy_of_the_environment_is_asked_for_a_server_elsewhere() {
+    let stage = Stage::new();
+    let proxy = TcpListener::bind("127.0.0.1:0").unwrap();
+    proxy.set_nonblocking(true).unwrap();
+    let server = "https://kubernetes.invalid:6443".to_owned();
+    let elsewhere = Access { server, ..Kubernetes::shared().access("writer") };
+    let mut command = stage.command(&[("test", elsewhere)], &[]);
+    command.env("HTTPS_PROXY", format!("http://{}", proxy.local_addr().unwrap()));
+    let _process = Background::start(&mut command, &stage.world.dir().join("apply.log"));
+    let (stream, _) = eventually(120, "the proxy is asked", || proxy.accept().ok());
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line).unwrap();
+    assert!(line.starts_with("CONNECT kubernetes.invalid:6443 "), "{line}");
 }

@@ -105,8 +105,9 @@ impl Check<'_> {
         // git-sync does not know the variable.
         let counts = self.args.logging.verbose <= 0 && self.origins.personality() == Personality::Treeswap;
         let filter = std::env::var("RUST_LOG").ok().filter(|filter| counts && !filter.is_empty())?;
-        // A filter for other programs only would silence this one.
-        let counts_here = |part: &str| !part.contains('=') || part.trim().starts_with("treeswap");
+        // A filter for other programs only would silence this one. A span may be ours.
+        let is_ours = |part: &str| ["treeswap", "git-sync", "["].iter().any(|start| part.starts_with(start));
+        let counts_here = |part: &str| !part.contains('=') || is_ours(part.trim());
         let is_for_us = filter.split(',').any(counts_here);
         let why = match telemetry::Options::new(telemetry::Format::Auto, &filter) {
             Ok(_) if is_for_us => return Some(Ok(filter)),

@@ -55,7 +55,7 @@ impl Credentials {
         let mut own = remote.clone();
         own.set_path("/");
         let mut all = Vec::with_capacity(given.len() + 1);
-        // Those for the remote itself come first.
+        // Those without a URL are for the remote itself, and come first where there are any.
         let for_remote = given.iter().take_while(|one| one.url.is_none()).count();
         for credential in given {
             let url = match &credential.url {
@@ -102,6 +102,7 @@ impl Credentials {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{Options, remote};
     use super::*;
 
     fn of(url: Option<&str>, username: &str) -> Credential {
@@ -145,6 +146,17 @@ mod tests {
         assert_eq!(chosen(&host, ""), "host", "a user without a password");
         assert_eq!(chosen(&[of(None, "own"), of(Some("https://example.com"), "host")], "pw"), "own");
         assert_eq!(chosen(&[of(Some("https://example.com/team"), "team")], "pw"), "team");
+    }
+
+    #[test]
+    fn a_password_in_a_submodules_url_precedes_what_is_given_for_the_first_remote() {
+        let first = Options { credentials: vec![of(None, "own")], ..Options::new("https://h/a") };
+        let submodule = first.for_remote("https://dep:pw@h/b");
+        let Ok((remote::Remote::Http(url), userinfo)) = remote::parse(&submodule.remote) else {
+            panic!("it is an http URL")
+        };
+        let all = Credentials::new(&submodule.credentials, &url, userinfo).unwrap();
+        assert_eq!(all.choose(&url).unwrap().0, "dep");
     }
 
     #[test]

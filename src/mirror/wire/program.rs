@@ -284,7 +284,13 @@ impl Fetcher {
     /// All credentials: URL, user name and password.
     async fn credentials(&mut self) -> Result<Vec<(String, String, Secret)>, Error> {
         let mut all = Vec::new();
-        let given = Options::for_remote(&self.options, &self.options.remote).credentials;
+        let mut given = Options::for_remote(&self.options, &self.options.remote).credentials;
+        // As in git, no helper precedes a password in the URL, which is the last of the list.
+        if let Ok((Remote::Http(_), Some((_, password)))) = remote::parse(&self.options.remote)
+            && !password.expose().is_empty()
+        {
+            given.rotate_right(1);
+        }
         for credential in given {
             let unread = |source| Error::Credential { remote: self.name.clone(), source };
             let password = credential.password.now(self.options.timeouts.idle).await.map_err(unread)?;
@@ -448,7 +454,30 @@ impl ScratchRepo {
 
 #[cfg(test)]
 mod tests {
+    use crate::secret::SecretFrom;
+
+    use super::super::Credential;
     use super::*;
+
+    #[tokio::test]
+    async fn a_password_in_the_url_precedes_every_helper() {
+        let program = Program { path: "git".into(), config: Vec::new(), mirror: PathBuf::new() };
+        let given = |url: &str, username: &str| Credential {
+            url: Some(url.to_owned()),
+            username: Some(username.to_owned()),
+            password: SecretFrom::Value(Secret::new("pw")),
+        };
+        let given = [given("https://h/a", "path"), given("https://h", "host")];
+        for (remote, expected) in
+            [("https://url:pw@h/a", ["url", "path", "host"]), ("https://url@h/a", ["path", "host", "url"])]
+        {
+            let options = Options { credentials: given.to_vec(), ..Options::new(remote) };
+            let mut fetcher = Fetcher::new(program.clone(), options).unwrap();
+            let all = fetcher.credentials().await.unwrap();
+            let names: Vec<_> = all.iter().map(|(_, username, _)| username.as_str()).collect();
+            assert_eq!(names, expected, "{remote}");
+        }
+    }
 
     #[test]
     fn the_empty_pack_is_one() {
