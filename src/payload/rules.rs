@@ -335,7 +335,11 @@ impl Rules {
         if name.iter().any(|&byte| byte == b'/' || byte == 0) {
             return Err(Rule::NameSeparator);
         }
-        let folds_to_dot_git = || without_ignorable(name).collect::<String>().eq_ignore_ascii_case(".git");
+        // File systems compare what is no UTF-8 byte by byte.
+        let folds_to_dot_git = || {
+            std::str::from_utf8(name).is_ok()
+                && without_ignorable(name).collect::<String>().eq_ignore_ascii_case(".git")
+        };
         if is_dot_git(name) || self.folds && folds_to_dot_git() {
             return Err(Rule::NameDotGit);
         }

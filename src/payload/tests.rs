@@ -122,6 +122,8 @@ fn names_that_a_folding_file_system_takes_for_reserved_ones_are_refused_there() 
     for name in [&b".a.data"[..], ".\u{e9}.data".as_bytes(), b"\xff..data", b".\xff.data"] {
         assert_eq!(refused_name(name, folding), None, "{}", name.escape_ascii());
     }
+    let malformed = [".g\u{ad}it".as_bytes(), b"\xff"].concat();
+    assert_eq!(refused_name(&malformed, folding), None, "names that are no UTF-8 do not fold");
     assert!(payload(&tree(&[("d/.\u{200c}.data", Kind::File, "")]), folding).is_ok());
 }
 

@@ -18,8 +18,8 @@ pub(super) const LEDGER_LIMIT: u64 = 256 << 20;
 /// A ledger that cannot be read or parsed is kept under this name.
 pub(super) const DAMAGED: &str = "ledger.json.damaged";
 
-/// The ledger's file, written by the root's writer: only in a directory of which the store has the lock. All copies
-/// follow the store when it opens the root again.
+/// The ledger's file, written by the root's writer: only through the handles of a root that the store has locked. All
+/// copies follow the store when it opens the root again.
 #[derive(Clone, Debug)]
 pub struct LedgerFile(Arc<Mutex<Arc<RootHandles>>>);
 

@@ -145,13 +145,13 @@ impl Trash {
     /// Ends the thread. What it has not deleted stays in the trash and is not queued any more: it is left to a later
     /// [`Trash::sweep`], which may be that of the store that is opened next.
     pub(super) fn stop(&self) {
+        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner); // none is started meanwhile
         {
             let mut jobs = self.shared.jobs(); // the thread must not be between its check of `stop` and its wait
             jobs.waiting.clear();
             self.shared.stop.store(true, Ordering::Relaxed);
         }
         self.shared.changed.notify_all();
-        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner); // none is started meanwhile
         if let Some(started) = thread.take() {
             let _ = started.join(); // a panic was printed already; what is left is deleted after the next start
         }

@@ -310,8 +310,20 @@ fn what_is_in_a_slot_that_is_closed_is_deleted_by_the_store_that_is_opened_next(
     assert!(matches!(made, Err(Error::Cancelled)), "{made:?}");
     let tree = world.at("..treeswap/spare/tree");
     assert!(tree.exists(), "the old store deletes it");
+    // Its trash is at work when the next store is opened.
+    let left = world.at("..treeswap/trash/left");
+    fs_err::create_dir(&left).unwrap();
+    for file in 0..20_000 {
+        fs_err::write(left.join(file.to_string()), "").unwrap();
+    }
+    let old = Arc::clone(&store.trash);
+    old.sweep().unwrap();
     fs_err::remove_file(world.at("..treeswap/lock")).unwrap();
     store.repair(&clock::now()).unwrap();
+    let cancelled = go();
+    cancelled.cancel();
+    assert!(old.wait(&cancelled), "both trashes delete");
+    drop(old);
     assert!(!tree.exists());
     store.wait_for_deletions(&go());
     assert_eq!(store.trash.take_failures(), [""; 0]);
