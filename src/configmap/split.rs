@@ -65,6 +65,23 @@ mod tests {
     use super::super::data::Value;
     use super::*;
 
+    /// Clusters hold the parts that earlier releases made.
+    #[test]
+    fn the_bits_of_the_hash_of_a_key_decide_on_its_part() {
+        let parts = |keys: &[&str], bytes: usize| {
+            let value = |key: &&str| ((*key).to_owned(), Arc::new(Value::new(vec![b'x'; bytes], false)));
+            let parts = split(&DesiredData::new(keys.iter().map(value).collect()), &[]);
+            let part = |(bits, data): (&String, &DesiredData)| {
+                let keys: Vec<&str> = data.values().keys().map(String::as_str).collect();
+                format!("{bits}: {}", keys.join(" "))
+            };
+            parts.iter().map(part).collect::<Vec<_>>()
+        };
+        assert_eq!(parts(&["a", "b", "c", "d", "e", "f"], 400_000), [": b f", "01: c e", "1: a d"]);
+        assert_eq!(parts(&["key-2803", "key-459"], 600_000), [": key-459", "0000000001: key-2803"]);
+        assert_eq!(parts(&["alone"], 2_000_000), [": alone"], "it cannot be divided");
+    }
+
     #[test]
     fn the_name_of_each_part_leads_to_the_whole_and_other_names_do_not() {
         let value = |at: usize| (format!("key-{at}"), Arc::new(Value::new(vec![b'x'; 300_000], false)));

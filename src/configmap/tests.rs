@@ -1,5 +1,10 @@
 //! What no file of vectors asks: many patterns at once, and the walk that they prune.
 
+mod links;
+mod manifest;
+mod patterns;
+mod values;
+
 use std::sync::Arc;
 
 use super::zglob::{Part, Zglob};
@@ -158,12 +163,13 @@ fn patterns_that_surprise_are_told() {
         "a**/b",
         "/a/*",
         "$DIR/*",
+        "~/*",
         "a/{*,b}/*",
         "a/*{b",
     ] {
         assert!(surprise(odd), "{odd}");
     }
-    for usual in ["a/b.yaml", "a/**/*.yaml", "**/*", "a/*.{yaml,yml}"] {
+    for usual in ["a/b.yaml", "a/**/*.yaml", "**/*", "a/*.{yaml,yml}", "$a/*"] {
         assert!(!surprise(usual), "{usual}");
     }
 }

@@ -89,8 +89,8 @@ impl Planner {
         Self { options, rules, matching_limit: MATCHING_LIMIT }
     }
 
-    /// The same planner, but matching a tree takes at most this long: an operator's timeout that is shorter than the
-    /// limit so far ends it. A longer one changes nothing.
+    /// The same planner, but comparing a tree's links with the rules and matching the tree each take at most this long:
+    /// an operator's timeout that is shorter than the limit so far ends them. A longer one changes nothing.
     #[must_use]
     pub fn within(self, limit: TimeLimit) -> Self {
         if limit.time < self.matching_limit.time { Self { matching_limit: limit, ..self } } else { self }

@@ -344,9 +344,11 @@ fn moves(
     is_repair: bool,
 ) -> Moves {
     if *action == Action::Refuse(Refusal::Deleting) {
-        // What it has now will be gone, so it gains all of its keys, as one that is absent.
-        let added = wanted.data.values().keys().cloned().collect();
-        let difference = Difference { added, ..Difference::default() };
+        // What it has now will be gone, so it gains all of its keys. Those that it has may have moved there before:
+        // their names and contents like `true` would only hold back what others lose for their own reasons.
+        let keys = wanted.data.values().keys().cloned();
+        let (added, changed) = keys.partition(|key| difference.added.contains(key));
+        let difference = Difference { added, changed, ..Difference::default() };
         return Moves::new(&difference, Some(&wanted.data), None, false);
     }
     let mut moves = Moves::new(difference, Some(&wanted.data), Some(&seen.content), is_repair);

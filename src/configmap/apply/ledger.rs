@@ -209,6 +209,37 @@ mod tests {
     }
 
     #[test]
+    fn attempts_are_those_of_one_revision_and_its_data() {
+        let mut ledger = Ledger::default();
+        let attempt = |second, revision: &str, digest: &str| LastAttempt {
+            revision: revision.to_owned(),
+            digest: digest.to_owned(),
+            ..record(second, Some("no route"), 1)
+        };
+        for (second, revision, digest, attempts) in
+            [(1, "r", "d", 1), (2, "r", "d", 2), (3, "s", "d", 1), (4, "s", "e", 1), (5, "s", "e", 2)]
+        {
+            ledger.record_attempt("a", attempt(second, revision, digest), false);
+            assert_eq!(ledger.records["a"].attempts, attempts, "{revision} {digest}");
+        }
+    }
+
+    #[test]
+    fn the_rules_that_a_write_replaced_are_known_until_the_next_write() {
+        let mut ledger = Ledger::default();
+        let over = |over: &str, record: LastAttempt| LastAttempt { over: Some(over.to_owned()), ..record };
+        for (attempt, expected) in [
+            (over("first", record(1, None, 1)), Some("first")),
+            (record(2, Some("it is contested"), 0), Some("first")),
+            (over("second", record(3, None, 1)), Some("second")),
+            (record(4, None, 1), None),
+        ] {
+            ledger.record_attempt("a", attempt, false);
+            assert_eq!(ledger.records["a"].over.as_deref(), expected);
+        }
+    }
+
+    #[test]
     fn an_attempt_that_was_recorded_without_an_answer_is_not_counted_again() {
         let mut ledger = Ledger::default();
         ledger.record_attempt("a", record(1, None, 1), true);
@@ -229,6 +260,9 @@ mod tests {
         assert_eq!(before, ledger);
         ledger.record_attempt("a", record(2, Some(&long), 0), false);
         assert_eq!(ledger, before);
+        let fits = "x".repeat(ERROR_MAX);
+        ledger.record_attempt("a", record(3, Some(&fits), 0), false);
+        assert_eq!(ledger.records["a"].error.as_ref(), Some(&fits), "it is not cut");
     }
 
     #[test]
@@ -262,13 +296,17 @@ mod tests {
     fn damage_is_kept_as_it_stands() {
         let data = [("a".to_owned(), "nonsense".to_owned())].into();
         assert_eq!(Ledger::read(&data).data(), data);
+        let large = [("x".repeat(250), "nonsense".repeat(1_000))].into();
+        let mut ledger = Ledger::read(&large);
+        ledger.record_attempt("a", record(1, None, 1), false);
+        assert_eq!(ledger.data().len(), 2, "there is room for both");
     }
 
     #[test]
     fn a_target_is_contested_after_several_repairs_until_a_pause_has_gone_by() {
         let pace =
             RepairLimit { repairs: 3, window: Duration::from_secs(100), pause: Duration::from_secs(10) };
-        let repairs = [at(0), at(50), at(99)];
+        let repairs = [at(30), at(50), at(99)];
         assert_eq!(pace.repairs_over_limit(&repairs, at(100)), Some(3));
         assert_eq!(pace.repairs_over_limit(&repairs[..2], at(51)), None, "not often enough");
         assert_eq!(

@@ -59,9 +59,8 @@ impl LedgerSet {
 mod tests {
     use super::*;
 
-    #[test]
-    fn it_is_read_as_it_was_written_and_damage_stays() {
-        let record = LastAttempt {
+    fn record() -> LastAttempt {
+        LastAttempt {
             revision: "r".into(),
             digest: "d".into(),
             at: jiff::Timestamp::UNIX_EPOCH,
@@ -70,14 +69,35 @@ mod tests {
             error: Some("no route".into()),
             repairs: Vec::new(),
             over: None,
-        };
+        }
+    }
+
+    #[test]
+    fn it_is_read_as_it_was_written_and_damage_stays() {
         let mut book = LedgerSet::default();
-        book.ledger("c", "n").records.insert("a".into(), record.clone());
+        book.ledger("c", "n").records.insert("a".into(), record());
         book.ledger("c", "n").damaged.insert("b".into(), "nonsense".into());
         book.ledger("c", "o");
         assert_eq!(LedgerSet::read(&book.text()).unwrap(), book);
         let shown: Vec<_> = book.records().map(|(place, name, _)| (place.namespace.as_str(), name)).collect();
         assert_eq!(shown, [("n", "a")]);
         assert!(LedgerSet::read(b"{\"c\": 1}").is_err());
+    }
+
+    #[test]
+    fn a_ledger_stays_while_it_has_a_record_or_damage() {
+        let mut book = LedgerSet::default();
+        for (namespace, name) in [("damaged", "gone"), ("empty", "gone"), ("full", "gone"), ("full", "kept")]
+        {
+            book.ledger("c", namespace).records.insert(name.into(), record());
+        }
+        book.ledger("c", "damaged").damaged.insert("b".into(), "nonsense".into());
+        book.retain(|place, name, record| {
+            assert_eq!((place.cluster.as_str(), record.attempts), ("c", 2));
+            name == "kept"
+        });
+        let left: Vec<_> = book.0.keys().map(|place| place.namespace.as_str()).collect();
+        assert_eq!(left, ["damaged", "full"]);
+        assert_eq!(book.records().map(|(_, name, _)| name).collect::<Vec<_>>(), ["kept"]);
     }
 }

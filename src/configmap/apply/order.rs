@@ -53,7 +53,8 @@ pub struct Order {
 
 impl Moves {
     /// The moves of a write from `live` to `desired` with this difference. Empty contents are ignored: they are too common
-    /// to tell a move. `is_repair`: the write only brings back what was there.
+    /// to tell a move. So are stamps: each ConfigMap gains its own. `is_repair`: the write only brings back what was
+    /// there.
     pub(super) fn new(
         difference: &Difference,
         desired: Option<&DesiredData>,
@@ -63,7 +64,8 @@ impl Moves {
         let mut moves = Self::default();
         let value = |key: &String| desired.and_then(|data| data.values().get(key));
         let content = |value: &Arc<Value>| MovedItem::Content(*value.digest());
-        moves.gains.extend(difference.added.iter().cloned().map(MovedItem::Key));
+        let moved = difference.added.iter().filter(|key| value(key).is_some());
+        moves.gains.extend(moved.cloned().map(MovedItem::Key));
         let added = difference.added.iter().filter_map(value);
         moves.gains.extend(added.filter(|value| !value.bytes().is_empty()).map(content));
         // A content may also move to a key that had another one.
@@ -276,6 +278,30 @@ mod tests {
         ]);
         assert_eq!(order.broken, [1]);
         assert_eq!(order.waves, [vec![1], vec![0, 2]], "the rest of the circle keeps its order");
+    }
+
+    #[test]
+    fn one_that_loses_several_keys_waits_for_all_that_gain_them() {
+        let order = ordered(&[
+            moves(&[], &["x", "y"]),
+            moves(&["x"], &[]),
+            moves(&["x", "y"], &["z"]),
+            moves(&["z"], &[]),
+        ]);
+        assert_eq!((order.waves, order.broken), (vec![vec![1, 3], vec![2], vec![0]], vec![]));
+    }
+
+    /// The first one exchanges with the second one and is released. That one still waits for the third, which exchanges
+    /// with the fourth, but nothing waits for it.
+    #[test]
+    fn one_that_was_released_leads_no_other_into_a_circle() {
+        let order = ordered(&[
+            moves(&["x"], &["y"]),
+            moves(&["y"], &["x"]),
+            moves(&["a", "x"], &["b"]),
+            moves(&["b"], &["a"]),
+        ]);
+        assert_eq!((order.waves, order.broken), (vec![vec![0], vec![2], vec![1, 3]], vec![0, 2]));
     }
 
     #[test]

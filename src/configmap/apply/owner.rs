@@ -196,6 +196,16 @@ mod tests {
     }
 
     #[test]
+    fn what_an_owner_makes_has_its_label_in_labels_and_names() {
+        let owner = Owner::new("Team A").unwrap();
+        assert_eq!(owner.claim(&map(&owner.labels()), &map(&[])), Claim::Ours);
+        assert!(owner.labels().contains(&("app.kubernetes.io/managed-by", "treeswap")));
+        let team = Owner::new("team").unwrap();
+        let objects = [team.marker(), team.ledger(), team.lease()];
+        assert_eq!(objects, ["treeswap-set-team", "treeswap-ledger-team", "treeswap-team"]);
+    }
+
+    #[test]
     fn another_installations_are_adopted_by_no_flag() {
         let other = Claim::Other("b".into());
         assert!([Adopt::Nothing, Adopt::Prow, Adopt::All].iter().all(|adopt| !adopt.covers(&other)));

@@ -168,6 +168,25 @@ mod tests {
     }
 
     #[test]
+    fn the_commits_of_a_tree_are_those_of_the_sources_in_it() {
+        let mut placement = placed(&[("a", "a", true), ("b", "b", false), ("c", "c", true)]);
+        placement.0[2].revision = None;
+        let commit = Revision(ObjectId([1; 20]));
+        let expected = ["a", "b"].map(|name| (name.to_owned(), commit));
+        assert_eq!(placement.revisions(), BTreeMap::from(expected));
+    }
+
+    #[test]
+    fn answers_are_the_same_if_the_same_sources_give_one() {
+        let both = |a, b| placed(&[("a", "a", a), ("b", "b", b)]);
+        let known = both(true, false);
+        assert!(!known.has_same_answers(&both(false, true)) && !known.has_same_answers(&both(true, true)));
+        let mut refuses = both(true, false);
+        refuses.0[1].unanswered = Some("it refuses".to_owned());
+        assert!(known.has_same_answers(&refuses), "for whatever reason the other one gives none");
+    }
+
+    #[test]
     fn what_is_on_record_of_a_source_that_is_away_stays() {
         let [old, new] = [[7; 20], [1; 20]].map(|id| Revision(ObjectId(id)));
         let mut placement = placed(&[("a", "a", true), ("b", "b", false), ("c", "c", false)]);

@@ -153,6 +153,8 @@ fn uid_and_version_are_evidence_and_a_digest_is_none() {
     let seen = ours(&wanted, R1);
     let entry = entry(&wanted, &seen, R1);
     assert!(is_proven_by_record(&wanted, "u1", "7", Some(&entry), true));
+    let read = policy().decide(Some(&wanted), Some(&seen), Some(&entry), None);
+    assert_eq!(Decision::unchanged(R1.into()), read, "it is decided as if its content had been read");
     assert!(!is_proven_by_record(&wanted, "u1", "8", Some(&entry), true), "another writer changed it");
     assert!(!is_proven_by_record(&wanted, "u2", "7", Some(&entry), true), "another object");
     assert!(!is_proven_by_record(&wanted, "u1", "7", Some(&entry), false), "verified under other rules");
@@ -262,6 +264,34 @@ fn a_newer_writer_of_ours_is_no_drift() {
     let others = Policy { rules: "others".into(), ..policy() };
     let decision = others.decide(Some(&old), Some(&ours(&new, R2)), Some(&entry), None);
     assert_eq!(decision.why, DecisionReason::OtherRules, "one revision, and other data");
+}
+
+/// One commit may change rules and files, and another one may change the rules back.
+#[test]
+fn a_new_revision_with_other_data_is_a_change_whatever_its_rules() {
+    let seen = ours(&wanted(&[("a", "1")]), R1);
+    let others = Policy { rules: "others".into(), ..policy() };
+    let decision = others.decide(Some(&wanted(&[("a", "2")])), Some(&seen), None, None);
+    assert_eq!((decision.action, decision.why), (Action::Replace, DecisionReason::Changed));
+    assert_eq!(decision.over, None, "it is no sign of two installations that use the same owner name");
+}
+
+#[test]
+fn every_refusal_says_what_to_do_and_only_a_deletion_ends_by_itself() {
+    for (refusal, remedy, is_transient) in [
+        (Refusal::Other("b".into()), "delete it there", false),
+        (Refusal::Prow, "--adopt=prow", false),
+        (Refusal::Nobody, "--adopt=all", false),
+        (Refusal::Immutable, "--recreate-immutable", false),
+        (Refusal::Deleting, "the next run", true),
+        (Refusal::Contested(3), "managedFields", false),
+        (Refusal::TurnedBack(3), "--owner", false),
+    ] {
+        let hint = refusal.hint().to_owned();
+        assert!(hint.contains(remedy), "{refusal}: {hint}");
+        assert_eq!(refusal.is_transient(), is_transient, "{refusal}");
+        crate::human::assert_message_style(&refusal, &[hint]);
+    }
 }
 
 #[test]

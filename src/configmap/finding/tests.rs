@@ -91,6 +91,31 @@ fn what_becomes_of_a_configmap_without_files_is_told_where_one_may_exist() {
 }
 
 #[test]
+fn what_a_policy_skips_is_told_to_be_left_out() {
+    let (illegal_keys, links, oversize) = (IllegalKeys::Skip, Links::Skip, Oversize::Skip);
+    let policies = Policies { illegal_keys, links, oversize, ..Policies::default() };
+    for finding in each() {
+        let expected = match &finding {
+            Finding::IllegalKey { .. } | Finding::BadSymlink { .. } => ["; it is left out"; 2],
+            Finding::Oversize { .. } | Finding::OversizeKey { .. } => {
+                ["; it is left out", "; the ConfigMap is left as it is"]
+            }
+            Finding::RepositoryNotPermitted { .. } | Finding::NoMatch { .. } => continue,
+            _ => [""; 2],
+        };
+        let consequence = [false, true].map(|applies| finding.consequence(&policies, applies));
+        assert_eq!(consequence, expected, "{finding}");
+    }
+}
+
+#[test]
+fn a_key_that_no_file_has_is_shown_without_one() {
+    let largest = vec![("VERSION".to_owned(), 40, Vec::new()), ("a".to_owned(), 3, b"dir/a".to_vec())];
+    let line = Finding::Oversize { name: "m".to_owned(), over: OVER, largest }.to_string();
+    assert!(line.ends_with("; the largest keys: VERSION 40 B, a 3 B (dir/a)"), "{line}");
+}
+
+#[test]
 fn what_to_do_follows_the_findings_that_it_is_for_and_is_said_once() {
     let large = |name: &str| Finding::Oversize { name: name.into(), over: OVER, largest: Vec::new() };
     let alone = |name: &str| {

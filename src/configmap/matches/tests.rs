@@ -1,3 +1,4 @@
+mod follow;
 mod limits;
 
 use std::collections::{BTreeMap, HashMap};
@@ -381,24 +382,27 @@ fn what_only_rules_for_other_repositories_name_is_not_in_the_plan() {
 }
 
 #[test]
-fn a_part_of_a_split_takes_no_name_that_a_rule_for_another_repository_has_in_the_same_place() {
+fn a_part_of_a_split_takes_no_name_that_another_rule_has_in_the_same_place() {
     let file = |bytes: usize| Entry::File(bytes.into());
     let entries = BTreeMap::from([("large/a", file(600_000)), ("large/b", file(600_001))]);
     let policies = Policies { oversize: Oversize::Grow, ..Policies::default() };
-    let planned = |namespace: &str| {
+    let planned = |repository: &str, namespace: &str| {
         let rules = rules_of(&format!(
-            "maps:\n  'large/*': {{name: big}}\n  'x/*': {{name: big-1, allowed_repos: [acme/other], clusters: \
+            "maps:\n  'large/*': {{name: big}}\n  'x/*': {{name: big-1, allowed_repos: [{repository}], clusters: \
              {{default: [{namespace}]}}}}\n"
         ));
         let options = Options { policies, repository: Some("acme/config".into()), ..Options::default() };
         Matches::of(rules, options, &tree(&entries)).plan(&mut Sizes).unwrap()
     };
-    let apart = planned("elsewhere");
+    let apart = planned("acme/other", "elsewhere");
     let names: Vec<&str> = apart.configmaps.iter().map(|planned| planned.name.as_str()).collect();
     assert_eq!(names, ["big", "big-1"]);
     assert!(apart.refused.is_empty(), "{:?}", apart.refused);
     let taken = Finding::NameTaken { name: "big".into(), taken: "big-1".into() };
-    assert_eq!(planned("default").refused, [taken]);
+    assert!(planned("acme/config", "elsewhere").refused.is_empty());
+    for repository in ["acme/other", "acme/config"] {
+        assert_eq!(planned(repository, "default").refused, std::slice::from_ref(&taken), "of {repository}");
+    }
 }
 
 #[test]
@@ -411,4 +415,45 @@ fn a_fixed_key_of_two_files_is_told_apart_from_one_that_both_have_as_their_name(
         let hints = plan.accepted().unwrap_err().hints();
         assert!(hints.iter().any(|line| line.contains(hint)), "{hints:?}");
     }
+}
+
+#[test]
+fn the_most_specific_rule_gets_a_file_and_of_equal_ones_the_first() {
+    let policies = Policies { overlaps: Overlaps::Specific, ..Policies::default() };
+    for (rules, expected) in [
+        ("{'a/*': {name: one}, '*/b': {name: two}}", "one"),
+        ("{'*/b': {name: two}, 'a/*': {name: one}}", "two"),
+        ("{'a/*': {name: one}, '*/b': {name: two}, 'a/b*': {name: three}}", "three"),
+        ("{'a/b*': {name: three}, 'a/b': {name: whole}}", "whole"),
+    ] {
+        let rules = rules_of(&format!("maps: {rules}\n"));
+        let options = Options { policies, ..Options::default() };
+        let entries = BTreeMap::from([("a/b", Entry::File(1.into()))]);
+        let plan = Matches::of(rules, options, &tree(&entries)).plan(&mut Texts).unwrap();
+        let fed = plan.configmaps.iter().filter(|planned| planned.fed).map(|planned| planned.name.as_str());
+        assert_eq!(fed.collect::<Vec<_>>(), [expected]);
+    }
+}
+
+#[test]
+fn a_rule_that_depends_on_the_repository_is_refused_without_one() {
+    let rules = rules_of("maps: {'a/*': {name: a, allowed_repos: [acme/config]}, 'b/*': {name: b}}\n");
+    let refused = |repository: Option<&str>| {
+        let options = Options { repository: repository.map(str::to_owned), ..Options::default() };
+        plan(&rules, &Tree::default(), &mut Texts, &options).unwrap().refused
+    };
+    assert_eq!(refused(None), [Finding::RepositoryUnknown { pattern: "a/*".to_owned() }]);
+    assert!(refused(Some("acme/config")).is_empty());
+}
+
+#[test]
+fn a_configmap_has_the_stamp_unless_a_file_has_its_key() {
+    let options = Options { stamp: Some("r1".to_owned()), ..Options::default() };
+    let entries = ["same/b", "large/VERSION"].map(|path| (path, Entry::File(1.into())));
+    let plan = plan(&rules(), &tree(&entries.into()), &mut Texts, &options).unwrap();
+    let version = |name: &str| {
+        let planned = plan.configmaps.iter().find(|planned| planned.name == name).unwrap();
+        planned.content().values()["VERSION"].text().unwrap().to_owned()
+    };
+    assert_eq!([version("same"), version("large")], ["r1", "b"]);
 }

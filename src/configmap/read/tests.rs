@@ -1,5 +1,7 @@
 //! What rules may have of everything, and what is told about one that has more. `tests/vectors` has the rest.
 
+mod fields;
+
 use super::*;
 
 fn read(yaml: &str, ignore_unknown: bool) -> Result<RuleSet, RulesError> {

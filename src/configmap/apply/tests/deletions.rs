@@ -98,6 +98,8 @@ fn a_run_that_would_take_most_of_it_away_is_refused() {
     assert_eq!(limit.check([&kept, &emptied].into_iter()), Ok(()));
     let refused = limit.check([&kept, &emptied, &emptied, &foreign].into_iter()).unwrap_err();
     assert_eq!(refused.to_string(), "2 of 3 ConfigMaps would be deleted or emptied, which is more than 50%");
+    crate::human::assert_message_style(&refused, &[refused.hint().to_owned()]);
+    assert!(refused.hint().contains("--max-prune=100"));
     assert!(limit.check([&emptied].into_iter()).is_err(), "one of one is all of them");
     assert_eq!(PruneLimit { percent: 100 }.check([&emptied].into_iter()), Ok(()));
     assert_eq!(limit.check([&foreign].into_iter()), Ok(()));

@@ -129,6 +129,27 @@ fn a_part_whose_name_would_be_too_long_is_refused_before_anything_is_written() {
     assert_eq!(refused, [expected]);
 }
 
+#[test]
+fn each_part_of_a_split_names_the_files_of_its_keys_and_what_is_not_written_names_none() {
+    let file = |bytes: usize| Entry::File(bytes.into());
+    let entries = BTreeMap::from([("large/a", file(600_000)), ("large/b", file(600_001))]);
+    for (oversize, expected) in [
+        (Oversize::Grow, &["large: b", "large-1: a"][..]),
+        (Oversize::Refuse, &["large: "]),
+        (Oversize::Skip, &["large: "]),
+    ] {
+        let policies = Policies { oversize, ..Policies::default() };
+        let options = Options { policies, ..Options::default() };
+        let plan = Matches::of(rules(), options, &tree(&entries)).plan(&mut Sizes).unwrap();
+        let large = plan.configmaps.iter().filter(|planned| planned.name.starts_with("large"));
+        let files = large.map(|planned| {
+            let keys: Vec<&str> = planned.files.keys().map(String::as_str).collect();
+            format!("{}: {}", planned.name, keys.join(" "))
+        });
+        assert_eq!(files.collect::<Vec<_>>(), expected, "{oversize:?}");
+    }
+}
+
 /// The policy decides before the stamp is refused.
 #[test]
 fn stamps_count_where_the_policy_for_what_is_too_large_decides() {
