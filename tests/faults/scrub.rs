@@ -153,27 +153,34 @@ fn damage_is_published_afresh_within_one_interval() {
     }
 }
 
+/// Runs until there is a spare, makes the change, and goes on until there is another spare.
+async fn until_there_is_a_spare_again(scene: &Scene, change: impl FnOnce()) {
+    let ready = scene.world.root.join("..treeswap/spare/ready");
+    let spare = || std::fs::metadata(&ready).ok().map(|found| (found.ino(), found.ctime_nsec()));
+    while spare().is_none() {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    tokio::time::sleep(Duration::from_millis(200)).await; // the attempt ends
+    tokio::time::pause();
+    let before = spare();
+    change();
+    let began = tokio::time::Instant::now();
+    while spare().is_none_or(|found| Some(found) == before) {
+        a_second().await;
+        assert!(began.elapsed() < S(3_000), "there is none");
+    }
+}
+
 #[test]
 fn after_a_doubt_without_damage_there_is_a_spare_again() {
     // Between attempts, and by attempts that find nothing new.
     for period in [S(100_000), S(60)] {
         run(period, Spare::Link, async |scene| {
-            let ready = scene.world.root.join("..treeswap/spare/ready");
-            let spare = || std::fs::metadata(&ready).ok().map(|found| (found.ino(), found.ctime_nsec()));
-            while spare().is_none() {
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-            tokio::time::sleep(Duration::from_millis(200)).await; // the attempt ends
-            tokio::time::pause();
-            let before = spare();
             // The same mode as before, which is a change all the same.
             let file = scene.world.root.join("..data/jobs/a");
-            std::fs::set_permissions(&file, std::fs::metadata(&file).unwrap().permissions()).unwrap();
-            let began = tokio::time::Instant::now();
-            while spare().is_none_or(|found| Some(found) == before) {
-                a_second().await;
-                assert!(began.elapsed() < S(3_000), "there is none");
-            }
+            let set_mode =
+                || std::fs::set_permissions(&file, std::fs::metadata(&file).unwrap().permissions()).unwrap();
+            until_there_is_a_spare_again(scene, set_mode).await;
             assert_eq!(scene.metrics.damaged.get(), 0);
         });
     }
@@ -183,19 +190,7 @@ fn after_a_doubt_without_damage_there_is_a_spare_again() {
 #[test]
 fn after_the_root_was_opened_again_there_is_a_spare_again() {
     run(S(60), Spare::Copy, async |scene| {
-        let ready = scene.world.root.join("..treeswap/spare/ready");
-        let spare = || std::fs::metadata(&ready).ok().map(|found| (found.ino(), found.ctime_nsec()));
-        while spare().is_none() {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-        tokio::time::sleep(Duration::from_millis(200)).await; // the attempt ends
-        tokio::time::pause();
-        let before = spare();
-        std::fs::remove_file(scene.world.root.join("..treeswap/lock")).unwrap();
-        let began = tokio::time::Instant::now();
-        while spare().is_none_or(|found| Some(found) == before) {
-            a_second().await;
-            assert!(began.elapsed() < S(3_000), "there is none");
-        }
+        let lock = scene.world.root.join("..treeswap/lock");
+        until_there_is_a_spare_again(scene, || std::fs::remove_file(&lock).unwrap()).await;
     });
 }

@@ -1,4 +1,4 @@
-//! What rules may have of everything, and what is told about one that has more. `tests/vectors` has the rest.
+//! The limits of rules, and the message for each rule that is over one. `tests/vectors` has the rest.
 
 mod fields;
 
