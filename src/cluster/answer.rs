@@ -7,21 +7,21 @@ use std::time::Duration;
 use hyper::body::Body as _;
 use hyper::http::{HeaderMap, StatusCode, header};
 use jiff::Timestamp;
-use k8s_openapi::api::coordination::v1::Lease as KubeLease;
-use k8s_openapi::api::core::v1::ConfigMap as KubeConfigMap;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::client::Body;
 use serde::Deserialize;
-use serde::de::{DeserializeOwned, Error as _};
+use serde::de::{DeserializeOwned, IgnoredAny};
 
 use super::error::Failure;
-use super::object::Meta;
+use super::object::{ConfigMap, Lease, Meta};
 use super::operation::{Operation, Verb};
+use crate::human::sanitize;
 use crate::retry::retry_after;
-use crate::tls;
+use crate::{secret, tls};
 
 /// How many characters of a server's message are shown.
 const SHOWN: usize = 300;
+/// How many bytes of a server's message are looked at for that.
+const READ: usize = 4 << 10;
 
 /// A value that a successful response can hold.
 pub(super) trait Expect {
@@ -31,36 +31,26 @@ pub(super) trait Expect {
     const KINDS: &'static [&'static str];
 }
 
-impl Expect for KubeConfigMap {
+impl Expect for ConfigMap {
     const NAME: &'static str = "ConfigMap";
     const KINDS: &'static [&'static str] = &["ConfigMap"];
 }
 
-impl Expect for KubeLease {
+impl Expect for Lease {
     const NAME: &'static str = "Lease";
     const KINDS: &'static [&'static str] = &["Lease"];
 }
 
 /// An object's metadata (`PartialObjectMetadata`).
-#[derive(Debug)]
+#[derive(Debug, Deserialize)]
 pub(super) struct Partial {
+    #[serde(rename = "metadata")]
     pub(super) meta: Meta,
 }
 
 impl Expect for Partial {
     const NAME: &'static str = "object's metadata";
     const KINDS: &'static [&'static str] = &["PartialObjectMetadata"];
-}
-
-impl<'de> Deserialize<'de> for Partial {
-    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        struct Raw {
-            metadata: ObjectMeta,
-        }
-        let meta = Meta::from_kube(Raw::deserialize(from)?.metadata);
-        meta.map(|meta| Self { meta }).ok_or_else(|| D::Error::custom("no uid"))
-    }
 }
 
 /// A page of a list of metadata (`PartialObjectMetadataList`).
@@ -169,11 +159,17 @@ impl HttpResponse {
         let text = if said.message.is_empty() { "no message".to_owned() } else { shown(&said.message) };
         let mentions = |words: &str| said.message.contains(words);
         let caused = |reason: &str| said.details.causes.iter().any(|cause| cause.reason == reason);
+        // A webhook chooses the status of its denial, and a policy has a choice of four. A denial with 429 or 5xx may
+        // pass: many webhooks answer so if they themselves fail.
+        let may_pass = self.status == StatusCode::TOO_MANY_REQUESTS || self.status.is_server_error();
+        let is_denied = (mentions("admission webhook") && mentions("denied the request"))
+            || (mentions("ValidatingAdmissionPolicy") && mentions("denied request"));
         match self.status.as_u16() {
+            _ if is_denied && !may_pass => Failure::AdmissionDenied { said: text },
             401 => Failure::Unauthorized,
             403 if caused("NamespaceTerminating") => Failure::NamespaceTerminating { namespace },
             403 if mentions("exceeded quota") => Failure::QuotaExceeded { said: text },
-            403 if mentions("User \"") || said.message.is_empty() => Failure::Forbidden {
+            403 if mentions("User \"") => Failure::Forbidden {
                 user: user_of(&said.message),
                 verb: operation.verb.label(),
                 resource: match operation.kind.group() {
@@ -182,6 +178,8 @@ impl HttpResponse {
                 },
                 namespace,
             },
+            // A proxy's, which says nothing of our rights: the API server gives a reason.
+            403 if said.reason.is_empty() => Failure::Status { status: 403, said: text },
             403 => Failure::AdmissionDenied { said: text },
             404 if said.details.kind == "namespaces" => Failure::NamespaceNotFound { namespace },
             404 if said.reason == "NotFound" => Failure::NotFound,
@@ -218,11 +216,12 @@ impl HttpResponse {
 impl Status {
     /// Lists the invalid fields and what is wrong with each, without the values that the server quotes.
     fn fields(&self) -> String {
-        let causes = self.details.causes.iter().map(|cause| match cause.field.as_str() {
+        let causes = self.details.causes.iter().take(SHOWN).map(|cause| match cause.field.as_str() {
             "" => without_value(&cause.message).to_owned(),
             field => format!("{field}: {}", without_value(&cause.message)),
         });
         match causes.collect::<Vec<_>>().join("; ") {
+            none if none.is_empty() && self.reason.is_empty() => "no message".to_owned(),
             none if none.is_empty() => shown(&self.reason),
             causes => shown(&causes),
         }
@@ -244,7 +243,7 @@ fn without_value(message: &str) -> &str {
     match kinds.iter().find_map(|kind| message.strip_prefix(kind)) {
         None => message,
         Some(rest) => {
-            let mut values = serde_json::Deserializer::from_str(rest).into_iter::<serde_json::Value>();
+            let mut values = serde_json::Deserializer::from_str(rest).into_iter::<IgnoredAny>();
             let end = match values.next() {
                 Some(Ok(_)) => values.byte_offset(),
                 _ => rest.len(),
@@ -257,34 +256,30 @@ fn without_value(message: &str) -> &str {
 
 /// Returns a server's text as one short line, without control characters and known secrets.
 fn shown(text: &str) -> String {
-    let mut line: String = crate::secret::quoted(text).split_whitespace().collect::<Vec<_>>().join(" ");
-    if let Some((end, _)) = line.char_indices().nth(SHOWN) {
-        line.truncate(end);
-        line.push('…');
-    }
-    line.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
+    // Looking for secrets takes time for each byte. Of one that is cut here the rest is found as well.
+    let end = (0..=READ.min(text.len())).rev().find(|&at| text.is_char_boundary(at)).unwrap_or_default();
+    let quoted = secret::quoted(&text[..end]);
+    sanitize(&quoted.split_whitespace().collect::<Vec<_>>().join(" "), SHOWN)
 }
 
-/// Reads a response's body to its end. It may have at most `most` bytes.
-pub(super) async fn read_body(mut body: Body, most: usize) -> Result<Vec<u8>, Failure> {
-    let mut bytes = Vec::new();
-    while let Some(frame) = std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
+/// Reads a response's body to its end, or until there are more than `most` bytes. Returns true at its end.
+pub(super) async fn read_up_to(most: usize, body: &mut Body, bytes: &mut Vec<u8>) -> Result<bool, Failure> {
+    while bytes.len() <= most {
+        let frame = std::future::poll_fn(|context| Pin::new(&mut *body).poll_frame(context)).await;
+        let Some(frame) = frame else { return Ok(true) };
         let frame = frame.map_err(|error| Failure::ConnectionLost { why: deepest(&error) })?;
         if let Ok(data) = frame.into_data() {
-            if bytes.len() + data.len() > most {
-                return Err(Failure::ConnectionLost { why: format!("it is longer than {most} bytes") });
-            }
             bytes.extend_from_slice(&data);
         }
     }
-    Ok(bytes)
+    Ok(false)
 }
 
 /// Classifies a request without a response: [`Failure::Unreachable`] if there was no connection, so that nothing was
 /// sent, or [`Failure::ConnectionLost`] if the connection broke, so that the outcome is unknown.
 pub(super) fn connection_failure(error: &kube::Error, server: &str) -> Failure {
     let tls = tls::problem(error);
-    let why = tls.as_ref().map_or_else(|| deepest(error), |problem| format!("TLS: {}", problem.text));
+    let why = tls.as_ref().map_or_else(|| deepest(error), |problem| shown(&format!("TLS: {}", problem.text)));
     let mut cause: Option<&(dyn StdError + 'static)> = Some(error);
     while let Some(error) = cause {
         if error.downcast_ref::<hyper_util::client::legacy::Error>().is_some_and(|error| error.is_connect()) {
@@ -386,7 +381,7 @@ mod tests {
             hint.starts_with(&format!("grant {user} get, list, create and update on configmaps")),
             "{hint}"
         );
-        let (why, hint) = of("");
+        let (why, hint) = of("User \"unended");
         assert_eq!(why, "the right to update configmaps in namespace ci is missing");
         assert!(hint.starts_with("grant our user get"), "{hint}");
         assert_eq!(user_of("User \"unended"), "");
@@ -394,8 +389,54 @@ mod tests {
 
     #[test]
     fn server_messages_become_one_short_line() {
-        assert_eq!(shown(" a\n b\u{1b}[0m "), "a b\\u{1b}[0m");
-        assert!(shown(&"ä".repeat(1_000)).len() < 2 * SHOWN + 4);
+        assert_eq!(shown(" a\n b\u{1b}[0m\u{202e} "), "a b\u{fffd}[0m\u{fffd}");
+        for text in ["ä".repeat(1_000), "🦀".repeat(READ), format!("a{}", "🦀".repeat(READ))] {
+            assert_eq!(shown(&text).chars().count(), SHOWN);
+        }
+    }
+
+    #[test]
+    fn a_long_message_or_list_of_causes_takes_no_time() {
+        let message = "a ".repeat(32 << 20);
+        let cause = serde_json::json!({ "message": "Invalid value: [[],[],[]]: no", "field": "data" });
+        let causes = vec![cause; 20_000];
+        let answer = answered(422, &serde_json::json!({ "details": { "causes": causes } }));
+        let began = std::time::Instant::now();
+        assert_eq!(shown(&message).chars().count(), SHOWN);
+        let failure = answer.failure(&put(), LONGEST);
+        assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+        assert!(matches!(&failure, Failure::Invalid { said } if said.starts_with("data: no; data: no; ")));
+    }
+
+    #[test]
+    fn a_denial_is_one_whatever_its_4xx_and_a_proxys_403_is_no_missing_right() {
+        let webhook = "admission webhook \"team.example.com\" denied the request: label team is missing";
+        let policy = "configmaps \"jobs\" is forbidden: ValidatingAdmissionPolicy 'team' with binding 'all' denied \
+                      request: no team";
+        for message in [webhook, policy] {
+            let body = serde_json::json!({ "message": message, "reason": "Invalid" });
+            let of = |status| answered(status, &body).failure(&put(), LONGEST);
+            for status in [400, 401, 403, 404, 409, 413, 422] {
+                let failure = of(status);
+                let is_told = matches!(&failure, Failure::AdmissionDenied { said } if said.contains("team"));
+                assert!(is_told, "{status}: {failure:?}");
+            }
+            for status in [429, 503] {
+                assert!(matches!(of(status), Failure::Busy { .. }), "{status}");
+            }
+            assert!(matches!(of(500), Failure::Server { said, .. } if said.contains("team")));
+        }
+        let html = HttpResponse {
+            status: StatusCode::FORBIDDEN,
+            headers: HeaderMap::new(),
+            body: b"<html>blocked</html>".to_vec(),
+        };
+        assert!(matches!(html.failure(&put(), LONGEST), Failure::Status { status: 403, .. }));
+        let plugin = serde_json::json!({ "message": "no Pod may use it", "reason": "Forbidden" });
+        let failure = answered(403, &plugin).failure(&put(), LONGEST);
+        assert!(matches!(&failure, Failure::AdmissionDenied { .. }), "{failure:?}");
+        let invalid = answered(422, &serde_json::json!({})).failure(&put(), LONGEST).to_string();
+        assert_eq!(invalid, "the server finds it invalid: no message");
     }
 
     #[test]

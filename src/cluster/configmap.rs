@@ -2,8 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::api::core::v1::ConfigMap as KubeConfigMap;
-
 use super::answer::{MetadataList, Partial};
 use super::connection::{Detail, Request};
 use super::error::{Error, Failure};
@@ -11,11 +9,11 @@ use super::object::{ConfigMap, Draft, Meta};
 use super::operation::{Kind, Operation, Verb};
 use super::{Cluster, Mode};
 
-/// Objects per page of a list, as in client-go's pager.
+/// Objects per page of a list, as in client-go's pager. If they have too much metadata for one answer, fewer.
 const PAGE: usize = 500;
 /// How often a list is started over because its `continue` token expired (410 Gone).
 const RESTARTS: u32 = 2;
-/// The most pages of a list: 100,000 objects.
+/// The most pages of a list: 100,000 objects, unless smaller pages are asked for.
 const PAGES_MAX: usize = 200;
 /// The most metadata that a list keeps, in bytes: 8 KiB for each of the 2,000 or so ConfigMaps that an inventory can
 /// list. The namespaces of a cluster are listed at once, each within this limit.
@@ -63,19 +61,26 @@ impl Cluster {
     /// them have limits, and what was not asked for is dropped.
     async fn list_once(&self, operation: &Operation, keep: &impl Fn(&Meta) -> bool) -> Result<Listed, Error> {
         let mut found = Listed::new();
-        let (mut pages, mut kept) = (0, 0);
+        let (mut pages, mut kept, mut limit) = (0, 0, PAGE);
         let mut next = String::new();
         loop {
             let mut request = Request::new(operation.clone());
             if !operation.name.is_empty() {
                 request.query("fieldSelector", &format!("metadata.name={}", operation.name));
             }
-            request.query("limit", &PAGE.to_string());
+            request.query("limit", &limit.to_string());
             if !next.is_empty() {
                 request.query("continue", &next);
             }
             let request = request.detail(Detail::MetadataList);
-            let page: MetadataList = self.inner.call(&request).await?;
+            let page = match self.inner.call::<MetadataList>(&request).await {
+                // One object always fits.
+                Err(Error { why: Failure::LongAnswer { .. }, .. }) if limit > 1 => {
+                    limit = limit.div_ceil(10);
+                    continue;
+                }
+                page => page?,
+            };
             for meta in page.items.into_iter().filter(|meta| is_of(operation, meta) && keep(meta)) {
                 kept += meta.bytes();
                 found.insert((meta.namespace.clone(), meta.name.clone()), meta);
@@ -114,10 +119,7 @@ impl Cluster {
     /// Returns one ConfigMap with its content; `None` if there is no such ConfigMap or namespace.
     pub async fn get(&self, namespace: &str, name: &str) -> Result<Option<ConfigMap>, Error> {
         let request = Request::new(Operation::of(Verb::Get, Kind::ConfigMap, namespace, name));
-        let found: Option<KubeConfigMap> = self.inner.find(&request).await?;
-        found
-            .map(|object| ConfigMap::from_kube(object).ok_or_else(|| self.inner.malformed_response(&request)))
-            .transpose()
+        self.inner.find(&request).await
     }
 
     /// Creates a ConfigMap and returns its metadata as stored. Fails with [`Failure::AlreadyExists`] if there is one of

@@ -18,12 +18,12 @@ use secrecy::ExposeSecret;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
-use tokio::sync::{Mutex, Semaphore};
+use tokio::sync::{Mutex, Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout_at};
 
 use crate::secret::{self, Secret};
 
-use super::answer::{self, Expect, HttpResponse};
+use super::answer::{self, Expect, HttpResponse, MetadataList};
 use super::error::{Error, Failure};
 use super::object::Meta;
 use super::operation::{Kind, Operation, Verb};
@@ -35,8 +35,24 @@ const MARGIN: SignedDuration = SignedDuration::from_secs(60);
 /// How long a token from a file is used before it is read again, as in client-go.
 const REREAD: SignedDuration = SignedDuration::from_secs(60);
 
-/// The largest response, in bytes: a page of metadata, each with as much as annotations may hold (256 KiB).
-pub(super) const MOST: usize = 160 << 20;
+/// The largest response, in bytes: a ConfigMap with 1 MiB of values, of which JSON may take six bytes for each, and
+/// with the metadata of others. Where a page of a list has more, smaller ones are asked for.
+const MOST: usize = 10 << 20;
+
+/// The largest Lease, in bytes: a few hundred, and what others annotate. Those of all namespaces that are written are
+/// in memory at once.
+const LEASE_MAX: usize = 64 << 10;
+
+/// The largest response that says why a request failed, in bytes. Of a longer one only the status counts.
+const ERROR_MAX: usize = 1 << 20;
+
+/// Of responses with more bytes than this, one is in memory at a time: whatever the API server of one cluster answers,
+/// and parsed it may be ten times as large, the process has room for the others.
+const LARGE: usize = 2 << 20;
+
+/// The longest path and query of a request. A token of a list has a few hundred bytes. kube panics, as `http` takes no
+/// URL, if there are more than 64 KiB together with the path in the server's address.
+const URI_MAX: usize = 16 << 10;
 
 /// The most requests about Leases in flight, besides [`Options::concurrency`] for ConfigMaps: enough to renew the
 /// Leases of 1,000 namespaces within 5 seconds if each takes 200 ms, with room to spare. A Lease is a few hundred
@@ -101,8 +117,9 @@ impl Request {
         self.body(&options)
     }
 
+    /// Fails if the path or the query is too long, which only a name or a token that the server gave can make it.
     #[expect(clippy::expect_used, reason = "the URL is a constant, what is put into it gets encoded")]
-    fn to_http(&self, left: Duration) -> http::Request<Body> {
+    fn to_http(&self, left: Duration) -> Result<http::Request<Body>, Failure> {
         let Operation { verb, kind, namespace, name } = &self.operation;
         let group = match kind {
             Kind::ConfigMap => "api/v1",
@@ -133,14 +150,19 @@ impl Request {
             Detail::Metadata => "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1",
             Detail::MetadataList => "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1",
         };
+        let uri = &url[url::Position::BeforePath..];
+        let strange = || Failure::UnexpectedResponse { expected: MetadataList::NAME };
+        if uri.len() > URI_MAX {
+            return Err(strange());
+        }
         http::Request::builder()
             .method(method)
-            .uri(&url[url::Position::BeforePath..])
+            .uri(uri)
             .header(http::header::ACCEPT, accept)
             .header(http::header::CONTENT_TYPE, "application/json")
             .header(http::header::USER_AGENT, concat!("treeswap/", env!("CARGO_PKG_VERSION")))
             .body(Body::from(self.body.clone()))
-            .expect("an encoded URL and constant headers")
+            .map_err(|_| strange())
     }
 }
 
@@ -172,6 +194,8 @@ pub(super) struct Connection {
     longest_pause: Duration,
     slots: Semaphore,
     lease_slots: Semaphore,
+    /// Has one permit, for responses of more than [`LARGE`] bytes.
+    large: Semaphore,
     /// The client in use. The lock is never held across an await.
     live: std::sync::Mutex<Option<Live>>,
     /// Locked while a client is created, as that may run a credential plugin.
@@ -205,6 +229,7 @@ impl Connection {
             longest_pause: options.longest_pause,
             slots: Semaphore::new(options.concurrency.max(1)),
             lease_slots: Semaphore::new(MOST_LEASES),
+            large: Semaphore::new(1),
             live: std::sync::Mutex::default(),
             creating: Mutex::default(),
         }
@@ -230,11 +255,12 @@ impl Connection {
         // deadlines of their own. An error means that the semaphore was closed, which it never is.
         let _slot = slots.acquire().await;
         let deadline = Instant::now() + self.limit;
-        let mut answer = self.send(request, deadline).await.map_err(failed)?;
-        if answer.status == http::StatusCode::UNAUTHORIZED {
+        let mut sent = self.send(request, deadline).await.map_err(failed)?;
+        if sent.0.status == http::StatusCode::UNAUTHORIZED {
             // The request had no effect, and the credentials may have been rotated since they were read.
-            answer = self.send(request, deadline).await.map_err(failed)?;
+            sent = self.send(request, deadline).await.map_err(failed)?;
         }
+        let (answer, _permit) = sent; // held until the response is parsed
         answer.read(&request.operation, self.longest_pause).map_err(failed)
     }
 
@@ -250,30 +276,37 @@ impl Connection {
         }
     }
 
-    /// Returns the error for a successful response with another content than the requested.
-    pub(super) fn malformed_response(&self, request: &Request) -> Error {
-        self.failed(request, Failure::UnexpectedResponse { expected: request.operation.kind.label() })
-    }
-
     pub(super) fn failed(&self, request: &Request, why: Failure) -> Error {
         Error { cluster: self.name.clone(), operation: Box::new(request.operation.clone()), why }
     }
 
-    /// Sends a request once and returns its response, of whatever status.
-    async fn send(&self, request: &Request, deadline: Instant) -> Result<HttpResponse, Failure> {
+    /// Sends a request once and returns its response, of whatever status, with the permit that it needs.
+    async fn send(
+        &self,
+        request: &Request,
+        deadline: Instant,
+    ) -> Result<(HttpResponse, Option<SemaphorePermit<'_>>), Failure> {
         let late = |_| Failure::Timeout { after: self.limit };
         let live = timeout_at(deadline, self.live()).await.map_err(late)??;
         let exchange = async {
             let left = deadline.saturating_duration_since(Instant::now());
-            let response = live.client.send(request.to_http(left)).await;
+            let response = live.client.send(request.to_http(left)?).await;
             let response = response.map_err(|error| answer::connection_failure(&error, &live.server))?;
             let (head, body) = response.into_parts();
-            let body = answer::read_body(body, MOST).await?;
-            Ok(HttpResponse { status: head.status, headers: head.headers, body })
+            let most = match request.operation.kind {
+                _ if !head.status.is_success() => ERROR_MAX,
+                Kind::Lease => LEASE_MAX,
+                Kind::ConfigMap => MOST,
+            };
+            let (body, permit) = match self.read_body(body, most).await {
+                Err(Failure::LongAnswer { .. }) if !head.status.is_success() => (Vec::new(), None),
+                read => read?,
+            };
+            Ok((HttpResponse { status: head.status, headers: head.headers, body }, permit))
         };
         let result = timeout_at(deadline, exchange).await.map_err(late).flatten();
         let stale = match &result {
-            Ok(answer) => answer.status == http::StatusCode::UNAUTHORIZED,
+            Ok((answer, _)) => answer.status == http::StatusCode::UNAUTHORIZED,
             // It may be the credentials: a server that refuses a client certificate just closes the connection.
             Err(failure) => matches!(failure, Failure::Unreachable { .. } | Failure::ConnectionLost { .. }),
         };
@@ -281,6 +314,22 @@ impl Connection {
             self.discard(live.number);
         }
         result
+    }
+
+    /// Reads a response's body of at most `most` bytes. If it is large, it comes with the permit for that.
+    async fn read_body(
+        &self,
+        mut body: Body,
+        most: usize,
+    ) -> Result<(Vec<u8>, Option<SemaphorePermit<'_>>), Failure> {
+        let mut bytes = Vec::new();
+        if answer::read_up_to(most.min(LARGE), &mut body, &mut bytes).await? {
+            return Ok((bytes, None));
+        }
+        // The wait is a part of the request's time: what is waited for ends by a deadline of its own.
+        let permit = if most > LARGE { self.large.acquire().await.ok() } else { None };
+        let is_whole = answer::read_up_to(most, &mut body, &mut bytes).await?;
+        if is_whole { Ok((bytes, permit)) } else { Err(Failure::LongAnswer { most }) }
     }
 
     /// Returns the client. Creates one if there is none, or if its credentials expire soon. While another request does
@@ -384,107 +433,4 @@ fn address(url: &http::Uri) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::path::Path;
-
-    use serde_json::Value;
-
-    use super::*;
-
-    #[test]
-    fn an_address_has_its_port_and_no_credentials() {
-        let shown = |url: &str| address(&url.parse().unwrap());
-        assert_eq!(shown("https://api.example.com/"), "https://api.example.com:443");
-        assert_eq!(shown("http://user:s3cret@10.0.0.1/k8s/x"), "http://10.0.0.1:80");
-        assert_eq!(shown("https://[::1]:6443"), "https://[::1]:6443");
-    }
-
-    /// A server that answers 401 after three quarters of the time limit, and nothing at all to what is sent after that.
-    /// Returns its URL and the values of `timeout` that it is sent.
-    async fn slow_then_silent(limit: Duration) -> (String, Arc<std::sync::Mutex<Vec<Duration>>>) {
-        use tokio::io::{AsyncReadExt, AsyncWriteExt};
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
-        let timeouts = Arc::<std::sync::Mutex<Vec<_>>>::default();
-        let seen = Arc::clone(&timeouts);
-        tokio::spawn(async move {
-            let mut held = Vec::new();
-            while let Ok((mut stream, _)) = listener.accept().await {
-                let mut head = [0; 4096];
-                let length = stream.read(&mut head).await.unwrap();
-                let head = String::from_utf8_lossy(&head[..length]).into_owned();
-                let after = head.split_once("timeout=").unwrap().1;
-                let milliseconds = after.split_once("ms").unwrap().0.parse().unwrap();
-                seen.lock().unwrap().push(Duration::from_millis(milliseconds));
-                if held.is_empty() {
-                    tokio::time::sleep(limit * 3 / 4).await;
-                    let answer =
-                        "HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
-                    stream.write_all(answer.as_bytes()).await.unwrap();
-                }
-                held.push(stream);
-            }
-        });
-        (url, timeouts)
-    }
-
-    /// A connection to a server with a user's credentials.
-    fn connection(dir: &Path, server: &str, user: &Value, limit: Duration) -> Connection {
-        let path = dir.join("config");
-        let config = json!({
-            "apiVersion": "v1", "kind": "Config", "current-context": "x",
-            "clusters": [{ "name": "x", "cluster": { "server": server } }],
-            "users": [{ "name": "x", "user": user }],
-            "contexts": [{ "name": "x", "context": { "cluster": "x", "user": "x" } }],
-        });
-        std::fs::write(&path, config.to_string()).unwrap();
-        let options = Options { timeout: limit, ..Options::default() };
-        Connection::new("x", Origin::Context { path, name: "x".into() }, &options)
-    }
-
-    fn request() -> Request {
-        let (verb, kind) = (Verb::Get, Kind::ConfigMap);
-        Request::new(Operation { verb, kind, namespace: "default".to_owned(), name: "x".to_owned() })
-    }
-
-    #[tokio::test]
-    async fn a_token_file_that_hangs_is_named_to_all_requests_that_wait_for_it() {
-        let dir = tempfile::tempdir().unwrap();
-        // Nothing ever writes into it, so that a reader hangs as on a file system that is gone.
-        let fifo = dir.path().join("fifo");
-        rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
-        let user = json!({ "tokenFile": fifo });
-        let limit = Duration::from_secs(4);
-        let connection = connection(dir.path(), "http://127.0.0.1:1", &user, limit);
-        let request = request();
-        // More than fit into the deadline one after the other.
-        let deadline = Instant::now() + limit;
-        let sent = (0..8).map(|_| connection.send(&request, deadline));
-        for sent in futures_util::future::join_all(sent).await {
-            match sent.err() {
-                Some(Failure::Config(ConfigError::Read { path, .. })) => assert_eq!(path, fifo),
-                other => panic!("{other:?}"),
-            }
-        }
-    }
-
-    #[tokio::test]
-    async fn all_steps_of_a_request_share_one_deadline() {
-        let limit = Duration::from_secs(4);
-        let (url, timeouts) = slow_then_silent(limit).await;
-        let dir = tempfile::tempdir().unwrap();
-        let connection = connection(dir.path(), &url, &json!({ "token": "t0ken-of-the-test" }), limit);
-        let request = request();
-        let began = Instant::now();
-        let deadline = began + limit;
-        let first = connection.send(&request, deadline).await.unwrap();
-        assert_eq!(first.status, http::StatusCode::UNAUTHORIZED);
-        let second = connection.send(&request, deadline).await;
-        assert!(matches!(second, Err(Failure::Timeout { after }) if after == limit));
-        // With the whole limit for each step it takes at least 1.75 of it.
-        assert!(began.elapsed() < limit * 3 / 2, "{:?}", began.elapsed());
-        let timeouts = timeouts.lock().unwrap().clone();
-        assert_eq!(timeouts.len(), 2);
-        assert!(timeouts[0] <= limit && timeouts[1] <= limit / 4, "{timeouts:?}");
-    }
-}
+mod tests;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::operation::{Kind, Operation, Verb};
 use crate::fsx::is_misnamed;
+use crate::human::bytes;
 
 /// Returns the user to grant a right to.
 fn named(user: &str) -> &str {
@@ -144,6 +145,12 @@ pub enum Failure {
         /// What was expected.
         expected: &'static str,
     },
+    /// A response with more bytes than are read of one.
+    #[error("the answer is longer than {}", bytes(*most as u64))]
+    LongAnswer {
+        /// How many are read.
+        most: usize,
+    },
     /// A list with more pages or metadata than are read, or with a page that leads to itself.
     #[error("the list has no end, or more than is read of one")]
     EndlessList,
@@ -180,6 +187,7 @@ impl Error {
                 | Failure::ConnectionLost { .. }
                 | Failure::Server { .. }
                 | Failure::UnexpectedResponse { .. }
+                | Failure::LongAnswer { .. }
         );
         unknown && self.operation.verb.is_write()
     }
@@ -194,7 +202,8 @@ impl Error {
             | Failure::Timeout { .. }
             | Failure::ConnectionLost { .. }
             | Failure::Server { .. }
-            | Failure::UnexpectedResponse { .. } => true,
+            | Failure::UnexpectedResponse { .. }
+            | Failure::LongAnswer { .. } => true,
             // The object was deleted between the read and the update.
             Failure::NotFound => self.operation.verb == Verb::Update,
             Failure::Unreachable { transient, .. } => *transient,
@@ -257,7 +266,7 @@ impl Error {
             Failure::Immutable => {
                 format!("only deleting and recreating {name} can change its content")
             }
-            Failure::UnexpectedResponse { .. } | Failure::EndlessList => {
+            Failure::UnexpectedResponse { .. } | Failure::LongAnswer { .. } | Failure::EndlessList => {
                 "is something else than an API server answering at that address?".to_owned()
             }
             Failure::Timeout { .. } if kind == &Kind::ConfigMap => {
@@ -446,15 +455,19 @@ impl ConfigError {
     /// What an operator can do, a line each.
     pub fn hints(&self) -> Vec<String> {
         let hint = match self {
-            Self::Unknown { known, .. } if known.is_empty() => "no kubeconfig names any".to_owned(),
+            // Contexts are read once, at the start, so a context that is added takes a restart.
+            Self::Unknown { known, .. } if known.is_empty() => {
+                "no kubeconfig named any at the start".to_owned()
+            }
             Self::Unknown { name, known } if name == "default" => format!(
                 "no kubeconfig has a current-context that exists, so no cluster is default: run \
-                 `kubectl config use-context`, or name a context in the rules: {}",
+                 `kubectl config use-context` and start again, or name a context in the rules: {}",
                 known.join(", ")
             ),
-            Self::Unknown { known, .. } => {
-                format!("a cluster has the name of its context: {}", known.join(", "))
-            }
+            Self::Unknown { known, .. } => format!(
+                "a cluster has the name of its context, and a context that was added takes a restart: {}",
+                known.join(", ")
+            ),
             Self::None => {
                 "give --kubeconfig, --kubeconfig-dir or $KUBECONFIG; a Pod has its own cluster".to_owned()
             }

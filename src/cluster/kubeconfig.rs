@@ -189,7 +189,7 @@ fn read(path: &Path) -> Result<Kubeconfig, ConfigError> {
     }
     drop(text);
     // It is read once more, because only this resolves the relative paths in it. Parsing takes far longer.
-    Kubeconfig::read_from(path).map_err(|error| match error {
+    let mut kubeconfig = Kubeconfig::read_from(path).map_err(|error| match error {
         KubeconfigError::ReadConfig(source, path) => ConfigError::Read { path, source },
         // The parser's message quotes the lines around the mistake, which may hold tokens.
         KubeconfigError::Parse(error) => ConfigError::Malformed {
@@ -197,7 +197,43 @@ fn read(path: &Path) -> Result<Kubeconfig, ConfigError> {
             line: error.location().map(|location| location.line()),
         },
         _ => ConfigError::Malformed { path: path.to_owned(), line: None },
-    })
+    })?;
+    drop_empty(&mut kubeconfig, path);
+    Ok(kubeconfig)
+}
+
+/// Takes away what a kubeconfig gives as empty, as templates do: to client-go, and so to kubectl, it is not given.
+fn drop_empty(kubeconfig: &mut Kubeconfig, path: &Path) {
+    // An empty path was resolved to this one, which no file has.
+    let directory = path.parent().map(|parent| parent.join("")).unwrap_or_default();
+    let drop_path = |path: &mut Option<String>| {
+        path.take_if(|path| path.is_empty() || directory.as_os_str() == path.as_str());
+    };
+    let drop_text = |text: &mut Option<String>| {
+        text.take_if(|text| text.is_empty());
+    };
+    let drop_secret = |secret: &mut Option<SecretString>| {
+        secret.take_if(|secret| secret.expose_secret().is_empty());
+    };
+    for cluster in kubeconfig.clusters.iter_mut().filter_map(|entry| entry.cluster.as_mut()) {
+        drop_path(&mut cluster.certificate_authority);
+        drop_text(&mut cluster.certificate_authority_data);
+        drop_text(&mut cluster.proxy_url);
+        drop_text(&mut cluster.tls_server_name);
+    }
+    for user in kubeconfig.auth_infos.iter_mut().filter_map(|entry| entry.auth_info.as_mut()) {
+        drop_path(&mut user.token_file);
+        drop_path(&mut user.client_certificate);
+        drop_path(&mut user.client_key);
+        drop_text(&mut user.client_certificate_data);
+        drop_text(&mut user.username);
+        drop_text(&mut user.impersonate);
+        drop_text(&mut user.impersonate_uid);
+        drop_secret(&mut user.client_key_data);
+        drop_secret(&mut user.token);
+        // Without a name it is nobody's. With one it may be empty.
+        user.password.take_if(|_| user.username.is_none());
+    }
 }
 
 impl Origin {
@@ -230,9 +266,9 @@ impl Origin {
         let mut kubeconfig = within(own_limit, path, move || Ok(read(&own))).await.flatten()?;
         let mut has_proxy = false;
         if let Some(cluster) = cluster_of(&mut kubeconfig, name) {
-            has_proxy = cluster.proxy_url.as_ref().is_some_and(|url| !url.is_empty());
+            has_proxy = cluster.proxy_url.is_some();
             // kube would read the file itself, with no limit on the time. The inline data come first, as in client-go.
-            if cluster.certificate_authority_data.as_deref().unwrap_or_default().is_empty()
+            if cluster.certificate_authority_data.is_none()
                 && let Some(file) = &cluster.certificate_authority
             {
                 let authority = self.content("certificate authority", file, limit).await?;
@@ -262,18 +298,18 @@ impl Origin {
                 Ok(token) => user.token = Some(token),
                 // As in client-go, `token` stands in for a file that cannot be read, and only for that. (kube prefers
                 // `token`.)
-                Err(_) if user.token.as_ref().is_some_and(|token| !token.expose_secret().is_empty()) => {}
+                Err(_) if user.token.is_some() => {}
                 Err(error) => return Err(error),
             }
         }
         // Of these the inline data come first, as in client-go.
-        if user.client_certificate_data.as_deref().unwrap_or_default().is_empty()
+        if user.client_certificate_data.is_none()
             && let Some(file) = &user.client_certificate
         {
             let certificate = self.content("client certificate", file, limit).await?;
             user.client_certificate_data = Some(STANDARD.encode(certificate));
         }
-        if user.client_key_data.as_ref().is_none_or(|data| data.expose_secret().is_empty())
+        if user.client_key_data.is_none()
             && let Some(file) = &user.client_key
         {
             let key = STANDARD.encode(self.content("client key", file, limit).await?);
@@ -404,6 +440,35 @@ mod tests {
         let user = json!({ "token": "t0ken-of-the-test", "tokenFile": fifo });
         let config = read_with(dir.path(), plain(), user).await.unwrap();
         assert_eq!(config.auth_info.token.unwrap().expose_secret(), "t0ken-of-the-test");
+    }
+
+    /// The file has an absolute path, so an empty path in it is resolved to its directory.
+    #[tokio::test]
+    async fn what_is_given_as_empty_is_not_given_as_for_kubectl() {
+        let dir = tempfile::tempdir().unwrap();
+        let cluster = json!({
+            "server": "https://127.0.0.1:1", "certificate-authority": "", "certificate-authority-data": "",
+            "proxy-url": "", "tls-server-name": "",
+        });
+        let user = json!({
+            "username": "", "password": "", "token": "", "tokenFile": "", "as": "", "as-uid": "",
+            "client-certificate": "", "client-certificate-data": "", "client-key": "", "client-key-data": "",
+            "exec": { "apiVersion": "client.authentication.k8s.io/v1", "command": "aws" },
+        });
+        let config = read_with(dir.path(), cluster, user).await.unwrap();
+        assert!(config.root_cert.is_none() && config.tls_server_name.is_none(), "{config:?}");
+        let user = config.auth_info;
+        assert!(user.exec.is_some());
+        let secrets = [user.password, user.token, user.client_key_data];
+        assert!(secrets.iter().all(Option::is_none), "{secrets:?}");
+        let files = [user.token_file, user.client_certificate, user.client_key];
+        assert!(files.iter().all(Option::is_none), "{files:?}");
+        let texts = [user.username, user.client_certificate_data, user.impersonate, user.impersonate_uid];
+        assert!(texts.iter().all(Option::is_none), "{texts:?}");
+        // A password may be empty, and what is given beside it stays.
+        let user = json!({ "username": "ci", "password": "", "token": "t0ken-of-the-test" });
+        let config = read_with(dir.path(), json!({ "server": "https://127.0.0.1:1" }), user).await.unwrap();
+        assert!(config.auth_info.password.is_some() && config.auth_info.token.is_some());
     }
 
     #[tokio::test]

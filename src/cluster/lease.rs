@@ -1,7 +1,5 @@
 //! Requests about Leases.
 
-use k8s_openapi::api::coordination::v1::Lease as KubeLease;
-
 use super::Cluster;
 use super::connection::Request;
 use super::error::Error;
@@ -12,26 +10,19 @@ impl Cluster {
     /// Reads a Lease; `None` if there is no such Lease or namespace.
     pub async fn lease(&self, namespace: &str, name: &str) -> Result<Option<Lease>, Error> {
         let request = Request::new(Operation::of(Verb::Get, Kind::Lease, namespace, name));
-        let found: Option<KubeLease> = self.inner.find(&request).await?;
-        found.map(|object| self.lease_of(&request, object)).transpose()
+        self.inner.find(&request).await
     }
 
     /// Creates a Lease. Fails with [`super::Failure::AlreadyExists`] if there is one of that name.
     pub async fn create_lease(&self, draft: LeaseDraft) -> Result<Lease, Error> {
         let request = Request::new(Operation::of(Verb::Create, Kind::Lease, &draft.namespace, &draft.name));
-        let request = request.body(&draft.into_kube(None));
-        self.lease_of(&request, self.inner.call(&request).await?)
+        self.inner.call(&request.body(&draft.into_kube(None))).await
     }
 
     /// Replaces the Lease that was read. Fails with [`super::Failure::Conflict`] if it was written since.
     pub async fn replace_lease(&self, read: &Meta, draft: LeaseDraft) -> Result<Lease, Error> {
         let request = Request::new(Operation::of(Verb::Update, Kind::Lease, &draft.namespace, &draft.name));
         self.proven(&request, read)?;
-        let request = request.body(&draft.into_kube(Some(read)));
-        self.lease_of(&request, self.inner.call(&request).await?)
-    }
-
-    fn lease_of(&self, request: &Request, object: KubeLease) -> Result<Lease, Error> {
-        Lease::from_kube(object).ok_or_else(|| self.inner.malformed_response(request))
+        self.inner.call(&request.body(&draft.into_kube(Some(read)))).await
     }
 }

@@ -7,11 +7,21 @@ use k8s_openapi::ByteString;
 use k8s_openapi::api::coordination::v1::{Lease as KubeLease, LeaseSpec};
 use k8s_openapi::api::core::v1::ConfigMap as KubeConfigMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, OwnerReference};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
 
-use crate::configmap::ConfigMapData;
+use crate::configmap::{ConfigMapData, check_key};
+
+/// The most that a ConfigMap holds, in bytes, with [`ENTRY`] for each key: the API server takes 1 MiB of values, and
+/// 3 MiB as a whole. More is read of none, which with a real server takes some 60,000 keys.
+const CONTENT_MAX: usize = 4 << 20;
+
+/// What a key costs in memory besides its text, in bytes.
+const ENTRY: usize = 64;
 
 /// An object's metadata. A write takes the metadata that was read as its precondition.
-#[derive(Clone, PartialEq, Debug, Default)]
+#[derive(Clone, PartialEq, Debug, Default, Deserialize)]
+#[serde(try_from = "ReceivedMeta")]
 pub struct Meta {
     /// Its namespace.
     pub namespace: String,
@@ -33,27 +43,12 @@ pub struct Meta {
 }
 
 impl Meta {
-    /// Converts metadata as received; `None` without a namespace, a name or a uid.
-    pub(super) fn from_kube(meta: ObjectMeta) -> Option<Self> {
-        Some(Self {
-            namespace: meta.namespace?,
-            name: meta.name?,
-            uid: meta.uid.filter(|uid| !uid.is_empty())?,
-            resource_version: meta.resource_version.unwrap_or_default(),
-            labels: meta.labels.unwrap_or_default(),
-            annotations: meta.annotations.unwrap_or_default(),
-            deleting: meta.deletion_timestamp.is_some(),
-            finalizers: meta.finalizers,
-            owner_references: meta.owner_references,
-        })
-    }
-
-    /// Returns how many bytes of text it holds, and a little for each object.
+    /// Returns about how many bytes it takes in memory: most for its texts, and [`ENTRY`] for each.
     pub(super) fn bytes(&self) -> usize {
         let of_map = |map: &BTreeMap<String, String>| -> usize {
-            map.iter().map(|(key, value)| key.len() + value.len()).sum()
+            map.iter().map(|(key, value)| ENTRY + key.len() + value.len()).sum()
         };
-        let finalizers = self.finalizers.iter().flatten().map(String::len).sum::<usize>();
+        let finalizers = self.finalizers.iter().flatten().map(|name| ENTRY + name.len()).sum::<usize>();
         let owners = self.owner_references.iter().flatten();
         let owners = owners.map(|owner| {
             let OwnerReference { api_version, kind, name, uid, .. } = owner;
@@ -65,8 +60,61 @@ impl Meta {
     }
 }
 
+/// What is used of metadata as it is received. The rest is skipped: the values of `managedFields` can take a hundred
+/// times as much memory as their text.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ReceivedMeta {
+    namespace: Option<String>,
+    name: Option<String>,
+    uid: Option<String>,
+    resource_version: Option<String>,
+    labels: Option<BTreeMap<String, String>>,
+    annotations: Option<BTreeMap<String, String>>,
+    deletion_timestamp: Option<IgnoredAny>,
+    finalizers: Option<Vec<String>>,
+    owner_references: Option<Vec<ReceivedOwner>>,
+}
+
+impl TryFrom<ReceivedMeta> for Meta {
+    type Error = &'static str;
+
+    /// Fails without a uid, and without a namespace and a name that can be one. Both go into requests and messages.
+    fn try_from(received: ReceivedMeta) -> Result<Self, Self::Error> {
+        let is_name = |name: &String| check_key(name.as_bytes()).is_ok();
+        let owners = received.owner_references;
+        Ok(Self {
+            namespace: received.namespace.filter(is_name).ok_or("it has no namespace")?,
+            name: received.name.filter(is_name).ok_or("it has no name")?,
+            uid: received.uid.filter(|uid| !uid.is_empty()).ok_or("it has no uid")?,
+            resource_version: received.resource_version.unwrap_or_default(),
+            labels: received.labels.unwrap_or_default(),
+            annotations: received.annotations.unwrap_or_default(),
+            deleting: received.deletion_timestamp.is_some(),
+            finalizers: received.finalizers,
+            owner_references: owners.map(|owners| owners.into_iter().map(|owner| owner.0).collect()),
+        })
+    }
+}
+
+/// An owner reference that is complete, as all are that the API server takes: an empty one is far smaller as text than
+/// in memory.
+#[derive(Deserialize)]
+#[serde(try_from = "OwnerReference")]
+struct ReceivedOwner(OwnerReference);
+
+impl TryFrom<OwnerReference> for ReceivedOwner {
+    type Error = &'static str;
+
+    fn try_from(owner: OwnerReference) -> Result<Self, Self::Error> {
+        let fields = [&owner.api_version, &owner.kind, &owner.name, &owner.uid];
+        if fields.into_iter().any(String::is_empty) { Err("it is incomplete") } else { Ok(Self(owner)) }
+    }
+}
+
 /// A ConfigMap with its content.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Deserialize)]
+#[serde(try_from = "ReceivedConfigMap")]
 pub struct ConfigMap {
     /// Its metadata.
     pub meta: Meta,
@@ -76,17 +124,36 @@ pub struct ConfigMap {
     pub immutable: bool,
 }
 
-impl ConfigMap {
-    pub(super) fn from_kube(object: KubeConfigMap) -> Option<Self> {
-        let binary_data = object.binary_data.unwrap_or_default();
-        Some(Self {
-            meta: Meta::from_kube(object.metadata)?,
-            content: ConfigMapData {
-                data: object.data.unwrap_or_default(),
-                binary_data: binary_data.into_iter().map(|(key, bytes)| (key, bytes.0)).collect(),
-            },
-            immutable: object.immutable.unwrap_or(false),
-        })
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ReceivedConfigMap {
+    metadata: Meta,
+    data: Option<BTreeMap<String, String>>,
+    binary_data: Option<BTreeMap<String, ByteString>>,
+    immutable: Option<bool>,
+}
+
+impl TryFrom<ReceivedConfigMap> for ConfigMap {
+    type Error = &'static str;
+
+    /// Fails if it holds more than a ConfigMap can, or has a key that cannot be one. Keys are shown, and records are
+    /// kept as long as a delivery takes.
+    fn try_from(received: ReceivedConfigMap) -> Result<Self, Self::Error> {
+        let binary_data = received.binary_data.unwrap_or_default();
+        let content = ConfigMapData {
+            data: received.data.unwrap_or_default(),
+            binary_data: binary_data.into_iter().map(|(key, bytes)| (key, bytes.0)).collect(),
+        };
+        let keys = content.keys().map(|key| ENTRY + key.len());
+        let values = content.data.values().map(String::len);
+        let values = values.chain(content.binary_data.values().map(Vec::len));
+        if keys.chain(values).sum::<usize>() > CONTENT_MAX {
+            return Err("it has more than a ConfigMap can hold");
+        }
+        if content.keys().any(|key| check_key(key.as_bytes()).is_err()) {
+            return Err("it has a key that cannot be one");
+        }
+        Ok(Self { meta: received.metadata, content, immutable: received.immutable.unwrap_or(false) })
     }
 }
 
@@ -120,7 +187,8 @@ impl Draft {
 }
 
 /// A Lease.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Deserialize)]
+#[serde(from = "ReceivedLease")]
 pub struct Lease {
     /// Its metadata.
     pub meta: Meta,
@@ -136,17 +204,23 @@ pub struct Lease {
     pub transitions: i32,
 }
 
-impl Lease {
-    pub(super) fn from_kube(object: KubeLease) -> Option<Self> {
-        let spec = object.spec.unwrap_or_default();
-        Some(Self {
-            meta: Meta::from_kube(object.metadata)?,
+#[derive(Deserialize)]
+struct ReceivedLease {
+    metadata: Meta,
+    spec: Option<LeaseSpec>,
+}
+
+impl From<ReceivedLease> for Lease {
+    fn from(ReceivedLease { metadata, spec }: ReceivedLease) -> Self {
+        let spec = spec.unwrap_or_default();
+        Self {
+            meta: metadata,
             holder: spec.holder_identity.filter(|holder| !holder.is_empty()),
             duration_seconds: spec.lease_duration_seconds,
             acquired: spec.acquire_time.map(|time| time.0),
             renewed: spec.renew_time.map(|time| time.0),
             transitions: spec.lease_transitions.unwrap_or(0),
-        })
+        }
     }
 }
 
@@ -207,5 +281,89 @@ fn metadata(
         finalizers: replaces.and_then(|meta| meta.finalizers.clone()),
         owner_references: replaces.and_then(|meta| meta.owner_references.clone()),
         ..ObjectMeta::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn meta(change: &Value) -> Result<Meta, serde_json::Error> {
+        let mut meta = json!({ "namespace": "ci", "name": "jobs.x", "uid": "u1" });
+        meta.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
+        serde_json::from_value(meta)
+    }
+
+    #[test]
+    fn metadata_is_received_with_what_is_used_of_it() {
+        let owner = json!({ "apiVersion": "v1", "kind": "Job", "name": "a", "uid": "2", "controller": true });
+        let all = json!({
+            "resourceVersion": "7", "labels": { "a": "1" }, "annotations": { "b": "2" },
+            "finalizers": ["x/y"], "ownerReferences": [owner], "deletionTimestamp": "2026-01-01T00:00:00Z",
+            "creationTimestamp": null, "managedFields": [{ "fieldsV1": { "f:data": { "f:a": {} } } }],
+        });
+        let found = meta(&all).unwrap();
+        assert_eq!([&found.namespace, &found.name, &found.uid], ["ci", "jobs.x", "u1"]);
+        assert_eq!((found.labels["a"].as_str(), found.annotations["b"].as_str()), ("1", "2"));
+        assert!(found.deleting && found.resource_version == "7");
+        let sent = metadata("ci".into(), "jobs.x".into(), BTreeMap::new(), BTreeMap::new(), Some(&found));
+        let sent = serde_json::to_value(sent).unwrap();
+        assert_eq!((&sent["finalizers"], &sent["ownerReferences"]), (&json!(["x/y"]), &json!([owner])));
+        let least = meta(&json!({ "labels": null, "deletionTimestamp": null })).unwrap();
+        assert!(!least.deleting && least.labels.is_empty() && least.resource_version.is_empty());
+    }
+
+    #[test]
+    fn what_takes_far_more_memory_than_its_text_counts_as_such() {
+        let many: BTreeMap<String, &str> = (0..1_000).map(|key| (key.to_string(), "")).collect();
+        let names = vec![""; 1_000];
+        for change in
+            [json!({ "labels": many }), json!({ "annotations": many }), json!({ "finalizers": names })]
+        {
+            assert!(meta(&change).unwrap().bytes() > 1_000 * ENTRY, "{change}");
+        }
+    }
+
+    #[test]
+    fn metadata_that_no_server_stores_is_refused() {
+        let name = |text: &str| json!({ "name": text });
+        for change in [
+            json!({ "uid": "" }),
+            json!({ "uid": null }),
+            json!({ "namespace": null }),
+            json!({ "namespace": "x".repeat(65_000) }),
+            json!({ "namespace": ".." }),
+            name(""),
+            name("."),
+            name("a/b"),
+            name("a\n\u{1b}[31m"),
+            json!({ "ownerReferences": [{}] }),
+        ] {
+            assert!(meta(&change).is_err(), "{change}");
+        }
+    }
+
+    #[test]
+    fn a_config_map_holds_no_more_than_the_server_takes_and_has_no_other_keys() {
+        let holds = |data: Value, binary: Value| {
+            let metadata = json!({ "namespace": "ci", "name": "jobs", "uid": "u1" });
+            let object = json!({ "metadata": metadata, "data": data, "binaryData": binary });
+            serde_json::from_value::<ConfigMap>(object)
+        };
+        let found = holds(json!({ "_a-b.c": "1" }), json!({ "b": "AQI=" })).unwrap();
+        assert_eq!((found.content.data["_a-b.c"].as_str(), found.content.binary_data["b"][1]), ("1", 2));
+        assert!(!found.immutable && holds(Value::Null, Value::Null).is_ok());
+        let most = |bytes: usize| holds(json!({ "a": "x".repeat(bytes) }), Value::Null);
+        assert!(most(1 << 20).is_ok() && most(CONTENT_MAX - ENTRY - 1).is_ok());
+        assert!(most(CONTENT_MAX - ENTRY).is_err());
+        let many: serde_json::Map<String, Value> =
+            (0..=CONTENT_MAX / ENTRY).map(|key| (key.to_string(), json!(""))).collect();
+        assert!(holds(Value::Object(many), Value::Null).is_err());
+        for key in ["", "..", "a\nb", "a\u{1b}[31m", "a b", &"x".repeat(254)] {
+            assert!(holds(json!({ key: "1" }), Value::Null).is_err(), "{key:?}");
+            assert!(holds(Value::Null, json!({ key: "AQI=" })).is_err(), "{key:?}");
+        }
     }
 }

@@ -53,16 +53,18 @@ pub(super) async fn resolve(user: &mut AuthInfo, limit: Duration) -> Result<Opti
         return Err(unusable("its `kind` is not ExecCredential"));
     }
     let status = answer.status.ok_or_else(|| unusable("it has no `status`"))?;
-    match (status.client_certificate_data, status.client_key_data) {
+    let given = |text: Option<String>| text.filter(|text| !text.is_empty()); // as in client-go
+    let token = given(status.token);
+    match (given(status.client_certificate_data), given(status.client_key_data)) {
         (Some(certificate), Some(key)) => {
             user.client_certificate_data = Some(STANDARD.encode(certificate));
             user.client_key_data = Some(SecretString::from(STANDARD.encode(key)));
         }
-        (None, None) if status.token.is_some() => {}
+        (None, None) if token.is_some() => {}
         (None, None) => return Err(unusable("it has neither a token nor a certificate")),
         _ => return Err(unusable("it has a certificate without its key, or a key without its certificate")),
     }
-    user.token = status.token.map(SecretString::from);
+    user.token = token.map(SecretString::from);
     Ok(status.expiration_timestamp)
 }
 
@@ -102,4 +104,42 @@ async fn run(exec: &ExecConfig, command: &str, limit: Duration) -> Result<Vec<u8
         return Err(ConfigError::PluginEnded { command: command.to_owned(), status });
     }
     Ok(output)
+}
+
+#[cfg(test)]
+mod tests {
+    use secrecy::ExposeSecret as _;
+    use serde_json::Value;
+
+    use super::*;
+
+    /// The credentials of a user entry whose plugin prints this: the token, and whether there is a certificate.
+    async fn resolved(status: Value) -> Result<(Option<String>, bool), ConfigError> {
+        let answer = json!({ "kind": "ExecCredential", "status": status }).to_string();
+        let exec =
+            json!({ "apiVersion": "client.authentication.k8s.io/v1", "command": "echo", "args": [answer] });
+        let mut user: AuthInfo = serde_json::from_value(json!({ "exec": exec })).unwrap();
+        resolve(&mut user, Duration::from_secs(60)).await?;
+        let token = user.token.map(|token| token.expose_secret().to_owned());
+        Ok((token, user.client_certificate_data.is_some() && user.client_key_data.is_some()))
+    }
+
+    #[tokio::test]
+    async fn what_a_plugin_gives_as_empty_is_not_given() {
+        let certificate = "clientCertificateData";
+        let key = "clientKeyData";
+        let token = Some("t0ken-of-the-test".to_owned());
+        let given = resolved(json!({ "token": token, certificate: "", key: "" })).await.unwrap();
+        assert_eq!(given, (token, false));
+        let given = resolved(json!({ "token": "", certificate: "c", key: "k" })).await.unwrap();
+        assert_eq!(given, (None, true));
+        for status in [
+            json!({ "token": "" }),
+            json!({ "token": "", certificate: "", key: "" }),
+            json!({ "token": "t0ken-of-the-test", certificate: "c", key: "" }),
+        ] {
+            let error = resolved(status).await.unwrap_err();
+            assert!(matches!(error, ConfigError::PluginAnswer { .. }), "{error:?}");
+        }
+    }
 }

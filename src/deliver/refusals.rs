@@ -8,8 +8,11 @@ use super::set;
 use super::survey::{Item, NamespaceSurvey};
 use super::worker::Worker;
 use crate::configmap::apply::{Desired, names};
-use crate::human::short;
+use crate::human::{sanitize, short};
 use crate::sources::DeliveryInput;
+
+/// The longest revision that an inventory records. Anybody who may write the inventory can write any text there.
+const REVISION_MAX: usize = 64;
 
 impl<S: DeliveryInput> Worker<S> {
     /// Returns the namespaces in which nothing may be written, with the results of their targets.
@@ -71,9 +74,61 @@ impl<S: DeliveryInput> Worker<S> {
         (other && is_kept && set::is_busy(survey, desired)).then(|| {
             let why = format!(
                 "its recorded revision is {}, and without a ref the newer one is unknown",
-                short(recorded)
+                short(&sanitize(recorded, REVISION_MAX))
             );
             (why, "--force overwrites it with the tree".to_owned())
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::super::pauses::Ending;
+    use super::super::testing::{Remote, cluster, desired, options, survey};
+    use super::*;
+    use crate::configmap::apply::{Action, Decision};
+    use crate::revision::{Relation, Revision};
+    use crate::sources::{Named, Recorded, SourceError};
+
+    /// A tree without a ref.
+    struct Tree;
+
+    impl DeliveryInput for Tree {
+        async fn resolve(&self) -> Result<Named, SourceError> {
+            Remote(Relation::Unknown).resolve().await
+        }
+
+        async fn desired(&self, named: Named) -> Result<Arc<Desired>, SourceError> {
+            Remote(Relation::Unknown).desired(named).await
+        }
+
+        async fn relation(&self, _: Recorded, _: Revision) -> Result<Relation, SourceError> {
+            Ok(Relation::Unknown)
+        }
+
+        fn follows_ref(&self) -> bool {
+            false
+        }
+    }
+
+    #[test]
+    fn a_recorded_revision_is_shown_short_whatever_somebody_wrote_into_the_inventory() {
+        let (ending, input) = (Ending::default(), Arc::new(Tree));
+        let name = "test".to_owned();
+        let worker = Worker::new(name, cluster(), Arc::default(), input, options(), ending, None);
+        let replaced = Decision { action: Action::Replace, ..Decision::unchanged(String::new()) };
+        let mut survey = survey("ci", replaced);
+        for (recorded, shown) in [
+            ("0123456789abcdef".repeat(4), "0123456789ab,"),
+            ("x\n\u{1b}[31m 2026 ERROR".to_owned(), "x\u{fffd}"),
+            (format!("a{}", "é".repeat(100_000)), "aé"),
+        ] {
+            survey.marker.revision = recorded;
+            let (why, _) = worker.unordered_revision(&desired(), &survey).unwrap();
+            assert!(why.starts_with(&format!("its recorded revision is {shown}")), "{why}");
+            assert!(why.len() < 300 && !why.contains(char::is_control), "{why}");
+        }
     }
 }

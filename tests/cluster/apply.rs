@@ -269,6 +269,22 @@ fn one_of_three_clusters_is_down_and_the_others_are_served() {
     let contexts = [("build01", stage.proxy.access("writer")), ("build03", kubernetes.access("admin"))];
     row("the next run, two of them", &run::to_end(&mut stage.command(&contexts, &[])), 0, &["6 unchanged"]);
     assert_eq!(stage.writes(), [1, 1, 1]);
+
+    // Nor does one whose server answers without measure take the process, or its memory, from the others.
+    let token = json!({ "continue": "x".repeat(70_000) });
+    let page = json!({ "kind": "PartialObjectMetadataList", "metadata": token, "items": [] });
+    let padded = json!({ "kind": "PartialObjectMetadataList", "metadata": {}, "x": "x".repeat(16 << 20) });
+    for (name, answer, said) in [
+        ("a token without measure", page, "the response is not the expected list of metadata"),
+        ("a page without measure", padded, "the answer is longer than 10 MiB"),
+    ] {
+        kubernetes.must("DELETE", &format!("/api/v1/namespaces/{}/configmaps/alpha", stage.namespace), None);
+        stage.proxy.plan("GET", "limit=", 0, 1_000, Fault::Answer(200, None, answer.to_string().leak()));
+        row(name, &run::to_end(&mut stage.command(&contexts, &[])), 3, &[said, "build01", "1 repaired"]);
+        assert_eq!(kubernetes.configmap(&stage.namespace, "alpha")["data"]["value"], "1", "{name}");
+        stage.proxy.heal();
+    }
+    assert_eq!(stage.writes(), [1, 1, 1]);
 }
 
 #[test]

@@ -185,11 +185,13 @@ fn a_damaged_inventory_deletes_nothing_and_keeps_what_cannot_be_read() {
     assert!(run(Script::at(&all, revision(1)), &writer(), &options()).unwrap().is_success());
     let mut marker = kubernetes.configmap(&namespace, "treeswap-set-team");
     marker["data"]["zzz"] = json!("{ torn");
+    (0..300).for_each(|at| marker["data"][format!("zzz-{at}")] = json!("{ torn"));
     kubernetes.put(&namespace, "treeswap-set-team", marker);
     let deliver =
         || run(Script::at(&one, revision(2)), &writer(), &Options { prune: true, ..options() }).unwrap();
     let report = deliver();
     assert!(report.notes[0].contains("zzz") && report.notes[0].contains("nothing is deleted"), "{report:?}");
+    assert!(report.notes[0].len() < 500, "a line that a person can read: {report:?}");
     assert!(
         report.notes[1].contains("list the ConfigMaps treeswap-set-team of all namespaces"),
         "{report:?}"

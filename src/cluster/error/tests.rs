@@ -33,6 +33,7 @@ fn every_failure_is_one_line_and_says_what_to_do() {
             Failure::ConnectionLost { why: text() },
             Failure::Server { status: 500, said: text() },
             Failure::UnexpectedResponse { expected: "ConfigMap" },
+            Failure::LongAnswer { most: 10 << 20 },
             Failure::EndlessList,
             Failure::Status { status: 418, said: text() },
             unreachable(true),
@@ -61,6 +62,7 @@ fn every_failure_is_one_line_and_says_what_to_do() {
                 | Failure::ConnectionLost { .. }
                 | Failure::Server { .. }
                 | Failure::UnexpectedResponse { .. }
+                | Failure::LongAnswer { .. }
                 | Failure::EndlessList
                 | Failure::Status { .. }
                 | Failure::Unreachable { .. }
@@ -132,5 +134,8 @@ fn a_lack_of_a_current_context_is_told_where_the_default_cluster_is_asked_for() 
     };
     let asked = hint("default");
     assert!(asked.contains("current-context that exists") && asked.ends_with(": kube-a"), "{asked}");
-    assert_eq!(hint("kube-b"), "a cluster has the name of its context: kube-a");
+    assert!(asked.contains("start again"), "{asked}");
+    let asked = hint("kube-b");
+    let name = "a cluster has the name of its context";
+    assert_eq!(asked, format!("{name}, and a context that was added takes a restart: kube-a"));
 }

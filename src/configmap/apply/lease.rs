@@ -7,6 +7,11 @@
 
 use std::time::Duration;
 
+use crate::human::sanitize;
+
+/// How much of the identity of another holder is shown: anybody who may write Leases can write any text into one.
+const HOLDER_MAX: usize = 200;
+
 /// A Lease as read from the API server.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Holding {
@@ -25,9 +30,9 @@ pub enum LeaseAvailability {
     Free,
     /// We hold it: an earlier attempt succeeded and its response was lost.
     Ours,
-    /// Another instance holds it and has renewed it in time.
+    /// Another instance holds it, with this identity for display, and has renewed it in time.
     Taken(String),
-    /// Another instance holds it and has not renewed it for longer than the duration.
+    /// Another instance holds it, likewise, and has not renewed it for longer than the duration.
     Expired(String),
 }
 
@@ -64,6 +69,7 @@ impl Watch {
         if holder == us {
             return LeaseAvailability::Ours;
         }
+        let holder = sanitize(&holder, HOLDER_MAX);
         let since = match &self.last {
             Some((last, since)) if last == version => *since,
             _ => now,
@@ -143,6 +149,24 @@ mod tests {
         let unsaid = Holding { duration: None, ..held("1", 0) };
         assert_eq!(watch.observe(Some(&unsaid), "b", S(15), S(0)), LeaseAvailability::Taken("a".into()));
         assert_eq!(watch.observe(Some(&unsaid), "b", S(15), S(15)), LeaseAvailability::Expired("a".into()));
+    }
+
+    #[test]
+    fn a_holder_is_shown_as_one_short_line_that_no_terminal_obeys() {
+        let own = "b\u{1b}[31m".repeat(100);
+        let other = format!("x\n2026 ERROR\u{1b}[31m{own}");
+        let found = |holder: &str| Holding { holder: Some(holder.into()), ..held("1", 15) };
+        let mut watch = Watch::default();
+        assert_eq!(watch.observe(Some(&found(&own)), &own, S(15), S(0)), LeaseAvailability::Ours);
+        for (now, is_expired) in [(0, false), (15, true)] {
+            let shown = match watch.observe(Some(&found(&other)), &own, S(15), S(now)) {
+                LeaseAvailability::Taken(shown) if !is_expired => shown,
+                LeaseAvailability::Expired(shown) if is_expired => shown,
+                availability => panic!("{availability:?}"),
+            };
+            assert!(shown.starts_with("x\u{fffd}2026 ERROR\u{fffd}[31m"), "{shown}");
+            assert!(shown.chars().count() == HOLDER_MAX && !shown.contains(char::is_control), "{shown}");
+        }
     }
 
     #[test]

@@ -147,7 +147,7 @@ impl Ledger {
                 record.over.clone_from(&old.over);
             }
             if old.digest == record.digest && old.revision == record.revision {
-                record.attempts += old.attempts;
+                record.attempts = record.attempts.saturating_add(old.attempts); // anybody may have edited it
             }
         }
         if counted {
@@ -205,6 +205,9 @@ mod tests {
         assert_eq!(ledger, before, "another revision that asks for the same");
         ledger.record_attempt("a", record(4, None, 1), true);
         assert_eq!((ledger.records["a"].attempts, ledger.records["a"].repairs.len()), (3, 1));
+        ledger.records.get_mut("a").unwrap().attempts = u32::MAX;
+        ledger.record_attempt("a", record(5, None, 1), false);
+        assert_eq!(ledger.records["a"].attempts, u32::MAX, "somebody edited it");
         assert_eq!(Ledger::read(&ledger.data()), ledger);
     }
 

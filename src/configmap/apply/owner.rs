@@ -3,10 +3,13 @@
 use std::collections::BTreeMap;
 
 use super::names;
+use crate::human::sanitize;
 use crate::sha256::{hex, sha256};
 
 /// Longest label value that Kubernetes accepts, in bytes.
 const LABEL_MAX: usize = 63;
+/// Longest name of an owner, in bytes.
+const NAME_MAX: usize = 253;
 
 /// The name of an installation. It has to be stable: an installation recognizes the objects it wrote by it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -34,7 +37,8 @@ pub enum BadOwner {
 pub enum Claim {
     /// This installation.
     Ours,
-    /// Another installation of treeswap, by name or label. Its objects are never overwritten or deleted.
+    /// Another installation of treeswap, by name or label, for display: anybody may have annotated the object, with any
+    /// text. Its objects are never overwritten or deleted.
     Other(String),
     /// Prow's config-updater or config-bootstrapper.
     Prow,
@@ -71,7 +75,7 @@ impl Owner {
     pub fn new(name: &str) -> Result<Self, BadOwner> {
         match name {
             "" => return Err(BadOwner::Empty),
-            _ if name.len() > 253 => return Err(BadOwner::Long),
+            _ if name.len() > NAME_MAX => return Err(BadOwner::Long),
             _ if name.trim() != name || name.chars().any(char::is_control) => {
                 return Err(BadOwner::Characters);
             }
@@ -108,11 +112,12 @@ impl Owner {
 
     /// Determines the owner from labels and annotations. The annotation takes precedence over the label.
     pub fn claim(&self, labels: &BTreeMap<String, String>, annotations: &BTreeMap<String, String>) -> Claim {
+        let other = |name: &str| Claim::Other(sanitize(name, NAME_MAX));
         match (annotations.get(names::OWNER_NAME), labels.get(names::OWNER)) {
             (Some(name), _) if *name == self.name => Claim::Ours,
-            (Some(name), _) => Claim::Other(name.clone()),
+            (Some(name), _) => other(name),
             (None, Some(label)) if *label == self.label => Claim::Ours, // the annotation was removed by hand
-            (None, Some(label)) => Claim::Other(label.clone()),
+            (None, Some(label)) => other(label),
             (None, None)
                 if names::PROW_LABELS
                     .iter()
@@ -191,6 +196,9 @@ mod tests {
         assert_eq!(claim(&[], &[(names::OWNER_NAME, "b")]), Claim::Other("b".into()));
         let both = [(names::OWNER, owner.label())];
         assert_eq!(claim(&both, &[(names::OWNER_NAME, "b")]), Claim::Other("b".into()), "the name decides");
+        let long = format!("\u{1b}[31m{}", "x".repeat(1_000));
+        let short = format!("\u{fffd}[31m{}…", "x".repeat(NAME_MAX - 6));
+        assert_eq!(claim(&[], &[(names::OWNER_NAME, long.as_str())]), Claim::Other(short));
         assert_eq!(claim(&names::PROW_LABELS, &[]), Claim::Prow);
         assert_eq!(claim(&names::PROW_LABELS[..1], &[]), Claim::Nobody);
     }

@@ -3,13 +3,12 @@
 use std::time::Duration;
 
 use hyper::http::{HeaderMap, HeaderValue, StatusCode};
-use k8s_openapi::api::core::v1::ConfigMap as KubeConfigMap;
 
 use super::answer::{AnyObject, HttpResponse, MetadataList};
 use super::error::Failure;
 use super::kubeconfig::Clusters;
 use super::operation::{Kind, Operation, Verb};
-use super::{ConfigError, Options};
+use super::{ConfigError, ConfigMap, Options};
 use crate::fuzz::{Input, SECRET, Scratch, Target, at_once};
 use crate::human::one_line;
 
@@ -34,7 +33,7 @@ fn api_answers(data: &[u8]) {
     let answer = HttpResponse { status, headers, body: body.clone() };
     let result = match shape % 3 {
         0 => answer.read::<MetadataList>(&act, longest).map(|_| ()),
-        1 => answer.read::<KubeConfigMap>(&act, longest).map(|_| ()),
+        1 => answer.read::<ConfigMap>(&act, longest).map(|_| ()),
         _ => answer.read::<AnyObject>(&act, longest).map(|_| ()),
     };
     match result {

@@ -1,0 +1,222 @@
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::*;
+
+#[test]
+fn an_address_has_its_port_and_no_credentials() {
+    let shown = |url: &str| address(&url.parse().unwrap());
+    assert_eq!(shown("https://api.example.com/"), "https://api.example.com:443");
+    assert_eq!(shown("http://user:s3cret@10.0.0.1/k8s/x"), "http://10.0.0.1:80");
+    assert_eq!(shown("https://[::1]:6443"), "https://[::1]:6443");
+}
+
+/// A server that answers 401 after three quarters of the time limit, and nothing at all to what is sent after that.
+/// Returns its URL and the values of `timeout` that it is sent.
+async fn slow_then_silent(limit: Duration) -> (String, Arc<std::sync::Mutex<Vec<Duration>>>) {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let timeouts = Arc::<std::sync::Mutex<Vec<_>>>::default();
+    let seen = Arc::clone(&timeouts);
+    tokio::spawn(async move {
+        let mut held = Vec::new();
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut head = [0; 4096];
+            let length = stream.read(&mut head).await.unwrap();
+            let head = String::from_utf8_lossy(&head[..length]).into_owned();
+            let after = head.split_once("timeout=").unwrap().1;
+            let milliseconds = after.split_once("ms").unwrap().0.parse().unwrap();
+            seen.lock().unwrap().push(Duration::from_millis(milliseconds));
+            if held.is_empty() {
+                tokio::time::sleep(limit * 3 / 4).await;
+                let answer = "HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+                stream.write_all(answer.as_bytes()).await.unwrap();
+            }
+            held.push(stream);
+        }
+    });
+    (url, timeouts)
+}
+
+/// A connection to a server with a user's credentials.
+fn connection(dir: &Path, server: &str, user: &Value, limit: Duration) -> Connection {
+    let path = dir.join("config");
+    let config = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "x",
+        "clusters": [{ "name": "x", "cluster": { "server": server } }],
+        "users": [{ "name": "x", "user": user }],
+        "contexts": [{ "name": "x", "context": { "cluster": "x", "user": "x" } }],
+    });
+    std::fs::write(&path, config.to_string()).unwrap();
+    let options = Options { timeout: limit, ..Options::default() };
+    Connection::new("x", Origin::Context { path, name: "x".into() }, &options)
+}
+
+fn request() -> Request {
+    let (verb, kind) = (Verb::Get, Kind::ConfigMap);
+    Request::new(Operation { verb, kind, namespace: "default".to_owned(), name: "x".to_owned() })
+}
+
+#[tokio::test]
+async fn a_token_file_that_hangs_is_named_to_all_requests_that_wait_for_it() {
+    let dir = tempfile::tempdir().unwrap();
+    // Nothing ever writes into it, so that a reader hangs as on a file system that is gone.
+    let fifo = dir.path().join("fifo");
+    rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    let user = json!({ "tokenFile": fifo });
+    let limit = Duration::from_secs(4);
+    let connection = connection(dir.path(), "http://127.0.0.1:1", &user, limit);
+    let request = request();
+    // More than fit into the deadline one after the other.
+    let deadline = Instant::now() + limit;
+    let sent = (0..8).map(|_| connection.send(&request, deadline));
+    for sent in futures_util::future::join_all(sent).await {
+        match sent.err() {
+            Some(Failure::Config(ConfigError::Read { path, .. })) => assert_eq!(path, fifo),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn all_steps_of_a_request_share_one_deadline() {
+    let limit = Duration::from_secs(4);
+    let (url, timeouts) = slow_then_silent(limit).await;
+    let dir = tempfile::tempdir().unwrap();
+    let connection = connection(dir.path(), &url, &json!({ "token": "t0ken-of-the-test" }), limit);
+    let request = request();
+    let began = Instant::now();
+    let deadline = began + limit;
+    let first = connection.send(&request, deadline).await.unwrap();
+    assert_eq!(first.0.status, http::StatusCode::UNAUTHORIZED);
+    let second = connection.send(&request, deadline).await;
+    assert!(matches!(second, Err(Failure::Timeout { after }) if after == limit));
+    // With the whole limit for each step it takes at least 1.75 of it.
+    assert!(began.elapsed() < limit * 3 / 2, "{:?}", began.elapsed());
+    let timeouts = timeouts.lock().unwrap().clone();
+    assert_eq!(timeouts.len(), 2);
+    assert!(timeouts[0] <= limit && timeouts[1] <= limit / 4, "{timeouts:?}");
+}
+
+/// A server that gives an answer to each request, by its first line. Returns its URL.
+async fn answering(answer: impl Fn(&str) -> (u16, String) + Send + 'static) -> String {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut head = [0; 4096];
+            let length = stream.read(&mut head).await.unwrap();
+            let line = String::from_utf8_lossy(&head[..length]).lines().next().unwrap_or_default().to_owned();
+            let (status, body) = answer(&line);
+            let length = body.len();
+            let head = format!("HTTP/1.1 {status} x\r\ncontent-length: {length}\r\nconnection: close");
+            // The client may have read enough of it before its end.
+            let _ = stream.write_all(format!("{head}\r\n\r\n{body}").as_bytes()).await;
+        }
+    });
+    url
+}
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+fn user() -> Value {
+    json!({ "token": "t0ken-of-the-test" })
+}
+
+#[test]
+fn what_a_server_named_at_any_length_goes_into_no_request() {
+    let with_token = |length: usize| {
+        let mut request = Request::new(Operation::of(Verb::List, Kind::ConfigMap, "ci", ""));
+        request.query("continue", &"x".repeat(length));
+        request.to_http(LIMIT)
+    };
+    assert!(with_token(4_000).is_ok());
+    for length in [URI_MAX, 65_000, 70_000, 1 << 20] {
+        assert!(matches!(with_token(length).err(), Some(Failure::UnexpectedResponse { .. })), "{length}");
+        let long = "x".repeat(length);
+        for operation in [
+            Operation::of(Verb::Get, Kind::ConfigMap, &long, "x"),
+            Operation::of(Verb::Delete, Kind::Lease, "ci", &long),
+        ] {
+            assert!(Request::new(operation).to_http(LIMIT).is_err(), "{length}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_token_of_any_length_ends_a_list_and_not_the_process() {
+    let dir = tempfile::tempdir().unwrap();
+    for length in [65_400, 70_000] {
+        let metadata = json!({ "continue": "x".repeat(length) });
+        let page = json!({ "kind": "PartialObjectMetadataList", "metadata": metadata, "items": [] });
+        let url = answering(move |_| (200, page.to_string())).await;
+        // Only together with this path the shorter one is too long for kube.
+        let server = format!("{url}/k8s/{}", "y".repeat(300));
+        let inner = Arc::new(connection(dir.path(), &server, &user(), LIMIT));
+        let error = crate::cluster::Cluster { inner }.list("ci").await.unwrap_err();
+        assert!(matches!(error.why, Failure::UnexpectedResponse { .. }), "{error:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_response_is_read_as_far_as_what_was_asked_for_can_be_long() {
+    let dir = tempfile::tempdir().unwrap();
+    // The bytes that are read, or none where it is a failure.
+    for (kind, status, length, expected) in [
+        (Kind::ConfigMap, 200, MOST, Some(MOST)),
+        (Kind::ConfigMap, 200, MOST + 1, None),
+        (Kind::Lease, 200, LEASE_MAX, Some(LEASE_MAX)),
+        (Kind::Lease, 200, LEASE_MAX + 1, None),
+        (Kind::ConfigMap, 400, ERROR_MAX, Some(ERROR_MAX)),
+        (Kind::ConfigMap, 400, ERROR_MAX + 1, Some(0)),
+        (Kind::Lease, 401, ERROR_MAX + 1, Some(0)),
+    ] {
+        let url = answering(move |_| (status, "x".repeat(length))).await;
+        let connection = connection(dir.path(), &url, &user(), LIMIT);
+        let request = Request::new(Operation::of(Verb::Get, kind, "ci", "x"));
+        match connection.send(&request, Instant::now() + LIMIT).await {
+            Ok((answer, _)) => {
+                assert_eq!((answer.status.as_u16(), Some(answer.body.len())), (status, expected));
+            }
+            Err(Failure::LongAnswer { .. }) => assert_eq!(expected, None, "{kind:?} {length}"),
+            Err(failure) => panic!("{kind:?} {length}: {failure:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_cluster_has_one_large_response_in_memory_at_a_time() {
+    let url = answering(|_| (200, "x".repeat(3 * LARGE))).await;
+    let dir = tempfile::tempdir().unwrap();
+    let connection = connection(dir.path(), &url, &user(), LIMIT);
+    let request = request();
+    let first = connection.send(&request, Instant::now() + LIMIT).await.unwrap();
+    assert_eq!(first.0.body.len(), 3 * LARGE);
+    let soon = Instant::now() + Duration::from_secs(1);
+    let second = connection.send(&request, soon).await.err();
+    assert!(matches!(second, Some(Failure::Timeout { .. })), "{second:?}");
+    drop(first);
+    assert!(connection.send(&request, Instant::now() + LIMIT).await.is_ok());
+}
+
+#[tokio::test]
+async fn a_page_of_a_list_with_too_much_metadata_is_asked_for_in_parts() {
+    let url = answering(|line| {
+        let limit = line.split(['?', '&', ' ']).find_map(|part| part.strip_prefix("limit="));
+        let padding = if limit == Some("1") { 0 } else { MOST };
+        let kind = "PartialObjectMetadataList";
+        (200, json!({ "kind": kind, "metadata": {}, "padding": " ".repeat(padding) }).to_string())
+    })
+    .await;
+    let dir = tempfile::tempdir().unwrap();
+    let inner = Arc::new(connection(dir.path(), &url, &user(), LIMIT));
+    assert!(crate::cluster::Cluster { inner }.list("ci").await.unwrap().is_empty());
+
+    let url = answering(|_| (200, " ".repeat(MOST + 1))).await;
+    let inner = Arc::new(connection(dir.path(), &url, &user(), LIMIT));
+    let error = crate::cluster::Cluster { inner }.list("ci").await.unwrap_err();
+    assert!(matches!(error.why, Failure::LongAnswer { most: MOST }), "{error:?}");
+}
