@@ -262,18 +262,25 @@ async fn deliver_in_steps<S: DeliveryInput>(
             }
             outcomes.insert(name, ended);
         }
-        let settled = all.iter().all(|name| outcomes[name].revision == desired.revision);
-        if settled || cancel.is_cancelled() || round == MAX_ROUNDS {
+        if all.iter().all(|name| outcomes[name].revision == desired.revision) {
             break;
         }
         // The ref moved: some clusters already have the newer revision, the others get it in the next round.
-        match newest(&*input, cancel, step).await {
-            Ok(newest) => desired = newest,
-            Err(error) => {
-                failures.push(error.to_string());
-                break;
+        let why = if cancel.is_cancelled() {
+            "the run ended before all clusters had the same revision".to_owned()
+        } else if round == MAX_ROUNDS {
+            "the ref moves faster than it can be followed, and clusters may be at other ones".to_owned()
+        } else {
+            match newest(&*input, cancel, step).await {
+                Ok(newest) => {
+                    desired = newest;
+                    continue;
+                }
+                Err(error) => error.to_string(),
             }
-        }
+        };
+        failures.push(why);
+        break;
     }
     let mut report = Report::new(&desired);
     report.failures = failures;

@@ -3,17 +3,17 @@
 //! Inventories are found by name in the whole cluster, never by a label. Without the right to list them there, only the
 //! namespaces that rules name are pruned.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use futures_util::future;
 
 use super::aliases::Aliases;
 use super::pauses::retried;
 use super::report::{Notes, Outcome, Target};
-use super::survey::{Item, NamespaceSurvey, SurveyContext};
+use super::survey::{Item, NamespaceFailure, NamespaceSurvey, SurveyContext};
 use super::{Options, or_cancelled};
 use crate::cluster::{Error, Failure};
-use crate::configmap::apply::{Claim, Desired, names};
+use crate::configmap::apply::{Claim, Decision, Desired, PruneLimit, PruneLimitExceeded, names};
 use crate::human;
 use crate::revision::Relation;
 use crate::sources::DeliveryInput;
@@ -79,6 +79,45 @@ pub(super) fn report_unknown(error: &Error, unneeded: bool, notes: &mut Notes) -
 /// Returns true if the orphaned namespaces stay unknown until an operator grants the right to list inventories.
 pub(super) fn is_denied(error: &Error) -> bool {
     matches!(error.why, Failure::Forbidden { .. })
+}
+
+/// Reports an orphaned namespace that cannot be read until somebody acts, so that nothing is pruned in it. That is only
+/// a note: anybody can make an inventory with our owner's name there, beside a ledger that is not ours, and an operator
+/// may withdraw our rights together with the rule.
+pub(super) fn report_unreadable(namespace: &str, unreadable: &NamespaceFailure, notes: &mut Notes) {
+    let NamespaceFailure { why, hints, .. } = unreadable;
+    let note = format!("no rule names {namespace}, and nothing of its inventory is pruned: {why}");
+    let somebody = "if the rules never named it, somebody else made the inventory";
+    let hint = hints.first().map(|hint| format!("{hint}; {somebody}"));
+    notes.add_with_hint(note, hint);
+}
+
+/// Checks the limit on deletions: first in the namespaces that rules name, then in all. An error comes with the
+/// namespaces in which nothing may be written.
+///
+/// Anybody can make an inventory in a namespace that no rule names. So what it lists must not stop the writes where
+/// rules name the namespaces, nor make the limit wider by being kept. What these writes create must not make it wider
+/// in the next run either: a namespace counts only if the rules of the inventories to be pruned were in force there.
+pub(super) fn check_limit(
+    limit: PruneLimit,
+    surveys: &[NamespaceSurvey],
+) -> Result<(), (PruneLimitExceeded, BTreeSet<String>)> {
+    let namespace = |survey: &NamespaceSurvey| survey.namespace.clone();
+    let served = surveys.iter().filter(|survey| !survey.orphaned);
+    if let Err(why) = limit.check(served.flat_map(NamespaceSurvey::counted_decisions)) {
+        return Err((why, surveys.iter().map(namespace).collect()));
+    }
+    let deletes = |survey: &&NamespaceSurvey| {
+        survey.orphaned && survey.counted_decisions().any(Decision::removes_content)
+    };
+    let pruned: Vec<&NamespaceSurvey> = surveys.iter().filter(deletes).collect();
+    let counted = surveys.iter().flat_map(|survey| {
+        let knows = |pruned: &&NamespaceSurvey| pruned.marker.shares_history_with("", [&survey.marker]);
+        let counts = !survey.orphaned && pruned.iter().all(knows);
+        survey.counted_decisions().filter(move |decision| counts || decision.removes_content())
+    });
+    let Err(why) = limit.check(counted) else { return Ok(()) };
+    Err((why, pruned.into_iter().map(namespace).collect()))
 }
 
 /// Returns the orphaned namespaces in which nothing may be deleted, with the results of their targets. Another
@@ -155,4 +194,51 @@ pub(super) fn kept_targets(
     let items = survey.items.iter().filter(|item| item.is_reported());
     let target = |item: &Item| Target::of(cluster, &survey.namespace, &item.name, &item.decision);
     items.map(|item| target(item).ended(outcome, why, hints.to_vec())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::survey;
+    use super::*;
+    use crate::configmap::apply::Action;
+
+    /// A namespace with so many ConfigMaps of ours that stay and that are to be deleted.
+    fn namespace(name: &str, orphaned: bool, (kept, deleted): (usize, usize)) -> NamespaceSurvey {
+        let decided = |action| Decision { action, ..Decision::unchanged(String::new()) };
+        let survey = survey(name, decided(Action::Nothing));
+        let stays = survey.items[0].clone();
+        let goes = Item { decision: decided(Action::Delete), ..stays.clone() };
+        let items = [vec![stays; kept], vec![goes; deleted]].concat();
+        NamespaceSurvey { orphaned, items, ..survey }
+    }
+
+    #[test]
+    fn deletions_where_no_rule_names_the_namespace_stop_no_other_and_what_stays_there_allows_none() {
+        let served = |counts| namespace("served", false, counts);
+        let orphaned = |name, counts| namespace(name, true, counts);
+        let refused = |surveys: &[NamespaceSurvey]| {
+            let (why, refused) = check_limit(PruneLimit::default(), surveys).err()?;
+            Some((why.emptied, why.ours, Vec::from_iter(refused)))
+        };
+        let over = |emptied: usize, ours: usize, namespaces: &[&str]| {
+            Some((emptied, ours, namespaces.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>()))
+        };
+        assert_eq!(refused(&[served((2, 1)), orphaned("a", (0, 1))]), None);
+        assert_eq!(refused(&[served((1, 0)), orphaned("a", (0, 2))]), over(2, 3, &["a"]));
+        assert_eq!(refused(&[served((1, 2)), orphaned("a", (0, 0))]), over(2, 3, &["a", "served"]));
+        let two = [served((1, 0)), orphaned("a", (0, 2)), orphaned("b", (100, 0))];
+        assert_eq!(refused(&two), over(2, 3, &["a"]));
+        // The rules have moved one to a namespace of its own: what was created there allows no deletion.
+        let mut moved = [served((1, 0)), served((10, 0)), orphaned("a", (0, 2))];
+        for (survey, rules) in moved.iter_mut().zip(["old", "new", "old"]) {
+            survey.marker.set_rules(rules);
+        }
+        assert_eq!(refused(&moved), over(2, 3, &["a"]));
+        moved[0].marker.set_rules("new");
+        assert_eq!(refused(&moved), over(2, 3, &["a"]));
+        moved[1].marker.before.push("old".to_owned());
+        assert_eq!(refused(&moved), None);
+        // A cluster that no rule names any more would lose everything.
+        assert_eq!(refused(&[orphaned("a", (0, 1))]), over(1, 1, &["a"]));
+    }
 }

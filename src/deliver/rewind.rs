@@ -32,7 +32,8 @@ const APPLY_ONCE: &str = "run once with --on-rewind=apply";
 /// A recorded revision, and whom it concerns.
 struct Origin {
     recorded: Recorded,
-    /// The namespaces whose objects have it; `None` if an inventory has it, which concerns the whole cluster.
+    /// The namespaces that it concerns: those whose objects have it, or that no rule names and whose inventory has it.
+    /// `None` if the inventory of a namespace that rules name has it, which concerns the whole cluster.
     namespaces: Option<BTreeSet<String>>,
     /// The repository that recorded it, if the inventory names another one than ours.
     other_repository: Option<String>,
@@ -56,8 +57,8 @@ pub(super) struct Halt {
 pub(super) struct Rewinds {
     /// The namespaces in which nothing may be written.
     pub(super) held: BTreeMap<String, Halt>,
-    /// The revisions of inventories that the ref is followed away from: the new one is to be recorded instead, as it
-    /// would hold the next one otherwise, also where nothing else is to be written.
+    /// The revisions that the ref is followed away from. Where an inventory has one of them, the new one is to be
+    /// recorded instead, as that would hold the next one otherwise, also where nothing else is to be written.
     pub(super) followed: BTreeSet<Revision>,
 }
 
@@ -92,8 +93,8 @@ pub(super) async fn check_rewind<S: DeliveryInput>(
             }
         }
         let Origin { recorded, namespaces, other_repository, .. } = origin;
-        // An annotation may be anybody's, so it does not count if the remote does not have its commit. It may also be
-        // ours, and the remote a replica that lags: that was waited for.
+        // It may be anybody's, so it does not count if the remote does not have its commit. It may also be ours, and
+        // the remote a replica that lags: that was waited for.
         if namespaces.is_some() && relation == Relation::UnknownToRemote {
             continue;
         }
@@ -114,7 +115,7 @@ pub(super) async fn check_rewind<S: DeliveryInput>(
             continue;
         }
         let is_known = relation != Relation::Unknown;
-        if namespaces.is_none() && (is_known || options.settles_rewinds) {
+        if is_known || options.settles_rewinds {
             rewinds.followed.insert(recorded.revision);
         }
         if is_known {
@@ -166,7 +167,7 @@ async fn relation_to<S: DeliveryInput>(
         Err(error) => error,
     };
     // With `Hold` an unknown relation would refuse the revision. As the remote may answer soon, it is asked again. What
-    // an annotation names may never be answered, and must not stop namespaces that do not have it.
+    // concerns single namespaces may never be answered, and must not stop others.
     let holds_all = options.on_rewind == OnRewind::Hold && origin.namespaces.is_none();
     if !holds_all && !cancel.is_cancelled() {
         return Ok(Relation::Unknown);
@@ -176,8 +177,8 @@ async fn relation_to<S: DeliveryInput>(
     Err(stop)
 }
 
-/// Returns the recorded revisions other than `named`, each once: first those of inventories. `ours` is the URL of our
-/// repository, if it is a single one.
+/// Returns the recorded revisions other than `named`: first those of inventories, each once, then those of annotations.
+/// `ours` is the URL of our repository, if it is a single one.
 fn origins(
     surveys: &[NamespaceSurvey],
     named: Revision,
@@ -185,18 +186,29 @@ fn origins(
     ours: Option<&str>,
 ) -> Vec<Origin> {
     let mut origins: BTreeMap<Revision, Origin> = BTreeMap::new();
-    for survey in surveys {
+    // Anybody can make an inventory in a namespace that no rule names. So it concerns only what is to be deleted there.
+    // Those of other namespaces come last, and prevail where they have the same revision.
+    let (orphaned, served): (Vec<&NamespaceSurvey>, Vec<&NamespaceSurvey>) =
+        surveys.iter().partition(|survey| survey.orphaned);
+    let orphaned = orphaned.into_iter().filter(|survey| survey.has_writes());
+    for survey in orphaned.chain(served) {
         let Some(recorded) = survey.recorded.clone() else { continue };
         let other_repository = other_repository(survey, ours);
-        let origin = Origin { recorded, namespaces: None, other_repository, is_asked: true };
+        let mut namespaces = survey.orphaned.then(|| BTreeSet::from([survey.namespace.clone()]));
+        if let Some(before) = origins.remove(&recorded.revision) {
+            namespaces = namespaces.zip(before.namespaces).map(|(one, others)| &one | &others);
+        }
+        let origin = Origin { recorded, namespaces, other_repository, is_asked: true };
         origins.insert(origin.recorded.revision, origin);
     }
     origins.remove(&named);
+    let concerns_all =
+        |revision: &Revision| origins.get(revision).is_some_and(|origin| origin.namespaces.is_none());
     // By revision: the least position among the annotations of a namespace, and all namespaces that have it.
     let mut annotated: BTreeMap<Revision, (usize, BTreeSet<String>)> = BTreeMap::new();
     for survey in surveys.iter().filter(|_| with_objects) {
         let revisions = unrecorded_revisions(survey).into_iter();
-        let new = revisions.filter(|revision| *revision != named && !origins.contains_key(revision));
+        let new = revisions.filter(|revision| *revision != named && !concerns_all(revision));
         for (position, revision) in new.enumerate() {
             let (least, namespaces) = annotated.entry(revision).or_insert((position, BTreeSet::new()));
             *least = position.min(*least);
@@ -374,6 +386,34 @@ mod tests {
             let (outcome, why) = checked(&Remote::new(Ok(relation)), HOLD, &surveys).await.unwrap_err();
             assert_eq!(outcome, Outcome::Refused, "{why}");
         }
+    }
+
+    /// Anybody can make one there.
+    #[tokio::test(start_paused = true)]
+    async fn an_inventory_where_no_rule_names_the_namespace_holds_what_is_to_be_deleted_there_alone() {
+        let recorded = |number| Some(Recorded { revision: revision(number), sources: BTreeMap::new() });
+        let mut surveys = surveys();
+        surveys[1].orphaned = true;
+        // Also where it has the revision of an annotation elsewhere.
+        for number in [1, 3] {
+            surveys[1].recorded = recorded(number);
+            for relation in [Relation::Behind, Relation::Unknown] {
+                let remote = Remote::new(Ok(relation));
+                assert_eq!(checked(&remote, HOLD, &surveys).await.unwrap(), ["one", "two"], "{relation:?}");
+            }
+            let silent = Remote::new(Err(SourceError::interrupted()));
+            assert_eq!(checked(&silent, HOLD, &surveys).await.unwrap(), ["one", "two"]);
+        }
+        surveys[0].recorded = recorded(3);
+        let behind = Remote::new(Ok(Relation::Behind));
+        let (outcome, why) = checked(&behind, HOLD, &surveys).await.unwrap_err();
+        assert_eq!(outcome, Outcome::Refused, "a rule names the other one: {why}");
+        surveys[0].recorded = None;
+        surveys[1].items.clear();
+        let remote = Remote::new(Ok(Relation::UnknownToRemote));
+        assert!(checked(&remote, HOLD, &surveys).await.unwrap().is_empty());
+        let asked = remote.asked.into_inner().unwrap();
+        assert!(asked.iter().all(|asked| asked.revision == revision(1)), "{asked:?}");
     }
 
     #[tokio::test(start_paused = true)]

@@ -32,6 +32,8 @@ use crate::sources::DeliveryInput;
 /// How often a worker starts over because the ref moved or an inventory changed. After that the cluster is left to
 /// the next run.
 const MAX_RESTARTS: u32 = 20;
+/// How much of the names of an inventory's damaged keys is shown, in characters.
+const NAMES_MAX: usize = 200;
 
 /// One cluster's part of a delivery.
 pub(super) struct Worker<S> {
@@ -239,20 +241,19 @@ impl<S: DeliveryInput> Worker<S> {
         Ok((surveys, failures))
     }
 
-    /// Applies the limit on deletions, and takes away the namespaces in which nothing may be written because the ref
-    /// went back. Returns false if nothing may be written in the whole cluster. The results of what may not be written
-    /// are added to `targets`.
+    /// Takes away the namespaces in which nothing may be written because of the limit on deletions or because the ref
+    /// went back. Returns false if the ref forbids it in the whole cluster. The results of what may not be written are
+    /// added to `targets`.
     async fn limit_writes(
         &mut self,
         writer: &Writer<'_, S>,
         surveys: &mut Vec<NamespaceSurvey>,
         targets: &mut Vec<Target>,
     ) -> Result<bool, Unsettled> {
-        let decisions = surveys.iter().flat_map(NamespaceSurvey::counted_decisions);
-        if let Err(why) = self.options.prune_limit.check(decisions) {
+        if let Err((why, over)) = orphaned::check_limit(self.options.prune_limit, surveys) {
+            let over: Vec<_> = surveys.extract_if(.., |survey| over.contains(&survey.namespace)).collect();
             let hints = [why.hint().to_owned()];
-            targets.extend(self.end_all(writer, surveys, Outcome::Refused, &why.to_string(), &hints));
-            return Ok(false);
+            targets.extend(self.end_all(writer, &over, Outcome::Refused, &why.to_string(), &hints));
         }
         // What is held must not be recorded either: the next revision would count as an advance over it.
         let holds = self.options.on_rewind == OnRewind::Hold;
@@ -296,12 +297,14 @@ impl<S: DeliveryInput> Worker<S> {
         targets: &mut Vec<Target>,
     ) -> Result<(), Unsettled> {
         // A namespace whose records are outdated counts as busy, too: a peer may be about to write them.
-        let busy = surveys.iter().filter(|survey| set::is_busy(survey, writer.desired));
-        let busy: Vec<&str> = busy.map(|survey| survey.namespace.as_str()).collect();
+        let busy: Vec<_> = surveys.iter().filter(|survey| set::is_busy(survey, writer.desired)).collect();
         if busy.is_empty() {
             return Ok(());
         }
-        if !self.turns.may_write(&busy, &mut self.notes).await {
+        // Where no rule names the namespace, anybody may hold its Lease, and let all others wait.
+        let named = busy.iter().filter(|survey| !survey.orphaned);
+        let named: Vec<&str> = named.map(|survey| survey.namespace.as_str()).collect();
+        if !self.turns.may_write(&named, &mut self.notes).await {
             return Err(Unsettled::Stale);
         }
         if let Err(stop) = writer.check_ref().await {
@@ -393,15 +396,16 @@ impl<S: DeliveryInput> Worker<S> {
                 Ok(survey) => {
                     if !survey.marker.damaged.is_empty() {
                         let names: Vec<_> = survey.marker.damaged.keys().cloned().collect();
-                        let names = names.join(", ");
+                        let names = human::sanitize(&names.join(", "), NAMES_MAX);
                         let marker = reader.policy.owner.marker();
                         self.notes.add(format!("the inventory {namespace}/{marker} cannot be read at {names}: nothing is deleted there"));
                     }
                     all.surveys.push(survey);
                 }
-                Err(unreadable) if desired.of(&name, &namespace).is_none() => {
-                    all.add_unpruned(&name, &namespace, &unreadable.why);
-                }
+                Err(unreadable) if desired.of(&name, &namespace).is_none() => match unreadable.transient {
+                    true => all.add_unpruned(&name, &namespace, &unreadable.why),
+                    false => orphaned::report_unreadable(&namespace, &unreadable, &mut self.notes),
+                },
                 Err(NamespaceFailure { why, hints, transient, outcome, cause }) => {
                     let targets = namespace_failed(desired, (&name, &namespace), &why, &hints).into_iter();
                     let failed =

@@ -1,9 +1,10 @@
 //! A cache of ConfigMap values by the blob they were made from. In memory it has the values of plans that still exist;
 //! a file in the mirror keeps those of the last plan for the next process.
 //!
-//! The file is replaced as a whole by rename and never appended to, so it has the values of one plan only. Each entry
-//! has a checksum; reading stops at the first wrong one. There is no protection against a malicious writer of the file:
-//! such a writer could change the mirror's packs, too, which are not hashed again on reading either.
+//! The file is replaced as a whole by rename and never appended to, so it has the values of one plan only; the old one
+//! is removed before the new one is written, so there is never more than one. Each entry has a checksum; reading stops
+//! at the first wrong one. There is no protection against a malicious writer of the file: such a writer could change
+//! the mirror's packs, too, which are not hashed again on reading either.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -160,7 +161,7 @@ fn read(
     Ok(())
 }
 
-/// Replaces the file by one with these values.
+/// Replaces the file by one with these values. The old one goes first: the volume has room for one.
 fn write<'v>(path: &Path, all: impl Iterator<Item = (Key, &'v Value)>) -> io::Result<()> {
     // The mirror removes stale `.lock` files. An existing one belongs to another process or was left by a crash; then
     // `create_new` fails.
@@ -168,6 +169,7 @@ fn write<'v>(path: &Path, all: impl Iterator<Item = (Key, &'v Value)>) -> io::Re
     temporary.push(".lock");
     let temporary = PathBuf::from(temporary);
     let file = File::options().write(true).create_new(true).mode(0o600).open(&temporary)?;
+    let _ = std::fs::remove_file(path); // if it fails, the rename replaces it or says why not
     let mut seen = HashSet::new();
     let fill = || -> io::Result<()> {
         let mut file = BufWriter::with_capacity(1 << 17, file);
@@ -310,7 +312,8 @@ mod tests {
         assert!(path.exists());
         let large = Arc::new(Value::new(vec![7; VALUE_MAX + 1], false));
         known.insert(key, &value);
-        known.write_file(7, std::iter::once((key, &*large)));
+        let one = std::iter::once((key, &*large));
+        known.write_file(7, one.inspect(|_| assert!(!path.exists(), "the volume has room for one")));
         assert_eq!(std::fs::read(&path).unwrap(), FORMAT.as_bytes(), "no ConfigMap holds it");
         std::fs::write(dir.path().join("values.lock"), "").unwrap();
         known.insert(key, &value);

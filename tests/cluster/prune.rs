@@ -89,6 +89,13 @@ impl Installation {
         run::to_end(&mut self.command(&contexts, places, more))
     }
 
+    /// Makes an inventory as anybody can who may create ConfigMaps there, with what is to be read on ours.
+    fn plant(&self, namespace: &str, data: &Value) {
+        let annotations = json!({ "treeswap.dev/owner": self.owner, "treeswap.dev/cluster": "east" });
+        let inventory = json!({ "metadata": { "annotations": annotations }, "data": data });
+        Kubernetes::shared().put(namespace, &format!("treeswap-set-{}", self.owner), inventory);
+    }
+
     /// The names of what is in a namespace.
     fn names(&self, namespace: &str) -> Vec<String> {
         Kubernetes::shared().configmaps(namespace).into_keys().collect()
@@ -235,6 +242,50 @@ fn two_rule_sets_of_one_repository_under_one_owner_do_not_prune_each_other() {
     ends(&installation.apply(&[("east", a)], &["--prune", "--dry-run"]), 3, &[&deleted, &refused]);
     // --max-prune=100 overrides the refusal.
     ends(&installation.apply(first, &["--prune", "--max-prune=100"]), 0, &["1 deleted", "2 unchanged"]);
+}
+
+#[test]
+fn an_inventory_that_anybody_made_elsewhere_stops_nothing_where_rules_name_the_namespace() {
+    let installation = Installation::new(2);
+    let [a, b] = [installation.namespaces[0].as_str(), installation.namespaces[1].as_str()];
+    let closed = Kubernetes::shared().namespace("prune");
+    installation.may_find_inventories();
+    let only_a: Places<'_> = &[("east", a)];
+    ends(&installation.apply(only_a, &["--prune"]), 0, &["1 created"]);
+    // The remote does not have its revision.
+    installation.plant(b, &json!({ "_revision": "b".repeat(40) }));
+    installation.commit("2");
+    ends(&installation.apply(only_a, &["--prune", "--on-rewind=hold"]), 0, &["1 replaced"]);
+    assert!(installation.names(b).is_empty(), "it listed nothing");
+    let leases = format!("/apis/coordination.k8s.io/v1/namespaces/{b}/leases");
+    let leases = Kubernetes::shared().must("GET", &leases, None);
+    assert_eq!(leases["items"], json!([]), "nobody waits for the holder of a Lease there");
+    // We have no right there.
+    installation.plant(&closed, &json!({}));
+    installation.commit("3");
+    let unread =
+        |namespace: &str| format!("no rule names {namespace}, and nothing of its inventory is pruned");
+    let ran = installation.apply(only_a, &["--prune"]);
+    ends(&ran, 0, &["1 replaced", &unread(&closed), "the right to get configmaps in"]);
+    // The ledger beside it is not ours.
+    let ledger = format!("treeswap-ledger-{}", installation.owner);
+    Kubernetes::shared().put(b, &ledger, json!({}));
+    installation.plant(b, &json!({}));
+    let ran = installation.apply(only_a, &["--prune"]);
+    ends(&ran, 0, &["1 unchanged", &unread(b), "has another owner"]);
+    Kubernetes::shared().must("DELETE", &format!("/api/v1/namespaces/{b}/configmaps/{ledger}"), None);
+    // It lists more than the rules name.
+    let listed = ["x", "y"].map(|name| {
+        let ours = json!({ "metadata": { "annotations": { "treeswap.dev/owner": installation.owner } } });
+        let uid = Kubernetes::shared().put(b, name, ours)["metadata"]["uid"].clone();
+        let entry = json!({ "digest": "", "uid": uid, "resourceVersion": "", "revision": "" });
+        (name, entry.to_string())
+    });
+    installation.plant(b, &json!(BTreeMap::from(listed)));
+    installation.commit("4");
+    let refused = ["x", "y"].map(|name| format!("east/{b}/{name}: refused: 2 of 3 ConfigMaps"));
+    ends(&installation.apply(only_a, &["--prune"]), 3, &["1 replaced", &refused[0], &refused[1]]);
+    assert_eq!(installation.names(b).len(), 3, "nothing was deleted");
 }
 
 /// A ConfigMap that is left out stays as it is, also if it was split before: its parts go once it fits.

@@ -218,6 +218,40 @@ fn what_was_written_before_the_ref_moved_for_another_cluster_is_reported_as_writ
     assert_eq!(outcomes, [("one", Outcome::Created), ("two", Outcome::Created)], "{report:?}");
 }
 
+/// It moves whenever one cluster is about to be written, while the other one has nothing to write and does not ask.
+#[test]
+fn clusters_that_a_ref_which_never_rests_leaves_at_different_revisions_are_no_success() {
+    let kubernetes = Kubernetes::shared();
+    let [a, b] = [(); 2].map(|()| kubernetes.namespace("refs"));
+    let rules = format!(
+        "config_updater:\n  maps:\n    jobs/*.yaml: {{name: jobs, clusters: {{one: [{a}]}}}}\n    \
+         docs/*.yaml: {{name: docs, clusters: {{two: [{b}]}}}}\n"
+    );
+    let texts: Vec<String> = (1..=11).map(|number| number.to_string()).collect();
+    let files = texts.iter().map(|text| [("jobs/a.yaml", text.as_str()), ("docs/a.yaml", "docs")]);
+    let files: Vec<[(&str, &str); 2]> = files.collect();
+    let revisions: Vec<(u8, &[(&str, &str)])> = (1..).zip(files.iter().map(|files| &files[..])).collect();
+    let plans = plans(&rules, &a, &revisions);
+    let clusters = ["one", "two"].map(|name| (name, kubernetes.access("admin")));
+    let clusters = load(&clusters);
+    let deliver = |input: Script| {
+        let cancel = CancellationToken::new();
+        runtime().block_on(deliver(Arc::new(input), &clusters, &options(), &cancel)).unwrap()
+    };
+    assert!(deliver(Script::at(&plans, revision(11))).is_success());
+    // In each round the first answer is for both, and the other three are for the one that is written.
+    let restless = Script::answering(&plans, |at| {
+        let (round, question) = (at / 4, at % 4);
+        Ok(revision(u8::try_from(2 * round + usize::from(question > 0) + 1).unwrap()))
+    });
+    let report = deliver(restless);
+    assert_eq!(data(&kubernetes.configmap(&a, "jobs"))["a.yaml"], "10", "{report:?}");
+    assert!(report.targets.iter().all(|target| target.outcome.is_success()), "{report:?}");
+    assert_eq!(report.failures.len(), 1, "{report:?}");
+    assert!(report.failures[0].contains("moves faster than it can be followed"), "{report:?}");
+    assert!(deliver(Script::at(&plans, revision(10))).is_success());
+}
+
 #[test]
 fn a_remote_that_does_not_answer_stops_the_writing_and_the_batch_is_done_again() {
     let there = Delivered::new();

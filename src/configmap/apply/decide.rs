@@ -144,6 +144,7 @@ impl Policy {
         if decision.action == Action::Delete {
             decision.difference.removed = seen.content.keys().cloned().collect();
             decision.moves = Moves::new(&decision.difference, None, Some(&seen.content), false);
+            decision.over = self.other_rules(seen).cloned();
         }
         decision
     }
@@ -156,7 +157,11 @@ impl Policy {
         record: Option<&LastAttempt>,
     ) -> Decision {
         let known = entry.filter(|entry| entry.is_verified_as(&wanted.digest));
-        let why = if known.is_some() { DecisionReason::Vanished } else { DecisionReason::Absent };
+        let why = match known {
+            Some(_) => DecisionReason::Vanished,
+            None if self.was_written_over(record) => DecisionReason::Returned,
+            None => DecisionReason::Absent,
+        };
         let mut decision = Decision::new(Action::Create, why, Claim::Ours);
         let recorded = known.map(|entry| entry.revision.as_str()).filter(|text| is_revision(text));
         decision.revision = self.stamp(wanted, recorded);
@@ -195,17 +200,13 @@ impl Policy {
         let revision = self.stamp(wanted, recorded);
         let difference = self.difference(wanted, seen, &revision);
         let as_stamped = recorded.is_some_and(|recorded| self.difference(wanted, seen, recorded).is_empty());
-        let over = seen.annotations.get(names::RULES).filter(|rules| **rules != self.rules);
+        let over = self.other_rules(seen);
         let why = match self.origin(wanted, seen, entry, recorded.is_some(), as_stamped) {
             // First, because the limit of `--max-prune` counts what is emptied, also of those that are adopted by it.
             _ if !wanted.fed => DecisionReason::Unfed,
             _ if claim != Claim::Ours => DecisionReason::Adopted,
             DecisionReason::OtherRules if over.is_none() => DecisionReason::Changed,
-            DecisionReason::OtherRules
-                if record.and_then(|record| record.over.as_ref()).is_some_and(|over| *over == self.rules) =>
-            {
-                DecisionReason::TurnedBack
-            }
+            DecisionReason::OtherRules if self.was_written_over(record) => DecisionReason::TurnedBack,
             why => why,
         };
         let action = match refusal {
@@ -219,10 +220,21 @@ impl Policy {
             None => Action::Replace,
         };
         let why = if action == Action::Nothing { DecisionReason::Unchanged } else { why };
-        let over =
-            over.filter(|_| matches!(why, DecisionReason::OtherRules | DecisionReason::TurnedBack)).cloned();
+        let is_told =
+            matches!(why, DecisionReason::OtherRules | DecisionReason::TurnedBack | DecisionReason::Unfed);
+        let over = over.filter(|_| is_told).cloned();
         let moves = moves(wanted, seen, &difference, &action, why == DecisionReason::Drift);
         self.limit_repairs(Decision { action, why, claim, revision, difference, moves, over }, record)
+    }
+
+    /// The digest of the rules that an object was written under, if these are not the present ones.
+    fn other_rules<'a>(&self, seen: &'a LiveConfigMap) -> Option<&'a String> {
+        seen.annotations.get(names::RULES).filter(|rules| **rules != self.rules)
+    }
+
+    /// Returns true if the last write replaced or deleted what had been written under the present rules.
+    fn was_written_over(&self, record: Option<&LastAttempt>) -> bool {
+        record.and_then(|record| record.over.as_ref()).is_some_and(|over| *over == self.rules)
     }
 
     /// Why an object of this owner must not be written; `None` if it may be.
@@ -326,9 +338,9 @@ impl Policy {
     fn limit_repairs(&self, mut decision: Decision, record: Option<&LastAttempt>) -> Decision {
         let contested = record.and_then(|record| self.pace.repairs_over_limit(&record.repairs, self.now));
         if let (Some(times), true) = (contested, decision.writes() && decision.counts_toward_limit()) {
-            decision.action = Action::Refuse(match decision.why {
-                DecisionReason::TurnedBack => Refusal::TurnedBack(times),
-                _ => Refusal::Contested(times),
+            decision.action = Action::Refuse(match decision.turns_back() {
+                true => Refusal::TurnedBack(times),
+                false => Refusal::Contested(times),
             });
         }
         decision

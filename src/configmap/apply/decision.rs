@@ -42,6 +42,9 @@ pub enum DecisionReason {
     /// As [`Self::OtherRules`], and before that it was written under the present ones: the rules change back and forth,
     /// or two installations use the same owner name.
     TurnedBack,
+    /// It does not exist: it was deleted under other rules or options, and before that it was written under the present
+    /// ones. See [`Self::TurnedBack`].
+    Returned,
     /// It had another owner and is adopted.
     Adopted,
     /// No file feeds it any more.
@@ -132,7 +135,8 @@ pub struct Decision {
     pub difference: Difference,
     /// What it gains and loses, for the order of writes.
     pub moves: Moves,
-    /// The stored digest of the rules that it was last written under, if the reason is that these differ.
+    /// The stored digest of the rules that it was last written under, if these differ from the present ones and that is
+    /// why it is written, or if it is deleted or emptied.
     pub over: Option<String>,
 }
 
@@ -166,7 +170,12 @@ impl Decision {
 
     /// Returns true if the write counts against the [`RepairLimit`](super::RepairLimit).
     pub fn counts_toward_limit(&self) -> bool {
-        self.repairs() || self.why == DecisionReason::TurnedBack
+        self.repairs() || self.turns_back()
+    }
+
+    /// Returns true if it undoes what was written or deleted under other rules or options, and had undone this before.
+    pub(super) fn turns_back(&self) -> bool {
+        matches!(self.why, DecisionReason::TurnedBack | DecisionReason::Returned)
     }
 
     /// Returns true if it deletes the ConfigMap or writes it because no file matches it any more.
@@ -185,7 +194,7 @@ impl DecisionReason {
             Self::Changed => "it changed",
             Self::Drift => "it was changed by another writer",
             Self::OtherRules => "the rules or options changed",
-            Self::TurnedBack => "the rules or options changed back",
+            Self::TurnedBack | Self::Returned => "the rules or options changed back",
             Self::Adopted => "it is adopted",
             Self::Unfed => "no file matches it any more",
             Self::LeftOut => "it is too large and left out, as --oversize=skip says",

@@ -57,8 +57,13 @@ impl PruneLimit {
 fn is_existing_and_ours(decision: &Decision) -> bool {
     let is_refused =
         matches!(decision.action, Action::Refuse(Refusal::Other(_) | Refusal::Prow | Refusal::Nobody));
-    let is_other =
-        matches!(decision.why, DecisionReason::NotOurs | DecisionReason::Absent | DecisionReason::Vanished);
+    let is_other = matches!(
+        decision.why,
+        DecisionReason::NotOurs
+            | DecisionReason::Absent
+            | DecisionReason::Vanished
+            | DecisionReason::Returned
+    );
     // It is not adopted, as it is not written.
     let is_left_to_others = decision.why == DecisionReason::LeftOut && decision.claim != Claim::Ours;
     !is_refused && !is_other && !is_left_to_others

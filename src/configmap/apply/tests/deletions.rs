@@ -119,6 +119,59 @@ fn a_run_that_would_take_most_of_it_away_is_refused() {
     assert_eq!(limit.check([&adopted, &emptied].into_iter()), Ok(()), "what is adopted is counted");
 }
 
+/// As where two installations with different rules have one owner's name: one deletes or empties what the other makes.
+#[test]
+fn what_other_rules_take_away_and_these_make_again_is_contested_after_a_while() {
+    let (full, gone) = (wanted(&[("a", "1")]), wanted(&[]));
+    let seen = ours(&full, R2);
+    let known = entry(&full, &seen, R2);
+    let now = policy().now;
+    let record = |over: Option<&str>, repairs: usize| LastAttempt {
+        revision: R2.into(),
+        digest: String::new(),
+        at: now,
+        outcome: "deleted".into(),
+        attempts: 1,
+        error: None,
+        repairs: vec![now; repairs],
+        over: over.map(str::to_owned),
+    };
+    // It remembers by which rules it was written, unless they are its own.
+    for (rules, over) in [("others", Some("rules")), ("rules", None)] {
+        for (wanted, prune) in [(None, true), (Some(&gone), true), (Some(&gone), false)] {
+            let policy = Policy { rules: rules.into(), prune, ..policy() };
+            let decision = policy.decide(wanted, Some(&seen), Some(&known), None);
+            assert!(decision.writes() && !decision.counts_toward_limit(), "{decision:?}");
+            assert_eq!(decision.over.as_deref(), over, "{decision:?}");
+        }
+    }
+    let annotations = gone.annotations(&policy().owner, "others", R2);
+    let emptied = LiveConfigMap { annotations, ..ours(&gone, R2) };
+    for (seen, action, why) in [
+        (None, Action::Create, DecisionReason::Returned),
+        (Some(&emptied), Action::Replace, DecisionReason::TurnedBack),
+    ] {
+        let decide = |record: &LastAttempt| policy().decide(Some(&full), seen, None, Some(record));
+        let decision = decide(&record(Some("rules"), 2));
+        assert_eq!((&decision.action, decision.why), (&action, why));
+        assert!(decision.counts_toward_limit() && !decision.repairs(), "{decision:?}");
+        let refused = decide(&record(Some("rules"), 3));
+        assert_eq!(refused.action, Action::Refuse(Refusal::TurnedBack(3)));
+        // A file that comes and goes under the same rules is written as often as it comes.
+        for over in [None, Some("others")] {
+            let decision = decide(&record(over, 3));
+            assert_eq!(decision.action, action);
+            assert!(!decision.counts_toward_limit(), "{decision:?}");
+        }
+    }
+    // What does not exist makes the limit of `--max-prune` no wider.
+    let deleted = Policy { prune: true, ..policy() }.decide(None, Some(&ours(&full, R2)), Some(&known), None);
+    for repairs in [2, 3] {
+        let made = policy().decide(Some(&full), None, None, Some(&record(Some("rules"), repairs)));
+        assert!(PruneLimit::default().check([&made, &made, &deleted].into_iter()).is_err(), "{made:?}");
+    }
+}
+
 #[test]
 fn what_was_about_to_be_written_is_ours_by_name_and_label_before_its_uid_is_known() {
     let desired = wanted(&[("a", "1")]);
