@@ -112,6 +112,7 @@ pub fn bytes_compared(size: u64, other: u64) -> String {
 }
 
 /// An error and its causes on one line, joined by `: `. A cause is left out if the text before it already ends with it.
+/// Control characters are replaced: a server or a program may have written a part.
 pub fn one_line(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
@@ -123,7 +124,7 @@ pub fn one_line(error: &(dyn std::error::Error + 'static)) -> String {
         }
         next = source.source();
     }
-    text.replace(['\n', '\r'], " ")
+    text.replace(char::is_control, " ")
 }
 
 /// What is wrong with a text that is no valid YAML, from the parser's message: what that says about the parser is said
@@ -202,6 +203,8 @@ mod tests {
         assert_eq!(sanitize("a\u{1b}[2Jb\nc\u{202e}d\u{200b}e\u{9b}f", 40), "a�[2Jb�c�d�e�f");
         assert_eq!(sanitize("abcdef", 6), "abcdef");
         assert_eq!(sanitize("abcdefg", 6), "abcde…");
+        let error = std::io::Error::other("a\u{1b}[2Jb\r\nc\u{9b}d\u{7f}e\0f");
+        assert_eq!(one_line(&error), "a [2Jb  c d e f");
     }
 
     #[cfg(feature = "program")] // the parser belongs to it

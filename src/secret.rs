@@ -1,9 +1,9 @@
 //! Secrets and redaction.
 //!
 //! A [`Secret`] prints as a placeholder, and is read from its file each time it is needed. Its value is registered when
-//! it is made. What the process says about its work goes through [`redacted`]: the log, stderr, responses of the
-//! listener, the status, the errors in the ledgers. What it publishes stays as its author wrote it. Text of a server or
-//! a program goes through [`quoted`] before it is quoted or shortened.
+//! it is made, unless it is a [`Secret::holder`]. What the process says about its work goes through [`redacted`]: the
+//! log, stderr, responses of the listener, the status, the errors in the ledgers. What it publishes stays as its author
+//! wrote it. Text of a server or a program goes through [`quoted`] before it is quoted or shortened.
 //!
 //! A [`Secret`] is overwritten when it is dropped, but the copies that are made of it are not: by reading its file, by
 //! parsing it, by encoding and sending it. Memory is not protected against a debugger or a core dump. Files are not
@@ -42,24 +42,34 @@ const MAX_FILE: u64 = 64 << 10;
 
 /// A password, a token, a webhook key.
 #[derive(Clone)]
-pub struct Secret(Arc<SecretString>);
+pub struct Secret {
+    value: Arc<SecretString>,
+    is_registered: bool,
+}
 
 impl Secret {
     /// Wraps a value and registers it for redaction, for as long as it is held and for some time after: a server may
     /// still repeat a password that was rotated.
     pub fn new(value: impl AsRef<str>) -> Self {
-        Self(registry::add_while_held(value.as_ref()))
+        Self { value: registry::add_while_held(value.as_ref()), is_registered: true }
     }
 
-    /// Wraps a text that contains secrets among other things, without registering it. The code that extracts a secret
-    /// from it has to register the secret.
+    /// Wraps a text without registering it: one that contains secrets among other things, which the code that extracts
+    /// them has to register; or the password in a URL, which was registered where it was read if it is the operator's,
+    /// and is no secret of ours if a commit's author wrote it.
     pub fn holder(text: impl Into<String>) -> Self {
-        Self(Arc::new(SecretString::from(text.into())))
+        Self { value: Arc::new(SecretString::from(text.into())), is_registered: false }
+    }
+
+    /// Returns false for a [`Self::holder`]. What is made of it must not be registered either: an author could fill the
+    /// registry, and take words from the log and variables from hooks.
+    pub fn is_registered(&self) -> bool {
+        self.is_registered
     }
 
     /// The value itself. An audit has to look at every call.
     pub fn expose(&self) -> &str {
-        self.0.expose_secret()
+        self.value.expose_secret()
     }
 }
 
@@ -168,10 +178,14 @@ pub fn is_name(name: &str) -> bool {
 }
 
 /// The credentials of HTTP Basic authentication: `username:password` in base64. What is sent as a password surely is
-/// one, wherever it came from.
+/// one, wherever it came from. They are registered if the password is.
 pub fn basic(username: &str, password: &Secret) -> Secret {
+    let pair = STANDARD.encode(format!("{username}:{}", password.expose()));
+    if !password.is_registered() {
+        return Secret::holder(pair);
+    }
     registry::add_short_password(password.expose());
-    Secret::new(STANDARD.encode(format!("{username}:{}", password.expose())))
+    Secret::new(pair)
 }
 
 /// Where a secret comes from.

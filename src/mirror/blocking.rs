@@ -3,7 +3,7 @@
 use super::error::Error;
 
 /// Runs blocking work on a thread of the blocking pool. A panic in it is propagated.
-pub(super) async fn blocking<T: Send + 'static>(
+pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {
     match tokio::task::spawn_blocking(work).await {

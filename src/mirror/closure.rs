@@ -30,12 +30,12 @@ pub(super) fn tree_closure(
     base: Option<ObjectId>,
     partial: bool,
 ) -> Result<(), ObjectError> {
-    closure_beside(reader, tree, base, partial, |_| false)
+    tree_closure_except_blobs(reader, tree, base, partial, |_| false)
 }
 
 /// Like [`tree_closure`], but skips objects for which `is_blob` returns true: reading the header of a packed object
 /// means inflating the beginning of its pack entry.
-pub(super) fn closure_beside(
+pub(super) fn tree_closure_except_blobs(
     reader: &ObjectReader<'_>,
     tree: ObjectId,
     base: Option<ObjectId>,

@@ -115,7 +115,7 @@ impl Composer {
 
     /// Sets the directories of the mirrors whose objects are read from now on.
     pub fn read_from(&self, mirrors: &[PathBuf]) {
-        self.shared.compose_of(mirrors);
+        self.shared.set_mirrors(mirrors);
     }
 
     /// Returns a handle for reading the objects of all mirrors, for blocking threads.
@@ -156,14 +156,14 @@ impl Composer {
         // remove it at any time.
         let own = self.shared.store()?;
         let own = own.reader().map_err(failed("open the composed objects"))?;
-        let mut overlay = Overlay::new((&reader, &own, self.dir()), parts, &self.limits, cancel);
+        let mut overlay = Overlay::new(&reader, &own, self.dir(), parts, &self.limits, cancel);
         let tree = overlay.tree()?;
         let commit = commit(&reader, tree, parts)?;
         let id = own.write(ObjectType::Commit, &commit);
         let id = id.map_err(|source| Error::unwritten("write a commit in", &self.shared.dir, source))?;
         let revision = Revision(id);
         if !unique.globs().is_empty() && !self.is_checked(tree, unique) {
-            unique.check(&mut overlay, (revision, tree))?;
+            unique.check(&mut overlay, revision, tree)?;
             *self.checked.lock().unwrap_or_else(PoisonError::into_inner) = Some((tree, unique.clone()));
         }
         Ok(revision)

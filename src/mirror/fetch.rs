@@ -3,7 +3,8 @@
 //! A tip that is already complete needs no network. Otherwise the request of [`super::plan`] is sent, the indexing
 //! child process takes the pack, and once the tip is complete the shallow boundary and the ref are written (see
 //! [`super::layout`] for what a crash leaves). If the remote may have rejected the boundary that we chose, it is asked
-//! to choose one. If the answer is incomplete or unexpected, one more request is sent that claims no commit as present.
+//! to choose one. If the answer is incomplete or unexpected, or takes too much memory, one more request is sent that
+//! claims no commit as present.
 
 mod local_state;
 mod receive;
@@ -16,7 +17,7 @@ use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
 use super::blocking::blocking;
-use super::closure::closure_beside;
+use super::closure::tree_closure_except_blobs;
 use super::complete;
 use super::descriptors::{self, check_descriptors};
 use super::error::Error;
@@ -80,7 +81,8 @@ pub(super) fn repair(layout: &Layout, shared: &Shared, adopted: Option<ObjectId>
         if shared.is_known_complete(*tip) {
             return Ok(());
         }
-        let closure = closure_beside(&reader, commit.tree, None, shared.partial, |id| blobs.has(id));
+        let closure =
+            tree_closure_except_blobs(&reader, commit.tree, None, shared.partial, |id| blobs.has(id));
         closure.map_err(|error| error.to_string())
     };
     let mut broken = None;
@@ -378,7 +380,7 @@ impl Mirror {
                 Ok(revision)
             }
             None => {
-                // The received pack is sound, so another one is not.
+                // The received pack is sound, so an older pack is damaged.
                 if let Some(error) = known.unreadable {
                     return Err(Error::damaged(Revision(want), error));
                 }
@@ -455,21 +457,19 @@ fn boundary_may_be_wrong(tip: &Tip, error: &Error) -> bool {
     said_so && !tip.name.as_ref().is_some_and(is_branch)
 }
 
-/// Returns true if the pack is over a limit.
+/// Returns true if the pack has too many bytes.
 fn is_too_large(error: &Error) -> bool {
-    use Error::{FetchBytes, IndexMemory, Wire};
-    matches!(
-        error,
-        FetchBytes { .. }
-            | IndexMemory { .. }
-            | Wire(wire::Error::TooMuch { budget: wire::Budget::Pack, .. })
-    )
+    use Error::{FetchBytes, Wire};
+    matches!(error, FetchBytes { .. } | Wire(wire::Error::TooMuch { budget: wire::Budget::Pack, .. }))
 }
 
 /// Returns true if a request that claims no commits as present may succeed where this error occurred.
 fn fresh_request_may_help(error: &Error) -> bool {
     match error {
         Error::Incomplete { .. } | Error::BadPack { .. } => true,
+        // A changed file comes as a delta of one that is present, and both are in memory then. Without haves it comes
+        // whole, and is hashed in pieces.
+        Error::IndexMemory { .. } => true,
         // The remote rejected this particular request.
         Error::Unsent { source, .. } => matches!(**source, wire::Error::Remote { .. }),
         Error::Wire(wire::Error::Unsupported { .. }) => true,

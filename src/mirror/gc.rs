@@ -109,7 +109,7 @@ impl Mirror {
             self.settled = None;
         }
         let mut in_use = self.repack(&present, true)?;
-        // It needs room and time, and what was removed before counts without it.
+        // Copying needs room and time. If it fails, what the first call removed still counts.
         match self.repack(&present, false) {
             Ok(more_in_use) => in_use |= more_in_use,
             Err(error) => {

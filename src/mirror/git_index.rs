@@ -326,7 +326,7 @@ impl<'a> Walk<'a> {
         let dir = match self.levels[at].take() {
             Some(dir) => dir,
             None => {
-                // They are opened again if the walk comes back to a file in them.
+                // Directories farther up are closed. They are opened again when the walk returns to a file in them.
                 self.levels[..depth.saturating_sub(OPEN_MAX)].fill_with(|| None);
                 let end = self.path.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
                 fsx::open_beneath(&self.top, OsStr::from_bytes(&self.path[..end]))?

@@ -132,7 +132,7 @@ impl Mirror {
                 {
                     continue;
                 }
-                graph = match self.deepen(graph, from, depth, (recorded, named)).await {
+                graph = match self.deepen(graph, from, depth, recorded, named).await {
                     Ok(deeper) => deeper,
                     Err(error) if from == recorded && says_unknown(&error, recorded) => {
                         return Ok(Relation::UnknownToRemote);
@@ -167,7 +167,8 @@ impl Mirror {
         graph: Graph,
         from: ObjectId,
         depth: u32,
-        (recorded, named): (ObjectId, ObjectId),
+        recorded: ObjectId,
+        named: ObjectId,
     ) -> Result<Graph, Error> {
         let place = self.layout.dir().join(HISTORY);
         let make = move || {

@@ -228,8 +228,10 @@ impl Layout {
                 || (name.ends_with(".idx") && !twin("pack"))
                 || (name.ends_with(".pack") && !twin("idx"))
         })?;
-        if self.kind == RepoKind::Bare {
-            remove_scratch(&self.dir.join(HISTORY))?;
+        let history = self.dir.join(HISTORY);
+        // In `ROOT/.git` somebody else may have the name.
+        if self.kind == RepoKind::Bare || is_marked(&history)? {
+            remove_scratch(&history)?;
         }
         for name in names(&self.dir)?.iter().filter(|name| name.starts_with(BROKEN)) {
             let stale = self.dir.join(name);

@@ -38,7 +38,7 @@
 mod adopt;
 pub mod author;
 mod blobs;
-mod blocking;
+pub(crate) mod blocking;
 mod closure;
 mod commit_info;
 mod complete;
@@ -381,6 +381,12 @@ impl Mirror {
         Ok(found.inspect_err(|_| self.close_modules_if_descriptors_are_scarce())?)
     }
 
+    /// The same once more within an attempt, for which a credential or the place of the repository is known already.
+    pub async fn resolve_refs_again(&mut self, refs: &[Ref]) -> Result<wire::FoundRefs, Error> {
+        let found = self.client.resolve_again(refs).await;
+        Ok(found.inspect_err(|_| self.close_modules_if_descriptors_are_scarce())?)
+    }
+
     /// Returns a handle for reading objects, for blocking threads.
     pub fn objects(&self) -> Objects {
         Objects { shared: Arc::clone(&self.shared), cancel: CancellationToken::new() }
@@ -408,7 +414,7 @@ impl Mirror {
                     self.shared.note_complete(tip);
                 }
             }
-            // Not the submodules then: which of them are needed is read from the objects that are damaged.
+            // The submodules are skipped: which of them are needed is read from the objects that are damaged.
             Err(error)
                 if error.is_damage() || matches!(error, Error::Irreplaceable { .. } | Error::Cancelled) =>
             {
@@ -416,8 +422,7 @@ impl Mirror {
             }
             Err(_) => {} // the mirrors of submodules are smaller, and may take less time or memory
         }
-        let kept = self.with_tip(kept);
-        collected.and(self.keep_modules(&kept))
+        collected.and(self.keep_modules(kept))
     }
 
     /// Frees space on a full volume by removing objects that none of the revisions in `keep` needs; `keep` includes the

@@ -189,7 +189,8 @@ fn absent(
         if !is_needed {
             continue;
         }
-        let (id, is_dir) = (line.id, line.is_dir());
+        let id = line.id;
+        let is_dir = line.is_dir();
         if is_dir {
             walk.check_depth()?;
         }

@@ -4,13 +4,14 @@
 //! first fetch at depth 1 the client moves the shallow boundary itself, in one of two ways (figures: CPU time of one
 //! update with git 2.39's `upload-pack`, on a repository of 90,000 files in 19,000 directories):
 //!
-//! - **Beside** ([`RequestReason::DeclareShallow`]): the boundary that we hold and the new commit are declared
+//! - **Declare shallow** ([`RequestReason::DeclareShallow`]): the boundary that we hold and the new commit are declared
 //!   `shallow`. The server then compares the new commit's tree with the old one, without history: 67 ms, because
 //!   `pack-objects` marks the whole old tree (`--objects-edge-aggressive`). Without `thin-pack` it would send the whole
 //!   tree.
-//! - **Ahead** ([`RequestReason::AssumeParent`]): only the boundary that we hold is declared. The server finds that we
-//!   have the new commit's parent, and looks only at what differs: 6 ms. But after a merge of an old branch, or a
-//!   rewind, it also sends the history below our boundary: 19,960 objects instead of 4, all counted before it answers.
+//! - **Assume parent** ([`RequestReason::AssumeParent`]): only the boundary that we hold is declared. The server finds
+//!   that we have the new commit's parent, and looks only at what differs: 6 ms. But after a merge of an old branch, or
+//!   a rewind, it also sends the history below our boundary: 19,960 objects instead of 4, all counted before it
+//!   answers.
 //!
 //! So as long as a repository has only shown commits with one parent, requests are of the second kind, with a limit on
 //! the number of objects that the pack may announce. If the limit is exceeded, or the pack is too large, the fetch
@@ -90,7 +91,8 @@ pub(super) enum RequestReason {
     AssumeParent,
     /// More than one commit of history: the server moves the boundary.
     History,
-    /// The previous answer was incomplete or unexpected: ask for everything and claim no commits as present.
+    /// The previous answer was incomplete or unexpected, or took too much memory: ask for everything and claim no
+    /// commits as present.
     WithoutHaves,
     /// Ask for everything in order to replace all packs, which hold too much garbage.
     Renewal,
@@ -101,10 +103,10 @@ impl RequestReason {
     pub(super) fn label(self) -> &'static str {
         match self {
             Self::First => "first",
-            Self::DeclareShallow => "beside",
-            Self::AssumeParent => "ahead",
+            Self::DeclareShallow => "declare_shallow",
+            Self::AssumeParent => "assume_parent",
             Self::History => "history",
-            Self::WithoutHaves => "afresh",
+            Self::WithoutHaves => "without_haves",
             Self::Renewal => "renewal",
         }
     }

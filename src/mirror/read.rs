@@ -29,7 +29,7 @@ impl Objects {
             let modules =
                 Modules::of(reader, at.tree, submodules).map_err(|error| error.into_error(revision))?;
             let parts = composed::places(reader, &self.shared, revision);
-            tree_to_payload::payload(reader, at, selection, patterns.as_ref(), (&modules, parts), cancel)
+            tree_to_payload::payload(reader, at, selection, patterns.as_ref(), &modules, parts, cancel)
         })
     }
 

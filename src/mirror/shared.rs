@@ -109,7 +109,7 @@ impl Shared {
     }
 
     /// Sets the mirrors whose objects are read together with this repository's.
-    pub(super) fn compose_of(&self, mirrors: &[PathBuf]) {
+    pub(super) fn set_mirrors(&self, mirrors: &[PathBuf]) {
         *self.parts() = mirrors.iter().map(|dir| dir.join("objects")).collect();
     }
 

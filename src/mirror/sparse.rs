@@ -67,8 +67,8 @@ impl Patterns {
     }
 
     /// Returns true if `path` is selected. `mode` is that of the tree's entry, and `inherited` the decision for its
-    /// directory. A submodule is a directory, as it is to git where one is checked out: in an empty worktree git does not
-    /// know what it is (2.39). Cone mode looks at no type: there it is one of the files of its directory.
+    /// directory. A submodule matches as a directory, as in git where it is checked out. (Where it is not, git 2.39
+    /// looks at the worktree and finds no directory.) In cone mode it counts as a file.
     pub(super) fn selects(&self, path: &[u8], mode: u32, inherited: bool) -> bool {
         let is_dir = mode & FORMAT == DIRECTORY;
         let rules = match self {
@@ -83,16 +83,16 @@ impl Patterns {
         }
     }
 
-    /// Whether anything below the directory `path` can be wanted, where [`Self::selects`] answered `wanted` for it.
+    /// Whether anything below the directory `path` can be selected, where [`Self::selects`] answered `selected` for it.
     /// `false` saves reading its tree, and with `--filter=tree:0` fetching it.
-    pub(super) fn may_select_below(&self, path: &[u8], wanted: bool) -> bool {
+    pub(super) fn may_select_below(&self, path: &[u8], selected: bool) -> bool {
         let ancestors = match self {
             Self::Ordinary { ancestors, .. } => ancestors,
-            Self::Cone(cone) => return cone.may_select_below(path, wanted),
+            Self::Cone(cone) => return cone.may_select_below(path, selected),
         };
         let leads_to_a_match =
             |ancestors: &Gitignore| ancestors.matched(Path::new(OsStr::from_bytes(path)), true).is_ignore();
-        wanted || ancestors.as_ref().is_none_or(leads_to_a_match)
+        selected || ancestors.as_ref().is_none_or(leads_to_a_match)
     }
 }
 

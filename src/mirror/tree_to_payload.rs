@@ -44,7 +44,8 @@ pub(super) fn payload(
     at: Peeled,
     selection: &Selection,
     patterns: Option<&Patterns>,
-    (modules, parts): (&Modules, Parts),
+    modules: &Modules,
+    parts: Parts,
     cancel: &CancellationToken,
 ) -> Result<Payload, Error> {
     let revision = Revision(at.commit);

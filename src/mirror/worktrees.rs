@@ -48,7 +48,7 @@ impl Objects {
         staged: &Path,
         place: &Path,
     ) -> Result<(), Error> {
-        self.link(revision, selection, (staged, place), &RepositoryPath::top())
+        self.link(revision, selection, staged, place, &RepositoryPath::top())
     }
 
     /// Registers the tree of a generation, or of a submodule in it, in the repository at `repository`.
@@ -56,10 +56,11 @@ impl Objects {
         &self,
         revision: Revision,
         selection: &Selection,
-        (staged, place): (&Path, &Path),
+        staged: &Path,
+        place: &Path,
         repository: &RepositoryPath,
     ) -> Result<(), Error> {
-        self.link_modules(revision, selection, (staged, place), repository)?;
+        self.link_modules(revision, selection, staged, place, repository)?;
         let git = &self.shared.dir;
         let durable = self.shared.durable;
         let patterns = self.shared.patterns(selection)?;

@@ -6,7 +6,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
 use super::readings::MIN_LENGTH;
-use super::registry::{REDACTED, is_public, percent_decoded};
+use super::registry::{REDACTED, add_short_password, is_public, percent_decoded};
 use super::{PREFIXES, register, register_password, register_ssh_command, register_user};
 
 /// Redacts a remote for display. Returns only a placeholder if it is uncertain which part is a credential.
@@ -80,6 +80,12 @@ pub fn redact_path(url: &str) -> String {
 /// Registers everything in the URLs of a text that may be a credential. Whatever is before any `@` may be user name and
 /// password.
 pub fn register_urls(text: &str) {
+    if let Some(userinfo) = userinfo_of_url(text) {
+        register_pair(userinfo);
+        // Elsewhere, as in `image:main@sha256:…`, it is uncertain that it is one.
+        let (_, password) = userinfo.split_once(':').unwrap_or_default();
+        add_short_password(&plain(password));
+    }
     for (start, end) in urls(text) {
         let url = &text[start..end];
         for (at, _) in url.match_indices('@') {
@@ -96,6 +102,13 @@ pub fn register_urls(text: &str) {
             }
         }
     }
+}
+
+/// The userinfo of a text that is a URL as a whole. It may have blanks and quotes, which end a URL in other texts.
+fn userinfo_of_url(text: &str) -> Option<&str> {
+    let (_, rest) = text.split_once("://").filter(|(scheme, _)| is_scheme(scheme))?;
+    let authority = &rest[..rest.find(['/', '?', '#']).unwrap_or(rest.len())];
+    authority.rsplit_once('@').map(|(userinfo, _)| userinfo)
 }
 
 /// Registers the secrets of a remote, which may be mistyped.
@@ -128,8 +141,13 @@ fn register_pair(userinfo: &str) {
     let (username, password) = userinfo.split_once(':').unwrap_or((userinfo, ""));
     register_user(username);
     register(password);
-    let plain = |text: &str| String::from_utf8_lossy(&percent_decoded(text.as_bytes())).into_owned();
+    register(&plain(password));
     register(&STANDARD.encode(format!("{}:{}", plain(username), plain(password))));
+}
+
+/// A part of a URL without percent-escapes.
+fn plain(text: &str) -> String {
+    String::from_utf8_lossy(&percent_decoded(text.as_bytes())).into_owned()
 }
 
 /// The byte ranges of URLs in a text, from behind `://` to a blank, a quote or the end.
@@ -335,6 +353,21 @@ mod tests {
         ] {
             assert_eq!(is_word(piece), expected, "{piece}");
         }
+    }
+
+    #[test]
+    fn a_password_is_registered_whatever_signs_and_however_few_it_has() {
+        register_urls("https://bob:qS4k'zQ8x \"qS5k@h/x");
+        register_urls("url.https://bob:qS6k`zQ8x@h/.insteadOf");
+        register_urls("https://bob:qS%37x@h/x");
+        for password in ["qS4k'zQ8x \"qS5k", "qS6k`zQ8x"] {
+            assert_eq!(redacted(password), REDACTED);
+        }
+        assert!(is_within(b"qS7x"), "a child program must not get it in a variable");
+        register_urls("https://h/x:qS8x@v1");
+        assert!(!is_within(b"qS8x"), "it is no password");
+        register_urls("see https://h/x-kept-as-it-is of bob@corp");
+        assert_eq!(quoted("h/x-kept-as-it-is of bob"), "h/x-kept-as-it-is of bob");
     }
 
     #[test]

@@ -109,6 +109,14 @@ fn a_child_program_gets_no_variable_with_a_secret_in_it() {
     }
 }
 
+#[test]
+fn what_is_made_of_a_password_that_is_not_registered_is_not_registered_either() {
+    let pair = basic("eve9", &Secret::holder("wR3zQkQ9xVvTqLmH7dNf2sYb"));
+    assert!(!is_withheld("PAIR".as_ref(), pair.expose().as_ref()));
+    basic("bob", &Secret::holder("nT5y"));
+    assert!(!is_withheld("SHORT".as_ref(), "nT5y".as_ref()));
+}
+
 /// Runs again with a variable that a child must not get: other tests read those of this process.
 #[test]
 fn a_child_program_is_started_without_such_a_variable() {

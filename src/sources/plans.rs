@@ -193,12 +193,12 @@ mod tests {
         assert_eq!(next.await.unwrap().revision, second);
     }
 
-    static TOLD: AtomicUsize = AtomicUsize::new(0);
+    static WARNED: AtomicUsize = AtomicUsize::new(0);
     static MAY_GO_ON: AtomicBool = AtomicBool::new(false);
 
     /// Waits where the rules have been read, and nothing else.
     fn waits(_: &dyn Display) {
-        TOLD.fetch_add(1, Ordering::Relaxed);
+        WARNED.fetch_add(1, Ordering::Relaxed);
         let began = Instant::now();
         while !MAY_GO_ON.load(Ordering::Relaxed) && began.elapsed() < Duration::from_secs(60) {
             std::thread::sleep(Duration::from_millis(1));
@@ -217,7 +217,7 @@ mod tests {
             fixture.commit_of(&Model::from(files))
         });
         let begun = async {
-            while TOLD.load(Ordering::Relaxed) == 0 {
+            while WARNED.load(Ordering::Relaxed) == 0 {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         };
@@ -230,9 +230,9 @@ mod tests {
         assert!(early.is_err());
         MAY_GO_ON.store(true, Ordering::Relaxed);
         assert_eq!(next.await.unwrap().revision, second);
-        let told = TOLD.load(Ordering::Relaxed);
+        let told = WARNED.load(Ordering::Relaxed);
         plans(&fixture, waits).of(first.into()).await.unwrap();
-        let by_one = TOLD.load(Ordering::Relaxed) - told;
+        let by_one = WARNED.load(Ordering::Relaxed) - told;
         assert_eq!(told, 2 * by_one - 1, "the first one did not get as far as its files");
     }
 

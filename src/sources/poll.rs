@@ -9,7 +9,7 @@ use tokio::sync::Mutex;
 
 use super::stage::{Stage, StagedError};
 use super::{AttemptLimit, SourceError};
-use crate::mirror::{self, Mirror, Tip, TurnWait};
+use crate::mirror::{self, Mirror, Tip, TurnWait, wire};
 use crate::retry::ErrorClass;
 use crate::revision::{ObjectId, Ref, Revision};
 
@@ -165,7 +165,8 @@ fn timed_out(time: Duration, AttemptLimit { part, flag, .. }: AttemptLimit) -> S
 
 /// Polls the repository, and sets `has_begun_to_fetch` when it fetches.
 async fn ask(request: PollRequest, has_begun_to_fetch: &AtomicBool) -> PollResult {
-    let (began, waited) = (Instant::now(), request.turn_wait.total());
+    let began = Instant::now();
+    let waited = request.turn_wait.total();
     let mut mirror = request.mirror.lock().await;
     let tips = match consistent_tips(&mut mirror, &request).await {
         Ok(tips) => tips,
@@ -202,7 +203,8 @@ async fn ask(request: PollRequest, has_begun_to_fetch: &AtomicBool) -> PollResul
         };
         result.of_refs.push((ref_name.clone(), of_ref));
     }
-    // Otherwise the mirror has not been rebuilt since the last poll, or what it lacks would fail like the ref's commit.
+    // Only a mirror that was rebuilt since the last poll can lack published commits; and if the ref's commit failed,
+    // they would, too.
     if request.known.is_empty() && !result.has_failed_fetch(&request) {
         // Half of the time that is left, so that what the refs name is not lost by the limit of the whole poll.
         let waited = request.turn_wait.total().saturating_sub(waited);
@@ -237,7 +239,8 @@ async fn consistent_tips(
     request: &PollRequest,
 ) -> Result<Vec<Result<Tip, SourceError>>, mirror::Error> {
     let refs = &request.refs;
-    let mut before = request_tips(mirror, refs).await?;
+    let wanted: Vec<Ref> = refs.values().cloned().collect();
+    let mut before = tips(&mirror.resolve_refs(&wanted).await?, &wanted);
     let is_known = |(ref_name, tip): (&String, &Result<Tip, SourceError>)| {
         let known = request.known.get(ref_name);
         matches!((tip, known), (Ok(tip), Some((object, _))) if tip.object == *object)
@@ -247,7 +250,7 @@ async fn consistent_tips(
     }
     for _ in 1..MAX_REQUESTS {
         tokio::time::sleep(REQUEST_PAUSE).await;
-        let again = request_tips(mirror, refs).await?;
+        let again = tips(&mirror.resolve_refs_again(&wanted).await?, &wanted);
         if again == before {
             return Ok(again);
         }
@@ -265,15 +268,10 @@ fn unsteady_refs() -> SourceError {
     }
 }
 
-/// Asks for all refs with one request.
-async fn request_tips(
-    mirror: &mut Mirror,
-    refs: &BTreeMap<String, Ref>,
-) -> Result<Vec<Result<Tip, SourceError>>, mirror::Error> {
-    let refs: Vec<Ref> = refs.values().cloned().collect();
-    let found = mirror.resolve_refs(&refs).await?;
-    let tip = |ref_name| found.tip(ref_name).map_err(|error| SourceError::of_mirror(&error.into()));
-    Ok(refs.iter().map(tip).collect())
+/// What each of the refs names, by the answer to one request.
+fn tips(found: &wire::FoundRefs, wanted: &[Ref]) -> Vec<Result<Tip, SourceError>> {
+    let tip = |one| found.tip(one).map_err(|error| SourceError::of_mirror(&error.into()));
+    wanted.iter().map(tip).collect()
 }
 
 #[cfg(test)]
@@ -284,7 +282,6 @@ mod tests {
 
     use super::*;
     use crate::human::assert_message_style;
-    use crate::mirror::wire;
 
     fn object(number: u8) -> ObjectId {
         ObjectId([number; 20])

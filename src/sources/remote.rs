@@ -208,7 +208,7 @@ impl Owner {
         state.last_answer.update(&sources, is_answered);
         state.sources = sources;
         state.outcome = self.upstream.poll_outcome().map_err(|error| SourceError::of_set(&error));
-        // Those of a poll that outlasted its attempt may not be taken yet.
+        // Extended, not replaced: failures of a poll that outlasted its attempt may still wait to be taken.
         state.failures.extend(self.upstream.take_failures());
     }
 

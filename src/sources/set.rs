@@ -333,10 +333,5 @@ fn of_source(name: &str, error: &mirror::Error) -> SetError {
     SetError::Source { name: name.to_owned(), source, retry_after: error.retry_after() }
 }
 
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    let ended = tokio::task::spawn_blocking(work).await;
-    ended.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
-}
-
 #[cfg(test)]
 mod tests;

@@ -182,3 +182,19 @@ fn what_an_interrupted_question_left_is_swept_and_a_remote_that_is_away_is_an_er
     assert!(error.is_transient(), "{error}");
     assert_untouched(&bench, &bench.packs(), tip);
 }
+
+#[test]
+fn what_an_interrupted_question_left_in_git_syncs_layout_is_swept_and_nothing_else_of_the_name() {
+    for is_ours in [true, false] {
+        let mut bench = Bench::new("main");
+        bench.options.worktrees = true;
+        bench.options.dir = bench.world.dir().join("root/.git");
+        bench.world.remote.commit(&wide());
+        update(&mut bench.open(), &[]);
+        let history = bench.dir().join("history");
+        std::fs::create_dir(&history).unwrap();
+        std::fs::write(history.join(if is_ours { "treeswap" } else { "notes" }), "").unwrap();
+        drop(bench.open());
+        assert_eq!(history.exists(), !is_ours);
+    }
+}

@@ -11,6 +11,7 @@ use super::common::{Files, Raw, Remote};
 use super::{Bench, noise, payload, revision, run, try_update, update, wait, wide};
 use treeswap::mirror::{Access, Depth, Error, Gc, Mirror, Selection, Submodules, wire};
 use treeswap::payload::Rule;
+use treeswap::secret;
 
 #[test]
 fn a_delta_bomb_names_the_memory_limit_and_its_flag() {
@@ -54,6 +55,46 @@ fn a_pack_over_its_budget_names_the_flag() {
     let error = try_update(&mut bench.open(), &[]).unwrap_err();
     assert!(error.to_string().contains("--max-fetch-bytes"), "{error}");
     assert!(bench.packs().is_empty());
+}
+
+/// A server sends a delta of what the mirror holds. To resolve that takes the file in memory several times.
+#[test]
+fn a_large_file_that_changed_is_fetched_whole_if_its_delta_takes_too_much_memory() {
+    let mut bench = Bench::new("main");
+    let server = HttpBackend::start(bench.world.dir(), Kind::default());
+    bench.options.wire = wire::Options::new(server.url("remote"));
+    bench.options.index_memory = 24 << 20;
+    let mut large = noise(0, 16 << 20);
+    bench.world.remote.commit(&Files::new().file("large", large.clone()));
+    let mut mirror = bench.open();
+    let held = update(&mut mirror, &[]);
+    large[8 << 20] ^= 1;
+    let changed = revision(&bench.world.remote.commit(&Files::new().file("large", large)));
+    server.forget();
+    assert_eq!(update(&mut mirror, &[held]), changed);
+    let is_fetch = |hit: &Hit| String::from_utf8_lossy(&hit.body).contains("command=fetch");
+    let fetches = server.hits().iter().filter(|hit| is_fetch(hit)).count();
+    assert!(fetches > 1, "the first answer was no delta");
+}
+
+/// The host need not be allowed: a URL is parsed before it is judged.
+#[test]
+fn the_password_in_a_refused_url_takes_no_variable_from_hooks_and_no_word_from_messages() {
+    let mut bench = Bench::new("main");
+    bench.options.modules = Access { submodules: Submodules::First, ..Access::default() };
+    let path: String = std::env::var("PATH").unwrap().chars().take(200).collect();
+    let password: String = path.bytes().map(|byte| format!("%{byte:02x}")).collect();
+    let url = format!("https://x:{password}@nowhere.example/a.git");
+    let declared = format!("[submodule \"sub\"]\n\tpath = sub\n\turl = {url}\n");
+    let mut files = Files::new().file(".gitmodules", declared);
+    files.0.insert("sub".to_owned(), ("160000", "7".repeat(40).into()));
+    bench.world.remote.commit(&files);
+    let error = try_update(&mut bench.open(), &[]).unwrap_err();
+    assert!(error.is_refusal() && error.to_string().contains("nowhere.example"), "{error:?}");
+    let mut hook = std::process::Command::new("hook");
+    secret::withhold_from(&mut hook);
+    assert!(hook.get_envs().all(|(name, _)| name != "PATH"), "{hook:?}");
+    assert_eq!(secret::redacted(&path), path);
 }
 
 /// Both commits came between two polls.

@@ -5,10 +5,10 @@ mod bounds;
 use std::collections::BTreeMap;
 
 use treeswap::mirror::{Access, Hosts, InsteadOf, Submodules};
-use treeswap::secret::{Secret, SecretFrom};
+use treeswap::secret::{Secret, SecretFrom, quoted};
 
 use super::common::Remote;
-use super::common::http_backend::{Canned, Hit, HttpBackend, Kind};
+use super::common::http_backend::{Canned, Hit, HttpBackend, Kind, base64};
 use super::*;
 
 /// A repository with others beside it, in directories of the same parent.
@@ -381,6 +381,42 @@ fn each_server_gets_its_own_password_and_no_other() {
     let error = try_update(&mut mirror, &[]).unwrap_err();
     assert!(matches!(&error, Error::Module { path, .. } if path == "sub"), "{error:?}");
     assert!(two.hits().iter().all(|hit| hit.header("authorization").is_none()));
+}
+
+/// The submodule's own, too, whose URL is relative to that with the password.
+#[test]
+fn a_password_that_an_author_wrote_is_sent_and_is_no_secret_of_ours() {
+    let family = Family::new(&["sub", "deep"]);
+    let (user, password) = ("user-of-an-author", "kV6x-wQ2z-of-an-author");
+    let auth = Some((user.to_owned(), password.to_owned()));
+    let server = HttpBackend::start(family.bench.world.dir(), Kind { auth, ..Kind::default() });
+    let deep = family.commit("deep", &Files::new().file("d", "deep"));
+    let sub = family.commit("sub", &with(Files::new().file("s", "x"), &[("in", "../deep", &deep)]));
+    let url = server.url("sub").replacen("://", &format!("://{user}:{password}@"), 1);
+    family.bench.world.remote.commit(&with(Files::new(), &[("sub", &url, &sub)]));
+    let mut options = family.bench.options.clone();
+    options.modules.hosts = Hosts::Any;
+    let mut mirror = Mirror::open(options).unwrap();
+    let at = update(&mut mirror, &[]);
+    assert_eq!(family.shown(&mirror, at), "sub/in/d=deep sub/s=x");
+    for text in [user, password, &*base64(format!("{user}:{password}").as_bytes())] {
+        assert_eq!(quoted(text), text);
+    }
+}
+
+#[test]
+fn a_submodule_that_names_a_tag_is_refused_with_its_path() {
+    let family = Family::new(&["sub"]);
+    let sub = &family.others["sub"];
+    sub.commit(&Files::new().file("s", "x"));
+    sub.git(&["tag", "-a", "-m", "x", "v1", "main"]);
+    let tag = sub.tip("refs/tags/v1").unwrap();
+    family.bench.world.remote.commit(&with(Files::new(), &[("lib/sub", "../sub", &tag)]));
+    let mut mirror = family.bench.open();
+    let at = update(&mut mirror, &[]);
+    let error = mirror.objects().payload(at, &Selection::default()).unwrap_err();
+    assert!(matches!(&error, Error::Refused(refusal) if refusal.path == "lib/sub"), "{error:?}");
+    assert!(error.to_string().contains("it names a tag"), "{error}");
 }
 
 #[test]

@@ -8,12 +8,13 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::common::http_backend::{Canned, HttpBackend, Kind};
-use super::common::many::{Many, rows};
+use super::common::run::to_end;
+use super::common::sources_world::{SourcesWorld, rows};
 use super::common::{Files, Remote, Sidecar, allowed, eventually};
 
 /// Two repositories behind a server, each a source.
 struct Two {
-    many: Many,
+    many: SourcesWorld,
     one: Remote,
     two: Remote,
     server: HttpBackend,
@@ -24,7 +25,7 @@ const FIRST: [(&str, &str); 2] = [("one/f", "1"), ("two/f", "1")];
 
 impl Two {
     fn new(kind: Kind) -> Self {
-        let many = Many::new();
+        let many = SourcesWorld::new();
         let (one, two) = (many.remote("one"), many.remote("two"));
         one.commit(&file("1"));
         two.commit(&file("1"));
@@ -41,7 +42,7 @@ impl Two {
         let flags = [period, "--min-interval=0s", "--jitter=0", "--http-bind=127.0.0.1:0"];
         let mut command = self.many.sync(&flags);
         let sidecar = Sidecar::of(&self.many.world, command.arg("--webhook-secret-file").arg(&self.secret));
-        self.many.shows(&FIRST);
+        self.many.assert_shows(&FIRST);
         // It is counted a moment before the status has its sources, and until then every name is accepted.
         eventually(30, "the attempt ends", || {
             let is_shown = sidecar.ask("/status.json")?.contains("\"one\"");
@@ -84,14 +85,14 @@ fn a_webhook_that_names_a_source_asks_its_repository_and_no_other() {
     two.one.commit(&file("2"));
     two.two.commit(&file("2"));
     asks(&sidecar, "?source=one");
-    two.many.shows(&[("one/f", "2"), ("two/f", "1")]);
+    two.many.assert_shows(&[("one/f", "2"), ("two/f", "1")]);
     assert_eq!(two.hits("two"), 0, "{:?}", two.server.hits());
     asks(&sidecar, "?x=y&source=one&source=two");
-    two.many.shows(&[("one/f", "2"), ("two/f", "2")]);
+    two.many.assert_shows(&[("one/f", "2"), ("two/f", "2")]);
     two.one.commit(&file("3"));
     two.two.commit(&file("3"));
     asks(&sidecar, "");
-    two.many.shows(&[("one/f", "3"), ("two/f", "3")]);
+    two.many.assert_shows(&[("one/f", "3"), ("two/f", "3")]);
 }
 
 #[test]
@@ -136,7 +137,7 @@ fn who_asks_ends_a_pause_after_failures() {
         two.one.commit(&file("2"));
         let began = Instant::now();
         ask();
-        two.many.shows(&[("one/f", "2"), ("two/f", "1")]);
+        two.many.assert_shows(&[("one/f", "2"), ("two/f", "1")]);
         let took = began.elapsed();
         assert!(took < allowed(Duration::from_secs(8)), "{took:?}");
     }
@@ -165,7 +166,7 @@ fn a_pause_that_the_server_asked_for_is_kept_and_then_it_is_asked() {
     }
     assert_eq!(two.hits("one"), 1, "{:?}", two.server.hits());
     // Nobody asks any more: what was asked for is not forgotten.
-    two.many.shows(&[("one/f", "2"), ("two/f", "1")]);
+    two.many.assert_shows(&[("one/f", "2"), ("two/f", "1")]);
     assert!(refused.elapsed() >= Duration::from_secs(6), "{:?}", refused.elapsed());
 }
 
@@ -214,7 +215,7 @@ fn a_ref_that_is_new_in_the_file_is_asked_for_whatever_the_webhook_names() {
     };
     two.many.list(&[of("one", "one", "main"), of("two", "two", "main"), of("three", "one", "other")]);
     asks(&sidecar, "?source=two");
-    two.many.shows(&[("one/f", "1"), ("three/f", "o"), ("two/f", "1")]);
+    two.many.assert_shows(&[("one/f", "1"), ("three/f", "o"), ("two/f", "1")]);
 }
 
 #[test]
@@ -229,7 +230,7 @@ fn a_refused_commit_does_not_make_its_repository_be_asked_less_often() {
     let flags = ["--period=200ms", "--max-backoff=1h", "--jitter=0", "--min-interval=0s"];
     let mut command = two.many.sync(&flags);
     let sidecar = Sidecar::of(&two.many.world, command.arg("--http-bind=127.0.0.1:0"));
-    two.many.shows(&FIRST);
+    two.many.assert_shows(&FIRST);
     tag(&two.one.tip("main:f").unwrap());
     let error = || rows(&sidecar).first()?["error"].as_str().map(str::to_owned);
     let refused = eventually(30, "it is refused", error);
@@ -242,6 +243,28 @@ fn a_refused_commit_does_not_make_its_repository_be_asked_less_often() {
     assert!(rows(&sidecar)[0]["failing_since"].is_string());
     two.one.commit(&file("2"));
     tag(&two.one.tip("main").unwrap());
-    two.many.shows(&[("one/f", "2"), ("two/f", "1")]);
+    two.many.assert_shows(&[("one/f", "2"), ("two/f", "1")]);
     eventually(30, "it is well again", || rows(&sidecar)[0].get("error").is_none().then_some(()));
+}
+
+#[test]
+fn an_askpass_url_is_asked_once_however_often_the_refs_are() {
+    let many = SourcesWorld::new();
+    let one = many.remote("one");
+    one.commit(&file("1"));
+    one.commit_on("refs/heads/other", &file("o"));
+    let dir = many.world.dir();
+    let auth = Some(("bob".to_owned(), "s3cret".to_owned()));
+    let server = HttpBackend::start(dir, Kind { auth, ..Kind::default() });
+    let hook = |_: &_| Some(Canned::status(200, "username=bob\npassword=s3cret\n"));
+    let pass = HttpBackend::start(dir, Kind { hook: Some(Box::new(hook)), ..Kind::default() });
+    let of = |name: &str| format!("name: {name}, repo: '{}', ref: {name}, to: {name}", server.url("one"));
+    many.list(&["main", "other"].map(of));
+    let askpass = format!("--askpass-url={}", pass.url("askpass"));
+    to_end(&mut many.sync(&["--one-time", &askpass])).expect_ok("one attempt");
+    many.assert_shows(&[("main/f", "1"), ("other/f", "o")]);
+    let is_of_refs = |body: &[u8]| String::from_utf8_lossy(body).contains("command=ls-refs");
+    let asked = server.hits().iter().filter(|hit| is_of_refs(&hit.body)).count();
+    assert!(asked > 1, "the refs are asked for until two answers agree");
+    assert_eq!(pass.hits().len(), 1);
 }

@@ -372,7 +372,7 @@ async fn servers_that_do_not_answer_are_left_at_the_deadline() {
     let short = Timeouts { idle: Duration::from_millis(300), ..timeouts() };
     let error = Session::connect(&target, &options, short).await.unwrap_err();
     assert!(
-        matches!(error, Error::Slow { step: "the key exchange", .. }) && error.is_transient(),
+        matches!(error, Error::Timeout { step: "the key exchange", .. }) && error.is_transient(),
         "{error:?}"
     );
     assert!(error.to_string().contains("300ms (--idle-timeout)"), "{error}");
@@ -385,7 +385,7 @@ async fn servers_that_do_not_answer_are_left_at_the_deadline() {
         server
     });
     let (silent, server) = tokio::join!(Session::connect(&target, &options, short), speak);
-    assert!(matches!(silent.unwrap_err(), Error::Slow { .. }));
+    assert!(matches!(silent.unwrap_err(), Error::Timeout { .. }));
     let mut server = server.unwrap();
     let server = tokio::task::spawn_blocking(move || {
         server.set_read_timeout(Some(Duration::from_secs(20))).unwrap();

@@ -232,6 +232,44 @@ async fn capabilities_are_read_once() {
     assert!(backend.hits().iter().all(|hit| hit.connection == 0));
 }
 
+/// As behind a cache or a proxy, or before the server is set up.
+#[tokio::test]
+async fn what_a_server_lacked_is_looked_for_again_at_the_next_fetch() {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let world = World::new();
+    let commit = world.remote.commit(&Files::new().file("a", "1"));
+    for (features, filter, number) in [("", None, 3), ("=shallow", Some("blob:none"), 2)] {
+        let is_old = Arc::new(AtomicBool::new(true));
+        let hook = {
+            let is_old = Arc::clone(&is_old);
+            let fetch = format!("fetch{features}\n");
+            let lines = ["version 2\n", "ls-refs\n", &fetch];
+            let body = lines.map(|line| format!("{:04x}{line}", line.len() + 4)).concat() + "0000";
+            move |hit: &common::http_backend::Hit| {
+                let is_canned = hit.method == "GET" && is_old.load(Ordering::SeqCst);
+                is_canned.then(|| Canned::status(200, &body))
+            }
+        };
+        let backend = HttpBackend::start(world.dir(), Kind { hook: Some(Box::new(hook)), ..Kind::default() });
+        let mut client = client(&backend.url("remote"));
+        let request = Request {
+            wants: vec![id(&commit)],
+            depth: Deepen::To(1),
+            filter: filter.map(str::to_owned),
+            ..Request::default()
+        };
+        match (filter, client.fetch(&request, &mut Vec::new()).await) {
+            (None, Err(error)) => names(&error, &["does not offer `shallow`"]),
+            (Some(_), Ok(answer)) => assert!(!answer.filtered),
+            (_, other) => panic!("{other:?}"),
+        }
+        is_old.store(false, Ordering::SeqCst);
+        let (answer, pack) = fetch(&mut client, &request).await;
+        assert_eq!((answer.filtered, objects(&pack)), (filter.is_some(), number));
+    }
+}
+
 #[tokio::test]
 async fn an_object_that_is_not_there_is_the_remotes_own_error() {
     let world = World::new();

@@ -72,14 +72,20 @@ impl UniqueBaseNames {
     }
 
     /// Refuses a tree in which two files that match share a base name.
-    pub(super) fn check(&self, overlay: &mut Overlay<'_>, top: (Revision, ObjectId)) -> Result<(), Error> {
+    pub(super) fn check(
+        &self,
+        overlay: &mut Overlay<'_>,
+        revision: Revision,
+        tree: ObjectId,
+    ) -> Result<(), Error> {
         let limits = overlay.limits;
         let mut seen = Seen { names: HashSet::new(), bytes: 0 };
-        let duplicate = self.find(overlay, top, |path| seen.add(base_name(path), limits, top.0))?;
+        let add = |path: &[u8]| seen.add(base_name(path), limits, revision);
+        let duplicate = self.find(overlay, revision, tree, add)?;
         let Some(other) = duplicate else { return Ok(()) };
         // `seen` only has base names, so a second walk finds the path of the first file.
         let is_first = |path: &[u8]| Ok(base_name(path) == base_name(&other));
-        let one = self.find(overlay, top, is_first)?.unwrap_or_default();
+        let one = self.find(overlay, revision, tree, is_first)?.unwrap_or_default();
         Err(Error::SameBaseName {
             one: overlay.owner(&one)?,
             path: escaped(&one),
@@ -92,7 +98,8 @@ impl UniqueBaseNames {
     fn find(
         &self,
         overlay: &Overlay<'_>,
-        (revision, tree): (Revision, ObjectId),
+        revision: Revision,
+        tree: ObjectId,
         mut accept: impl FnMut(&[u8]) -> Result<bool, Error>,
     ) -> Result<Option<Vec<u8>>, Error> {
         let budget = Budget::new(revision, tree, overlay.limits.entries, false, overlay.cancel);

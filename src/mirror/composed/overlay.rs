@@ -118,7 +118,9 @@ pub(super) struct Overlay<'a> {
 impl<'a> Overlay<'a> {
     /// A merge of these parts. `reader` reads all mirrors; new trees are written with `own`.
     pub(super) fn new(
-        (reader, own, dir_of_own): (&'a ObjectReader<'a>, &'a ObjectReader<'a>, &'a Path),
+        reader: &'a ObjectReader<'a>,
+        own: &'a ObjectReader<'a>,
+        dir_of_own: &'a Path,
         parts: &'a [Part],
         limits: &'a Limits,
         cancel: &'a CancellationToken,
@@ -223,14 +225,14 @@ impl Overlay<'_> {
         top: Item,
     ) -> Result<Option<ObjectId>, Error> {
         let mut path = Vec::new();
-        let mut open = vec![self.open_filtered(revision, &path, (Vec::new(), top), false, 0)?];
+        let mut open = vec![self.open_filtered(revision, &path, Vec::new(), top, false, 0)?];
         let mut found = None;
         while let Some(dir) = open.last_mut() {
             if let Some((name, item)) = dir.left.next() {
                 let parent_len = push_name(&mut path, &name);
                 let wanted = patterns.selects(&path, item.mode, dir.inherited);
                 if item.is_dir() {
-                    open.push(self.open_filtered(revision, &path, (name, item), wanted, parent_len)?);
+                    open.push(self.open_filtered(revision, &path, name, item, wanted, parent_len)?);
                 } else {
                     dir.keep(name, item, wanted.then_some(item.id));
                     path.truncate(parent_len);
@@ -258,7 +260,8 @@ impl Overlay<'_> {
         &mut self,
         revision: Revision,
         path: &[u8],
-        (name, item): (Vec<u8>, Item),
+        name: Vec<u8>,
+        item: Item,
         inherited: bool,
         parent_len: usize,
     ) -> Result<FilteredDir, Error> {

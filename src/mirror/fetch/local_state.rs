@@ -107,14 +107,14 @@ pub(super) fn inspect(
     let commit = peeled.commit;
     let has_received = received.is_some();
     let ends = received.unwrap_or_default();
-    // Then nothing is cut off, and the history of the last complete tip is whole if garbage collection kept it.
+    // In a mirror without a boundary, the history of the last complete tip is whole if garbage collection kept it.
     let is_whole = depth == Depth::Full && !is_cut && ends.is_empty();
     let settled = settled.filter(|id| is_whole && kept_revisions.contains(&Revision(*id)));
     let mut walk = HistoryWalk::new(reader, depth, &ends, cancel).until(settled);
     let history = match walk.of(commit) {
         Ok(history) => history,
         Err(None) => return Err(Error::Cancelled),
-        // It would be the same in another pack.
+        // The author wrote the object like that: fetching it again gives the same.
         Err(Some(error @ (ObjectError::Malformed { .. } | ObjectError::TooLarge { .. }))) if has_received => {
             return Err(Error::damaged(Revision(commit), error));
         }
@@ -124,7 +124,7 @@ pub(super) fn inspect(
         let parents = reader.commit(&commit).map_or_else(|_| Vec::new(), |commit| commit.parents);
         let mut boundary: BTreeSet<_> = history.boundary.into_iter().collect();
         if !is_whole {
-            // Those of the revisions that must stay readable.
+            // The boundaries of revisions that must stay readable belong into the file, too.
             let others = known.haves.iter().copied().chain(kept_revisions.iter().map(|revision| revision.0));
             for id in others.collect::<BTreeSet<_>>() {
                 match walk.of(id) {

@@ -36,11 +36,12 @@ impl Mirror {
             return self.receive_in_turn(&index_limiter, request, job).await;
         }
         // The client gives the remote as long. A child that takes longer to begin or to end is killed.
-        let (limit, task) = (self.options.wire.timeouts.overall, job.task.phrase());
+        let limit = self.options.wire.timeouts.overall;
+        let task = job.task.phrase();
         let started = Indexer::start(self.options.indexer.clone(), job, &request.wants);
         let (mut indexer, stdin) = within(limit, task, started).await?;
         let mut stdin = self.options.received.counting(stdin);
-        let (answer, report) = {
+        let (answer, (report, table)) = {
             let mut report = Box::pin(indexer.report());
             let mut fetch = Box::pin(self.client.fetch(request, &mut stdin));
             tokio::select! {
@@ -52,7 +53,7 @@ impl Mirror {
                 report = &mut report => (None, report?),
             }
         };
-        received_pack(&indexer, request, answer, report)
+        received_pack(&indexer, request, answer, report, table)
     }
 
     /// Receives one pack while other mirrors may be fetching: the child process is started only when [`IndexLimiter`]
@@ -85,10 +86,11 @@ impl Mirror {
             Some(Err(error)) => return Err(with_wanted(request.wants[0], error)),
             answer => answer,
         };
-        let (limit, task) = (self.options.wire.timeouts.overall, job.task.phrase());
+        let limit = self.options.wire.timeouts.overall;
+        let task = job.task.phrase();
         let started = Indexer::start(self.options.indexer.clone(), job, &request.wants);
         let (mut indexer, mut stdin) = within(limit, task, started).await?;
-        let (answer, report) = {
+        let (answer, (report, table)) = {
             let mut report = Box::pin(indexer.report());
             let feed = async move {
                 // If the child stops reading, its report says why.
@@ -107,7 +109,7 @@ impl Mirror {
                 report = &mut report => (None, report?),
             }
         };
-        received_pack(&indexer, request, answer, report)
+        received_pack(&indexer, request, answer, report, table)
     }
 }
 
@@ -116,7 +118,8 @@ fn received_pack(
     indexer: &Indexer,
     request: &Request,
     answer: Option<Result<PackResponse, wire::Error>>,
-    (report, table): (Report, Option<ObjectTable>),
+    report: Report,
+    table: Option<ObjectTable>,
 ) -> Result<(PackResponse, String, Option<ObjectTable>), Error> {
     match (answer, report) {
         (Some(Ok(answer)), Report::Complete { pack, .. }) => Ok((answer, pack, table)),

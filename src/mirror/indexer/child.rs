@@ -323,7 +323,8 @@ fn verify(
         Err(error) => return Ok(Some(Report::Incomplete { at: None, error })),
     };
     let base = base.and_then(|base| reader.commit(&base).ok()).map(|commit| commit.tree);
-    let error = closure::closure_beside(&reader, peeled.tree, base, partial, |id| taken.is_blob(id)).err();
+    let is_blob = |id: &ObjectId| taken.is_blob(id);
+    let error = closure::tree_closure_except_blobs(&reader, peeled.tree, base, partial, is_blob).err();
     if let Some(ObjectError::Unreadable { why, .. }) = &error
         && is_exhausted(why, job)
     {
@@ -351,7 +352,7 @@ fn classify(error: &git2::Error, job: &Job) -> Report {
 
 /// Returns true if the message says that memory ran out, or more than nine tenths of it are in use.
 fn is_exhausted(text: &str, job: &Job) -> bool {
-    // Those of the C libraries are "Cannot allocate memory" and, in musl, "Out of memory".
+    // The C libraries say "Cannot allocate memory" and, in musl, "Out of memory".
     let refused = ["out of memory", "cannot allocate memory", "too many objects"];
     let text = text.to_ascii_lowercase();
     refused.iter().any(|words| text.contains(words))

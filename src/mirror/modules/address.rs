@@ -9,6 +9,9 @@ use crate::mirror::error::excerpt;
 use crate::mirror::wire::RemoteHost;
 use crate::secret::{quoted, redact};
 
+/// The longest URL in bytes, as it is written and after it is resolved. What parses or sends one holds copies of it.
+const URL_MAX: usize = 4 << 10;
+
 /// Which hosts submodules may be fetched from.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Hosts {
@@ -81,6 +84,9 @@ pub(super) fn address(base: &str, url: Option<&str>, policy: &Policy<'_>) -> Res
     let url = url.filter(|url| !url.is_empty()).ok_or("`.gitmodules` has no url for it")?;
     let written =
         if url.starts_with("./") || url.starts_with("../") { relative(base, url)? } else { url.to_owned() };
+    if url.len().max(written.len()) > URL_MAX {
+        return Err(format!("its url has more than {URL_MAX} bytes"));
+    }
     let url = policy.instead_of.rewritten(&written);
     check(&url, policy)?;
     Ok(Address { written, url })
@@ -300,8 +306,25 @@ mod tests {
             let refused = judged(base, &url, &known, false).unwrap_err();
             assert!(refused.len() < 1_000, "{} bytes", refused.len());
         }
+        for (bytes, is_allowed) in [(URL_MAX, true), (URL_MAX + 1, false)] {
+            let url = format!("{base}/{}", "b".repeat(bytes - base.len() - 1));
+            assert_eq!(judged(base, &url, &known, false).is_ok(), is_allowed, "{bytes}");
+            let relative = format!("./{}", "b".repeat(bytes - base.len() - 1));
+            assert_eq!(judged(base, &relative, &known, false).is_ok(), is_allowed, "{bytes}");
+        }
         let secret = judged(base, "https://bob:s3cret@/x", &known, false).unwrap_err();
         assert!(!secret.contains("s3cret"), "{secret}");
         assert_eq!(host_of("https://h.example:8443/x").as_deref(), Some("h.example"));
+    }
+
+    #[test]
+    fn a_password_that_an_author_wrote_is_no_secret_of_ours() {
+        let word = "uN7q-zK4x-of-an-author";
+        for host in ["example.com", "evil.example"] {
+            let url = format!("https://x:{word}@{host}/b");
+            let judged = judged("https://example.com/a.git", &url, &Hosts::Known(Vec::new()), false);
+            assert_eq!(judged.is_ok(), host == "example.com", "{judged:?}");
+        }
+        assert_eq!(quoted(word), word);
     }
 }

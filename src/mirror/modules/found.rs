@@ -236,9 +236,17 @@ impl Modules {
                     );
                     return Err(ModulesError::Refused { path: shown(), why });
                 }
-                let commit = reader.commit(&link.commit);
-                let commit =
-                    commit.map_err(|_| ModulesError::Absent { path: shown(), commit: link.commit })?;
+                let commit = reader.commit(&link.commit).map_err(|error| match error {
+                    ObjectError::Missing { .. } => {
+                        ModulesError::Absent { path: shown(), commit: link.commit }
+                    }
+                    // git itself follows a tag here.
+                    ObjectError::OtherKind { found, .. } => {
+                        let why = format!("it names a {found}, not a commit");
+                        ModulesError::Refused { path: shown(), why }
+                    }
+                    error => error.into(),
+                })?;
                 all.trees.insert(path.clone(), commit.tree);
                 if submodules == Submodules::Recursive {
                     waiting.push((path, commit.tree, level + 1));

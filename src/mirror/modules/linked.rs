@@ -54,7 +54,8 @@ impl Objects {
         &self,
         revision: Revision,
         selection: &Selection,
-        (staged, place): (&Path, &Path),
+        staged: &Path,
+        place: &Path,
         repository: &RepositoryPath,
     ) -> Result<(), Error> {
         let submodules = self.shared.submodules;
@@ -75,7 +76,7 @@ impl Objects {
             let repository = repository.below(&link.path, &key);
             let commit = Revision(link.commit);
             let selection = Selection { sparse: None, ..selection.clone() };
-            objects.link(commit, &selection, (&staged, &place), &repository)?;
+            objects.link(commit, &selection, &staged, &place, &repository)?;
             let file = staged.join(".git");
             fs::write(&file, repository.pointer(commit)).map_err(local("write", &file))?;
             if self.shared.durable {

@@ -1,5 +1,5 @@
 //! Submodules. Each has a mirror of its own inside the mirror of the repository that contains it, `DIR/modules/NAME`.
-//! So the properties of a mirror (one round trip, containment, depth, recovery from damage, bounded growth) apply to
+//! The properties of a mirror (one round trip, containment, depth, recovery from damage, bounded growth) apply to
 //! it, and no server learns the commits of another one: if a submodule's URL changes, its mirror stays, but a request
 //! to the new URL names only commits that were declared with that URL.
 //!
@@ -295,16 +295,21 @@ impl Mirror {
         }
     }
 
-    /// Collects garbage in the mirrors of the submodules of the `kept` revisions, and removes the mirrors of others.
+    /// Collects garbage in the mirrors of the submodules of the `kept` revisions, which are published, and of what was
+    /// fetched last, and removes the mirrors of others.
     pub(super) fn keep_modules(&mut self, kept: &[Revision]) -> Result<(), Error> {
-        let Some(needed) = self.modules_of(kept)? else { return Ok(()) };
+        let Some(needed) = self.modules_of(&self.with_tip(kept))? else { return Ok(()) };
         // First, because it takes little time. An error of one mirror does not keep the others from becoming smaller.
         let mut done = self.remove_modules_but(&needed).map(drop);
-        for (key, commits) in &needed {
+        // Each mirror keeps by itself what was fetched last. What the tip alone names may not have come, and must not
+        // look like something that was kept and is gone.
+        let Some(published) = self.modules_of(kept)? else { return done };
+        for key in needed.keys() {
             if self.cancel.is_cancelled() {
                 return Err(Error::Cancelled);
             }
             if let Some(child) = self.children.get_mut(key) {
+                let commits = published.get(key).map(Vec::as_slice).unwrap_or_default();
                 done = done.and(child.mirror.cancelled_by(&self.cancel).housekeep(commits));
             }
         }
@@ -375,7 +380,7 @@ impl Mirror {
         let credentials = wire.credentials.iter().filter_map(|credential| credential.url.as_deref());
         let mut known: Vec<_> = credentials.filter_map(address::host_of).collect();
         let written = access.written.as_ref().map_or(wire.remote.as_str(), Secret::expose);
-        // That of a submodule was written by an author.
+        // The URL of a submodule was written by a commit's author.
         let by_operator = (self.role != Role::Submodule).then_some(written);
         for remote in by_operator.into_iter().chain([wire.remote.as_str()]) {
             if let Ok(super::wire::RemoteHost::Host(host)) = super::wire::RemoteHost::of(remote) {

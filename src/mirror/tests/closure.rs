@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{blob_id, model};
 use crate::mirror::Depth::{Commits, Full};
-use crate::mirror::closure::{HistoryWalk, LocalHistory, closure_beside, tree_closure};
+use crate::mirror::closure::{HistoryWalk, LocalHistory, tree_closure, tree_closure_except_blobs};
 use crate::mirror::fixture::Fixture;
 use crate::mirror::odb::{ObjectReader, oid};
 use crate::revision::{ObjectId, Revision};
@@ -109,7 +109,8 @@ fn a_blob_is_checked_once_however_many_trees_name_it() {
         false
     };
     let store = fixture.shared.store().unwrap();
-    let checked = closure_beside(&store.reader().unwrap(), top, None, false, lose_when_named_again);
+    let reader = store.reader().unwrap();
+    let checked = tree_closure_except_blobs(&reader, top, None, false, lose_when_named_again);
     assert_eq!((checked, named.get()), (Ok(()), 2));
 }
 

@@ -69,8 +69,11 @@ impl Credentials {
                 },
             };
             let username = credential.username.clone().unwrap_or_else(|| TOKEN_USER.to_owned());
-            // A user name may be a token, so it is redacted, unless it is part of the remote's path.
-            if !remote.path().contains(&username) {
+            // A user name may be a token, so it is redacted, unless it is part of the remote's path, or from a URL: an
+            // operator's is registered already, and an author's is no secret of ours.
+            let is_of_url =
+                matches!(&credential.password, SecretFrom::Value(password) if !password.is_registered());
+            if !is_of_url && !remote.path().contains(&username) {
                 secret::register_user(&username);
             }
             all.push((url, username, credential.password.clone()));

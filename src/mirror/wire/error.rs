@@ -403,7 +403,7 @@ impl Error {
             Self::Cut { said, .. } => said.is_empty() || is_about_it(said),
             Self::Remote { said, .. } => is_about_it(said),
             Self::Ssh { source, .. } => match &**source {
-                ssh::Error::Command { said, .. } => said.as_deref().is_none_or(is_about_it),
+                ssh::Error::Command { stderr, .. } => stderr.as_deref().is_none_or(is_about_it),
                 _ => false,
             },
             _ => false,

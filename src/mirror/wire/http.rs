@@ -203,12 +203,16 @@ impl Http {
         request: &Request,
         sink: &mut (dyn AsyncWrite + Unpin + Send),
     ) -> Result<PackResponse, Error> {
-        let offered = match &self.offered {
+        // A request with a filter works without one, too, so no failure would tell that the server allows it now.
+        let suffices = |offered: &&Capabilities| request.filter.is_none() || offered.allows_filter();
+        let offered = match self.offered.as_ref().filter(suffices) {
             Some(offered) if self.place != Place::Unconfirmed => offered.clone(),
             _ => self.discover(&BTreeSet::new()).await?.capabilities,
         };
-        let encoded = pack::encode(request, &offered, &self.name)?;
-        let response = self.exchange(&encoded, sink).await;
+        let response = match pack::encode(request, &offered, &self.name) {
+            Ok(encoded) => self.exchange(&encoded, sink).await,
+            Err(error) => Err(error),
+        };
         if matches!(&response, Err(error) if !matches!(error, Error::Sink { .. })) {
             // The server's capabilities may have changed: the next attempt reads the advertisement again.
             self.offered = None;

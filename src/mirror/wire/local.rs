@@ -109,7 +109,7 @@ impl Local {
         let (sender, mut chunks) = mpsc::channel::<bytes::Bytes>(CHUNKS);
         let path = self.path.clone();
         let request = request.clone();
-        let packing = blocking(move || local_pack::pack(&Store::of(open(&path)?), &request, &sender));
+        let packing = blocking_git(move || local_pack::pack(&Store::of(open(&path)?), &request, &sender));
         let failed = |source| Error::Sink { remote: self.name.clone(), source };
         let copying = async {
             let mut bytes = 0u64;
@@ -132,8 +132,9 @@ impl Local {
     }
 }
 
-/// Runs `work` on a thread for blocking work. A panic there becomes an error.
-async fn blocking<T: Send + 'static>(
+/// Runs `work` on a blocking thread. Unlike `mirror::blocking`, it turns a panic into an error: the repository is not
+/// ours.
+async fn blocking_git<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, git2::Error> + Send + 'static,
 ) -> Result<T, git2::Error> {
     let done = tokio::task::spawn_blocking(work).await;

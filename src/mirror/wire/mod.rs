@@ -8,6 +8,7 @@
 
 mod cookies;
 mod credential;
+mod dial;
 mod error;
 mod extra;
 mod framing;
@@ -376,10 +377,13 @@ impl Client {
         &self.name
     }
 
-    /// Starts a new attempt, which [`Self::resolve`] does, too: what is valid for one attempt only is asked for again.
+    /// Starts a new attempt, which [`Self::resolve`] does, too: what is valid for one attempt only is requested again.
     pub(super) fn attempt_begins(&mut self) {
         if let Transport::Http(http) = &mut self.transport {
             http.attempt_begins();
+        }
+        if let Some(fetcher) = &mut self.fetcher {
+            fetcher.attempt_begins();
         }
     }
 
@@ -387,6 +391,11 @@ impl Client {
     /// error here but in [`FoundRefs::tip`]; an error here concerns the whole repository.
     pub async fn resolve(&mut self, wanted: &[Ref]) -> Result<FoundRefs, Error> {
         self.attempt_begins();
+        self.resolve_again(wanted).await
+    }
+
+    /// The same once more within an attempt.
+    pub(super) async fn resolve_again(&mut self, wanted: &[Ref]) -> Result<FoundRefs, Error> {
         if wanted.iter().all(|one| matches!(one, Ref::Commit(_))) {
             return Ok(FoundRefs::none(&self.name));
         }

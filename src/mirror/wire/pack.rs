@@ -79,7 +79,7 @@ pub(super) fn encode(
     if offered.version == Version::Two && !offered.has("fetch") {
         return missing("fetch");
     }
-    let filtered = request.filter.is_some() && offered.fetch_has(FILTER) && offered.allows_any_want();
+    let filtered = request.filter.is_some() && offered.allows_filter();
     if request.only_filtered && !filtered {
         return missing(if offered.fetch_has(FILTER) { ANY_WANT } else { FILTER });
     }

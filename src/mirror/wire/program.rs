@@ -46,7 +46,7 @@ const EMPTY_PACK: &[u8] =
 const SIZE_CHECK: Duration = Duration::from_millis(250);
 
 /// Environment variables that would make git use another repository than the scratch repository.
-const MISLEADING: [&str; 7] = [
+const REPOSITORY_VARIABLES: [&str; 7] = [
     "GIT_WORK_TREE",
     "GIT_INDEX_FILE",
     "GIT_OBJECT_DIRECTORY",
@@ -92,8 +92,16 @@ impl Fetcher {
         }
         let issuer = options.issuance.clone().map(|from| Issuer::new(from, options.ca_file.clone()));
         let failed = |source| Error::Connect { remote: name.clone(), source };
-        let issuer = issuer.transpose().map_err(failed)?;
+        let issuer =
+            issuer.transpose().map_err(failed)?.map(|issuer| issuer.reporting_to(options.issued.clone()));
         Ok(Self { name, url, program, options, issuer })
+    }
+
+    /// Starts a new attempt: a credential that is valid for one attempt only is requested again.
+    pub(super) fn attempt_begins(&mut self) {
+        if let Some(issuer) = &mut self.issuer {
+            issuer.attempt_begins();
+        }
     }
 
     /// Resolves refs with `ls-remote`, for a remote whose URL only the program understands.
@@ -215,7 +223,7 @@ impl Fetcher {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .process_group(0);
-        for name in MISLEADING {
+        for name in REPOSITORY_VARIABLES {
             command.env_remove(name);
         }
         for (name, _) in std::env::vars_os().filter(|(name, value)| crate::secret::in_variable(name, value)) {
@@ -243,7 +251,7 @@ impl Fetcher {
             return Ok(String::from_utf8_lossy(&listing).into_owned());
         }
         let said = String::from_utf8_lossy(&said.settled().await).trim().to_owned();
-        let said = crate::secret::quoted(&said).into_owned();
+        let said = crate::secret::quoted(&said).replace(char::is_control, " ");
         Err(Error::Program { program: self.program.path.clone(), remote: self.name.clone(), status, said })
     }
 
@@ -298,7 +306,6 @@ impl Fetcher {
             all.push((url, credential.username.unwrap_or_else(|| "git".to_owned()), password));
         }
         if let Some(issuer) = &mut self.issuer {
-            issuer.attempt_begins();
             let refused = |source| Error::Issuer { remote: self.name.clone(), source: Box::new(source) };
             let (username, password) = issuer.credential().await.map_err(refused)?;
             all.push((self.url.clone(), username, password));
@@ -454,10 +461,26 @@ impl ScratchRepo {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, Mutex};
+
     use crate::secret::SecretFrom;
 
-    use super::super::Credential;
+    use super::super::{Credential, Issuance, Issued};
     use super::*;
+
+    #[tokio::test]
+    async fn the_outcome_of_a_request_for_a_credential_is_reported() {
+        let outcomes = Arc::new(Mutex::new(Vec::new()));
+        let reported = Arc::clone(&outcomes);
+        let issued = Issued::to(move |is_issued| reported.lock().unwrap().push(is_issued));
+        let refusing = "http://127.0.0.1:1/askpass".parse().unwrap();
+        let options =
+            Options { issuance: Some(Issuance::Askpass(refusing)), issued, ..Options::new("https://h/a") };
+        let program = Program { path: "git".into(), config: Vec::new(), mirror: PathBuf::new() };
+        let mut fetcher = Fetcher::new(program, options).unwrap();
+        assert!(fetcher.credentials().await.is_err());
+        assert_eq!(*outcomes.lock().unwrap(), [false]);
+    }
 
     #[tokio::test]
     async fn a_password_in_the_url_precedes_every_helper() {

@@ -9,6 +9,7 @@ use bytes::Bytes;
 
 use crate::revision::{ObjectId, Ref};
 
+use super::error::FILTER;
 use super::framing::{Line, PacketReader, push, push_delimiter, push_flush};
 use super::{Error, Tip};
 
@@ -80,6 +81,11 @@ impl Capabilities {
         self.version == Version::Two
             || self.has("allow-any-sha1-in-want")
             || self.has("allow-reachable-sha1-in-want")
+    }
+
+    /// Returns true if a fetch may leave objects out, which can be wanted by id afterwards.
+    pub(super) fn allows_filter(&self) -> bool {
+        self.fetch_has(FILTER) && self.allows_any_want()
     }
 
     /// Rejects a repository whose object ids are not SHA-1.

@@ -33,7 +33,8 @@ pub(super) enum Remote {
     Local(PathBuf),
 }
 
-/// The user name and password from an http URL, decoded.
+/// The user name and password from an http URL, decoded. The password is not registered for redaction: an operator's
+/// was registered where the URL was read, and what a commit's author wrote into a submodule's URL is no secret of ours.
 pub(super) type Userinfo = Option<(String, Secret)>;
 
 /// Parses a remote.
@@ -88,7 +89,7 @@ fn http(text: &str) -> Result<(Remote, Userinfo), &'static str> {
         return Err("it names no host");
     }
     let userinfo = (!url.username().is_empty() || url.password().is_some())
-        .then(|| (decode(url.username()), Secret::new(decode(url.password().unwrap_or_default()))));
+        .then(|| (decode(url.username()), Secret::holder(decode(url.password().unwrap_or_default()))));
     // Neither fails for a URL that has a host.
     let _ = url.set_username("");
     let _ = url.set_password(None);

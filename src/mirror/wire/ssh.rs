@@ -24,7 +24,7 @@ use russh::client::{AuthResult, Handle, connect_stream};
 use russh::keys::{Algorithm, HashAlg, PrivateKeyWithHashAlg};
 use russh::{MethodKind, Preferred};
 use tokio::net::TcpStream;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::timeout;
 
 pub use channel::{Channel, End};
 pub use distrust::{Distrust, UntrustedReason};
@@ -37,6 +37,8 @@ pub use target::{DEFAULT_USER, Target};
 use crate::{detached_io, secret};
 
 use super::Timeouts;
+use super::dial::{DialError, dial};
+use super::text::clean_message;
 use keys::Key;
 use known_hosts::HostKeys;
 use verifier::{SessionError, Verifier};
@@ -82,7 +84,7 @@ impl Session {
     /// connecting, `timeouts.idle` for the key exchange and for each key that is tried.
     pub async fn connect(target: &Target, options: &Options, timeouts: Timeouts) -> Result<Self, Error> {
         let (keys, hosts) = read_files(target.clone(), options.clone(), timeouts.idle).await?;
-        let (stream, socket) = dial(target, timeouts.connect).await?;
+        let (stream, socket) = connect(target, timeouts.connect).await?;
 
         let disconnect = DisconnectMessage::default();
         let config = config(hosts.as_ref());
@@ -153,7 +155,7 @@ impl Session {
             let key = PrivateKeyWithHashAlg::new(key.key.clone(), *hash);
             match self.handle.authenticate_publickey(user, key).await? {
                 AuthResult::Success => return Ok(KeyReply::Accepted),
-                // So russh reports that the connection ended, too.
+                // russh also reports a lost connection as a failure without remaining methods.
                 AuthResult::Failure { remaining_methods, .. } if remaining_methods.is_empty() => {
                     return Err(russh::Error::Disconnect);
                 }
@@ -243,31 +245,19 @@ async fn read_files(
     }
 }
 
-/// Connects to the first address that accepts. Each address gets an equal share of the remaining time, so that one that
-/// drops packets does not use up all of it.
-async fn dial(target: &Target, within: Duration) -> Result<(TcpStream, CloseOnDrop), Error> {
-    let deadline = Instant::now() + within;
-    let timed_out = || Error::Slow {
-        step: "connecting",
-        server: target.server(),
-        after: within,
-        flag: "--connect-timeout",
-    };
+/// Connects to the server.
+async fn connect(target: &Target, within: Duration) -> Result<(TcpStream, CloseOnDrop), Error> {
     let failed = |source| Error::Connect { host: target.host.clone(), port: target.port, source };
-
-    let addresses = timeout_at(deadline, tokio::net::lookup_host((target.host.as_str(), target.port)));
-    let addresses: Vec<_> = addresses.await.map_err(|_| timed_out())?.map_err(failed)?.collect();
-    let mut last = failed(io::Error::new(io::ErrorKind::NotFound, "the name has no address"));
-    for (tried, address) in addresses.iter().enumerate() {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let share = left / u32::try_from(addresses.len() - tried).unwrap_or(u32::MAX);
-        match timeout(share, TcpStream::connect(address)).await {
-            Ok(Ok(stream)) => return prepare(stream).map_err(failed),
-            Ok(Err(source)) => last = failed(source),
-            Err(_) => last = timed_out(),
-        }
+    match dial(&target.host, target.port, within).await {
+        Ok(stream) => prepare(stream).map_err(failed),
+        Err(DialError::Failed(source)) => Err(failed(source)),
+        Err(DialError::Late) => Err(Error::Timeout {
+            step: "connecting",
+            server: target.server(),
+            after: within,
+            flag: "--connect-timeout",
+        }),
     }
-    Err(last)
 }
 
 fn prepare(stream: TcpStream) -> io::Result<(TcpStream, CloseOnDrop)> {
@@ -314,7 +304,7 @@ impl DisconnectMessage {
     }
 
     /// The disconnect message, or a generic one.
-    fn or_default(&self) -> String {
+    fn text(&self) -> String {
         self.get().unwrap_or_else(|| "the server closed the connection".to_owned())
     }
 
@@ -325,7 +315,7 @@ impl DisconnectMessage {
 }
 
 fn timed_out(step: &'static str, server: String, after: Duration) -> Error {
-    Error::Slow { step, server, after, flag: "--idle-timeout" }
+    Error::Timeout { step, server, after, flag: "--idle-timeout" }
 }
 
 fn session_error(
@@ -338,29 +328,34 @@ fn session_error(
         russh::Error::NoCommonAlgo { kind, theirs, .. } => Error::NoCommonAlgorithm {
             server,
             kind: format!("{kind:?}").to_lowercase(),
-            theirs: secret::quoted(&theirs.join(", ")).into_owned(),
+            theirs: clean_message(&theirs.join(", ")).unwrap_or_default(),
         },
         russh::Error::Disconnect | russh::Error::HUP | russh::Error::SendError | russh::Error::RecvError => {
-            Error::Broken { step, server, source: disconnect.or_default().into() }
+            Error::Broken { step, server, source: disconnect.text().into() }
         }
         error => Error::Broken { step, server, source: Box::new(error) },
     }
 }
 
-/// A server's message as one line of at most 400 characters, without control characters and secrets. Returns `None` if
-/// nothing is left.
-fn clean_message(words: &str) -> Option<String> {
-    let lines = words.lines().map(|line| line.chars().filter(|c| !c.is_control()).collect::<String>());
-    let line = lines
-        .map(|line| line.trim().to_owned())
-        .filter(|line| !line.is_empty())
-        .collect::<Vec<_>>()
-        .join("; ");
-    let short: String = secret::quoted(&line).chars().take(400).collect();
-    (!short.is_empty()).then_some(short)
-}
-
 /// Quotes a path for the remote's shell, as git does: in single quotes, with `'` and `!` escaped outside of them.
 pub fn quote(path: &str) -> String {
     format!("'{}'", path.replace('\'', r"'\''").replace('!', r"'\!'"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_server_offers_is_shown_without_control_characters_and_cut() {
+        let error = russh::Error::NoCommonAlgo {
+            kind: russh::AlgorithmKind::Kex,
+            ours: Vec::new(),
+            theirs: vec!["\u{1b}[31mFAKE".to_owned(), "x".repeat(30_000)],
+        };
+        let error = session_error("a test", "h:22".to_owned(), &DisconnectMessage::default(), error);
+        let text = error.to_string();
+        assert!(text.contains(": [31mFAKE, xxx") && text.len() < 500, "{text}");
+        assert!(!text.contains(char::is_control), "{text:?}");
+    }
 }

@@ -13,17 +13,17 @@ use std::time::Duration;
 use tokio::io::{AsyncWrite, Join};
 use tokio::net::TcpStream;
 use tokio::process::{ChildStdin, ChildStdout, Command};
-use tokio::time::timeout;
 
 use crate::revision::Ref;
 
+use super::dial::{DialError, dial};
 use super::error::{Budget, Error, Wait};
 use super::framing::{Duplex, Incoming, PacketReader};
 use super::refs::{self, Advertisement, FoundRefs, Version};
 use super::remote::{GIT_PORT, Remote};
 use super::ssh::{self, Channel, Session};
 use super::stderr::{Process, Stderr};
-use super::{Options, PackResponse, Request, pack};
+use super::{Options, PackResponse, Request, Timeouts, pack};
 
 const REFERENCES: &str = "looking up references";
 
@@ -42,21 +42,24 @@ impl Duplex for TcpStream {}
 /// an extra parameter after a second NUL, which daemons from before 2018 ignore.
 pub(super) async fn daemon(
     remote: &str,
-    (host, port, path): (&str, u16, &str),
-    (connect, idle): (Duration, Duration),
+    host: &str,
+    port: u16,
+    path: &str,
+    timeouts: Timeouts,
 ) -> Result<PacketReader, Error> {
-    let connected = timeout(connect, TcpStream::connect((host, port))).await;
-    let socket = connected
-        .map_err(|_| Error::Timeout {
+    let socket = dial(host, port, timeouts.connect).await.map_err(|error| match error {
+        DialError::Failed(source) => Error::Connect { remote: remote.to_owned(), source: Box::new(source) },
+        DialError::Late => Error::Timeout {
             remote: remote.to_owned(),
             wait: Wait::Connect,
-            after: connect,
+            after: timeouts.connect,
             doing: "connecting",
-        })?
-        .map_err(|source| Error::Connect { remote: remote.to_owned(), source: Box::new(source) })?;
+        },
+    })?;
     // Every message is written in one piece; Nagle's algorithm would only delay it.
     let _ = socket.set_nodelay(true);
-    let mut reader = PacketReader::new(remote, Incoming::Stream(Box::new(socket)), idle, Stderr::default());
+    let stream = Incoming::Stream(Box::new(socket));
+    let mut reader = PacketReader::new(remote, stream, timeouts.idle, Stderr::default());
     let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
     // A daemon with virtual hosts compares the name literally, so the default port is omitted.
     let host = if port == GIT_PORT { host } else { format!("{host}:{port}") };
@@ -169,8 +172,7 @@ impl Streams {
                 PacketReader::new(name, stream, options.timeouts.idle, Stderr::default())
             }
             Remote::Git { host, port, path } => {
-                let timeouts = self.options.timeouts;
-                daemon(&self.name, (host, *port, path), (timeouts.connect, timeouts.idle)).await?
+                daemon(&self.name, host, *port, path, self.options.timeouts).await?
             }
             Remote::Http(_) | Remote::Local(_) => {
                 return Err(Error::Unsupported { remote: self.name.clone(), feature: "a stream" });
@@ -254,6 +256,8 @@ impl Opened {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt as _;
+
+    use tokio::time::timeout;
 
     use super::*;
 

@@ -18,6 +18,19 @@ pub(super) fn escaped(bytes: &[u8], limit: usize) -> String {
     format!("{shown}{more}")
 }
 
+/// A text of a server or a program as one line of at most 400 characters, without control characters and secrets.
+/// Returns `None` if nothing is left.
+pub(super) fn clean_message(words: &str) -> Option<String> {
+    let lines = words.lines().map(|line| line.chars().filter(|c| !c.is_control()).collect::<String>());
+    let line = lines
+        .map(|line| line.trim().to_owned())
+        .filter(|line| !line.is_empty())
+        .collect::<Vec<_>>()
+        .join("; ");
+    let short: String = secret::quoted(&line).chars().take(400).collect();
+    (!short.is_empty()).then_some(short)
+}
+
 /// The innermost cause of an error. The outer ones only say which layer of reqwest reported it.
 pub(super) fn root_cause(error: &reqwest::Error) -> Box<dyn std::error::Error + Send + Sync> {
     let mut cause: &dyn std::error::Error = error;

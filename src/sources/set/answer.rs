@@ -87,9 +87,9 @@ impl SourceSet {
     }
 
     /// Returns the relation of the set `revision` to a recorded one: of the relations of their commits of each source
-    /// the one that says least for an advance. A source that is new or no longer followed does not count, nor does one
-    /// whose commit is the recorded one. Whether a source has answered since does not matter: the delivery that asks
-    /// knows which of them had answered when it was planned.
+    /// the worst one (see `worse`). A source that is new or no longer followed does not count, nor does one whose
+    /// commit is the recorded one. Whether a source has answered since does not matter: the delivery that asks knows
+    /// which of them had answered when it was planned.
     ///
     /// # Errors
     /// When a remote is asked for its history and does not answer.
@@ -113,7 +113,7 @@ impl SourceSet {
     }
 }
 
-/// Returns which of two relations says less for an advance of the set.
+/// Returns the worse of two relations: the one that argues more strongly against an advance of the set.
 fn worse(one: Relation, other: Relation) -> Relation {
     let rank = |relation: &Relation| match relation {
         Relation::Ahead => 0,

@@ -78,7 +78,9 @@ impl SourceSet {
         };
         refused.is_examined = true;
         let composer = Arc::clone(&self.composer);
-        let (parts, wanted, cancel) = (refused.parts.clone(), wanted.clone(), cancel.child_token());
+        let parts = refused.parts.clone();
+        let wanted = wanted.clone();
+        let cancel = cancel.child_token();
         let _ended = cancel.clone().drop_guard();
         let look = move || {
             parts.iter().find_map(|part| {

@@ -9,8 +9,9 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::cause::responsible_part;
-use super::{Followed, OnFailure, Repository, SetError, SourceError, SourceSet, blocking};
+use super::{Followed, OnFailure, Repository, SetError, SourceError, SourceSet};
 use crate::human::one_line;
+use crate::mirror::blocking::blocking;
 use crate::mirror::{self, Part, Selection, Tip};
 use crate::payload::Refusal;
 use crate::retry::ErrorClass;
@@ -20,15 +21,15 @@ use crate::sources::file::SourceSpec;
 use crate::sources::stage::{Stage, StagedError};
 
 impl SourceSet {
-    /// Chooses the set of an attempt. If it is another one than before, sources that were held back in vain are tried
-    /// again: without them the set was refused as well, and what it was refused for may be gone.
+    /// Chooses the set of an attempt. If it differs from the last one, sources that were held back without effect are
+    /// tried again: the set was refused without them, too.
     pub(super) fn choose_anew(&mut self) -> Result<(), SetError> {
         let before = self.parts.clone();
         self.choose()?;
         if self.suspects.is_empty() || self.parts == before {
             return Ok(());
         }
-        self.acquit_suspects();
+        self.release_suspects();
         self.choose()
     }
 
@@ -65,12 +66,12 @@ impl SourceSet {
             }
         }
         self.keep_removed(&mut parts);
-        // Optional sources may be missing, but a set of nothing is never published: what was published before stays.
+        // Optional sources may be missing, but an empty set is never published: it would remove all files.
         if parts.is_empty()
             && let Some(first) = self.sources.first()
         {
             let (_, why) = self.state_of(first);
-            return Err(self.failure_of(first, why, None)); // another one may answer sooner
+            return Err(self.failure_of(first, why, None)); // no pause: another source may answer sooner
         }
         self.parts = parts;
         Ok(())
@@ -155,8 +156,8 @@ impl SourceSet {
             None => {
                 let why =
                     repository.and_then(|repository| repository.errors.get(&source.listed.ref_text).cloned());
-                // The attempt has waited for an answer that it needs as long as it could. One that it does not need may
-                // come later without being a failure.
+                // The attempt has waited for required sources as long as it could, so no answer is a failure. An
+                // optional source may answer later.
                 let is_late = |repository: &Repository| {
                     repository.busy && self.is_required(&source.mirror, &self.sources, self.on_failure)
                 };
@@ -179,7 +180,7 @@ impl SourceSet {
         if self.on_failure == OnFailure::Hold {
             return None; // nothing moves, and the error is that of the source whose commit was refused
         }
-        // The set may have none of a source of which nothing was published, so that one holds no other back.
+        // A source of which nothing is published may be missing in the set. It holds back no other source of the ref.
         let held_back = self.published.iter().filter(|part| {
             part.mirror == source.mirror && part.ref_name == source.listed.ref_text && part.revision != named
         });
@@ -248,7 +249,7 @@ impl SourceSet {
         }
     }
 
-    /// Leaves out those of these sources that are no longer listed, and were kept only because they may have been
+    /// Drops the parts of those sources that are no longer listed, and were kept only because they may have been
     /// renamed. Returns false if there is none.
     fn drop_removed(&mut self, sources: &[String]) -> bool {
         let before = self.parts.len();
@@ -277,7 +278,7 @@ impl SourceSet {
     /// Holds back one of the updated sources after a refusal of the set that names no source. Returns false if none is
     /// left. Which of them is responsible turns out once a set is accepted: see [`Self::clear_suspects`].
     pub fn hold_back_one_updated(&mut self, what: &str, hints: &[String]) -> bool {
-        // No set is accepted without it: it would never turn out, and one that is not responsible would stay refused.
+        // With `hold`, no set without the source is ever accepted, so nothing would clear one that is not at fault.
         if self.on_failure == OnFailure::Hold {
             return false;
         }
@@ -300,10 +301,10 @@ impl SourceSet {
     pub fn clear_suspects(&mut self) {
         self.refused_set = None;
         self.suspects.pop();
-        self.acquit_suspects();
+        self.release_suspects();
     }
 
-    fn acquit_suspects(&mut self) {
+    fn release_suspects(&mut self) {
         for name in self.suspects.drain(..) {
             self.refused.remove(&name);
         }

@@ -38,9 +38,19 @@ impl SourceSet {
             let hints = why.hints.join("; ");
             let repeated = suppressed(times);
             if why.class.is_transient() {
-                tracing::warn!(source = name, error = why.what, hints, "source {name} {BEHIND}{repeated}");
+                tracing::warn!(
+                    source = name,
+                    error = why.what,
+                    hints,
+                    "source {name} {NOT_UPDATED}{repeated}"
+                );
             } else {
-                tracing::error!(source = name, error = why.what, hints, "source {name} {BEHIND}{repeated}");
+                tracing::error!(
+                    source = name,
+                    error = why.what,
+                    hints,
+                    "source {name} {NOT_UPDATED}{repeated}"
+                );
             }
         }
     }
@@ -107,4 +117,5 @@ impl SourceSet {
     }
 }
 
-const BEHIND: &str = "is not at the newest commit of its ref";
+/// What is logged of a source that fails, after its name.
+const NOT_UPDATED: &str = "is not at the newest commit of its ref";

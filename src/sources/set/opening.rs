@@ -10,7 +10,8 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::{AnswerSender, Repository, SourceError, SourceSet, blocking};
+use super::{AnswerSender, Repository, SourceError, SourceSet};
+use crate::mirror::blocking::blocking;
 use crate::mirror::{self, Mirror, wire};
 use crate::retry::ErrorClass;
 use crate::sources::file::SourceSpec;
@@ -26,9 +27,9 @@ pub(super) struct Opening {
     task: JoinHandle<Result<Mirror, mirror::Error>>,
 }
 
-/// Mirrors that finished opening, or failed to, and were not yet taken by an attempt. When an attempt stops taking
-/// them, any that are left request another one: it may have timed out before it reached them. One that was taken
-/// requests none, so that a mirror that cannot be opened is tried again at the usual pace.
+/// Mirrors that were opened, or failed to, and that no attempt has taken yet. If an attempt ends without taking all of
+/// them, another one is requested. A mirror that was taken requests none, so that one that cannot be opened is tried
+/// again at the usual pace.
 #[derive(Clone, Default)]
 pub(super) struct EndedOpenings(Arc<Mutex<EndedNames>>);
 
@@ -146,7 +147,10 @@ impl SourceSet {
         let url = std::mem::take(&mut opening.url);
         self.opening.remove(name);
         self.ended_openings.retain(|ended| ended != name);
-        let opened = ended.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
+        let opened = ended.unwrap_or_else(|error| match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            Err(_) => Err(mirror::Error::Cancelled),
+        });
         let opened = opened.map_err(|error| SourceError::of_mirror(&error))?;
         self.repositories.insert(name.to_owned(), Repository::new(opened, url));
         Ok(())

@@ -207,7 +207,8 @@ fn payload(reader: &ObjectReader<'_>, tree: ObjectId, selection: &Selection) -> 
         at(tree),
         selection,
         patterns.as_ref(),
-        (&modules, Parts::default()),
+        &modules,
+        Parts::default(),
         &cancel,
     )
 }

@@ -130,6 +130,31 @@ fn submodules_of_revisions_that_are_never_published_do_not_pile_up() {
     assert_eq!(family.shown(&mirror, good), "f=good kept/s=x");
 }
 
+/// In git-sync's layout nothing is removed that may belong to a kept commit which is gone: consumers may have made it.
+#[test]
+fn a_submodule_that_does_not_come_is_not_taken_for_one_that_was_kept() {
+    let mut family = Family::new(&["sub", "deep"]);
+    family.bench.options.worktrees = true;
+    family.bench.options.dir = family.bench.world.dir().join("root/.git");
+    let deep = family.commit("deep", &Files::new().file("d", "deep"));
+    let sub = family.commit("sub", &with(Files::new(), &[("in", "../deep", &deep)]));
+    let remote = &family.bench.world.remote;
+    remote.commit(&with(Files::new(), &[("sub", "../sub", &sub)]));
+    let mut mirror = family.bench.open();
+    let first = update(&mut mirror, &[]);
+    let sub = family.commit("sub", &Files::new().file("s", "alone"));
+    remote.commit(&with(Files::new(), &[("sub", "../sub", &sub)]));
+    let second = update(&mut mirror, &[first]);
+    remote.commit(&with(Files::new(), &[("sub", "../sub", &"7".repeat(40))]));
+    assert!(matches!(try_update(&mut mirror, &[second, first]), Err(Error::Module { .. })));
+    let nested = family.bench.dir().join("modules/sub/modules/in");
+    mirror.housekeep(&[second, first]).unwrap();
+    assert!(nested.is_dir(), "the first revision has it");
+    mirror.housekeep(&[second]).unwrap();
+    assert!(!nested.exists(), "what did not come needs nothing");
+    assert_eq!(family.shown(&mirror, second), "sub/s=alone");
+}
+
 #[test]
 fn on_a_full_volume_submodules_give_back_what_was_never_published() {
     let family = Family::new(&["sub"]);

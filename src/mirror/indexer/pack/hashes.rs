@@ -55,7 +55,8 @@ impl Hashes {
     pub(super) fn add(
         &mut self,
         objects: &mut [Object],
-        (position, kind): (u32, ObjectType),
+        position: u32,
+        kind: ObjectType,
         content: Arc<Vec<u8>>,
     ) -> Result<(), IndexError> {
         if content.len() as u64 > SMALL {
@@ -141,7 +142,7 @@ mod tests {
     }
 
     fn add(hashes: &mut Hashes, objects: &mut [Object], at: usize, content: &[u8]) -> Result<(), IndexError> {
-        hashes.add(objects, (at as u32, ObjectType::Blob), Arc::new(content.to_vec()))
+        hashes.add(objects, at as u32, ObjectType::Blob, Arc::new(content.to_vec()))
     }
 
     #[test]

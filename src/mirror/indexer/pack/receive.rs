@@ -83,7 +83,7 @@ pub(super) fn receive(from: impl io::Read, file: &File, limits: &Limits) -> Resu
         objects.push(object);
         if let Some((kind, content)) = small {
             let content = contents.keep(position, content);
-            hashes.add(&mut objects, (position, kind), content)?;
+            hashes.add(&mut objects, position, kind, content)?;
         }
     }
     hashes.finish(&mut objects)?;

@@ -52,7 +52,7 @@ impl Error {
             }
             Self::Status { status: 407, .. } => hint("the proxy named by the environment wants a credential"),
             Self::Status { status: 408 | 425 | 429, .. } => {
-                hint("the server limits the request rate: raise --period")
+                hint("the server limits the request rate: ask less often (--period, or the schedule)")
             }
             Self::Status { status: 500.., .. } => hint("check the server, and proxies in front of it"),
             Self::Status { .. } => {
@@ -113,7 +113,7 @@ impl Error {
                 hint("check the path, and that the user treeswap runs as may read it")
             }
             Self::Ssh { remote, source } => {
-                let not_there = matches!(**source, ssh::Error::Connect { .. } | ssh::Error::Slow { .. });
+                let not_there = matches!(**source, ssh::Error::Connect { .. } | ssh::Error::Timeout { .. });
                 let url = if not_there { as_url_with_port(remote) } else { None };
                 let meant = url.map(|url| format!("host:path has no port: write {url}"));
                 meant.into_iter().chain(source.hints()).collect()

@@ -174,7 +174,7 @@ fn a_boundary_that_is_rejected_is_known_by_words_or_silence() {
             server: remote(),
             command: "git-upload-pack".into(),
             status: "exit status 128".into(),
-            said: said.map(str::to_owned),
+            stderr: said.map(str::to_owned),
         }),
     };
     let words = "fatal: invalid shallow object 70dce20f";

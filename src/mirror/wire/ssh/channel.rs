@@ -169,18 +169,16 @@ impl End {
                 server,
                 command,
                 status: status.clone(),
-                said: clean_message(&String::from_utf8_lossy(&state.stderr)),
+                stderr: clean_message(&String::from_utf8_lossy(&state.stderr)),
             }),
-            None if state.lost => Some(Error::Broken {
-                step: "the session",
-                server,
-                source: self.disconnect.or_default().into(),
-            }),
+            None if state.lost => {
+                Some(Error::Broken { step: "the session", server, source: self.disconnect.text().into() })
+            }
             None => None,
         }
     }
 
     fn lost(&self) -> String {
-        format!("the ssh connection to {} ended: {}", self.server, self.disconnect.or_default())
+        format!("the ssh connection to {} ended: {}", self.server, self.disconnect.text())
     }
 }

@@ -22,7 +22,7 @@ pub enum Error {
     },
     /// A step exceeded its deadline.
     #[error("{step} with {server} took longer than {after:?} ({flag})")]
-    Slow {
+    Timeout {
         /// The step, as a noun phrase.
         step: &'static str,
         /// The server, with its port.
@@ -130,7 +130,7 @@ pub enum Error {
         command: String,
     },
     /// The command failed.
-    #[error("`{command}` on {server} ended with {status}{}", words(.said.as_deref()))]
+    #[error("`{command}` on {server} ended with {status}{}", words(.stderr.as_deref()))]
     Command {
         /// The server, with its port.
         server: String,
@@ -139,7 +139,7 @@ pub enum Error {
         /// Its exit status, or the signal that ended it.
         status: String,
         /// The beginning of its standard error.
-        said: Option<String>,
+        stderr: Option<String>,
     },
 }
 
@@ -147,7 +147,7 @@ impl Error {
     /// Returns true if the same attempt may succeed later without an operator's help.
     pub fn is_transient(&self) -> bool {
         match self {
-            Self::Connect { .. } | Self::Slow { .. } | Self::Broken { .. } | Self::NotRun { .. } => true,
+            Self::Connect { .. } | Self::Timeout { .. } | Self::Broken { .. } | Self::NotRun { .. } => true,
             // A hosting service's reply under load looks the same as that for a missing repository.
             Self::Command { .. } => true,
             _ => false,
@@ -157,7 +157,7 @@ impl Error {
     /// Hints for the operator, one line each.
     pub fn hints(&self) -> Vec<String> {
         match self {
-            Self::Slow { flag, .. } => vec![format!("{flag} gives it more time")],
+            Self::Timeout { flag, .. } => vec![format!("{flag} gives it more time")],
             Self::NoKeys { .. } => {
                 vec!["name the private key with --ssh-key-file; it may be given several times".to_owned()]
             }
@@ -242,7 +242,7 @@ mod tests {
         let distrust = super::super::distrust::each().into_iter().map(|why| Error::HostKey(Box::new(why)));
         let each = [
             Error::Connect { host: text(), port: 22, source: io() },
-            Error::Slow {
+            Error::Timeout {
                 step: "the handshake",
                 server: text(),
                 after: Duration::from_secs(3),
@@ -260,12 +260,12 @@ mod tests {
             Error::ReadKnownHosts { file: file(), source: io(), scan: "ssh-keyscan x".into() },
             Error::BadKnownHosts { file: file(), line: 3, why: "it is cut".into() },
             Error::NotRun { server: text(), command: text() },
-            Error::Command { server: text(), command: text(), status: "exit status 1".into(), said: None },
+            Error::Command { server: text(), command: text(), status: "exit status 1".into(), stderr: None },
         ];
         for error in each.into_iter().chain(distrust) {
             match error {
                 Error::Connect { .. }
-                | Error::Slow { .. }
+                | Error::Timeout { .. }
                 | Error::Broken { .. }
                 | Error::NoCommonAlgorithm { .. }
                 | Error::NoKeys { .. }
