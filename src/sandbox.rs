@@ -82,7 +82,7 @@ impl Sandbox {
     /// The parts that [`enter`](Self::enter) would restrict a process with. Probes the kernel and changes nothing.
     pub fn parts(self) -> Parts {
         let on = self != Self::Off;
-        Parts { landlock: on && has_landlock(), seccomp: on && system_calls::can_be_filtered() }
+        Parts { landlock: on && has_landlock(), seccomp: on && system_calls::is_supported() }
     }
 
     /// The same, or an error if all parts are required and the kernel does not have one of them.
@@ -114,7 +114,7 @@ impl Sandbox {
             files.enter().map_err(|why| self.not_entered(LANDLOCK, &why))?;
         }
         if has.seccomp {
-            system_calls::refuse().map_err(|why| self.not_entered(SECCOMP, &why.to_string()))?;
+            system_calls::install_filter().map_err(|why| self.not_entered(SECCOMP, &why.to_string()))?;
         }
         Ok(())
     }

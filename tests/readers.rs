@@ -237,9 +237,10 @@ struct Size {
 }
 
 fn size() -> Size {
-    match full() {
-        true => Size { swaps: 20_000, controls: 500, reads: 10_000_000, at_least: Duration::from_secs(60) },
-        false => Size { swaps: 110, controls: 27, reads: 20_000, at_least: Duration::from_secs(3) },
+    if full() {
+        Size { swaps: 20_000, controls: 500, reads: 10_000_000, at_least: Duration::from_secs(60) }
+    } else {
+        Size { swaps: 110, controls: 27, reads: 20_000, at_least: Duration::from_secs(3) }
     }
 }
 

@@ -266,7 +266,8 @@ impl Deferred {
             Some(names) => names.extend(sources),
             None => {
                 *pending = Some(sources.into_iter().collect());
-                let (pending, trigger) = (Arc::clone(&self.0), Arc::clone(trigger));
+                let pending = Arc::clone(&self.0);
+                let trigger = Arc::clone(trigger);
                 tokio::spawn(async move {
                     tokio::time::sleep(Duration::from_secs_f64(1.0 / RATE)).await;
                     let names: Vec<String> = lock(&pending).take().into_iter().flatten().collect();

@@ -266,7 +266,8 @@ async fn serve_connection(
     let service = service_fn(move |request: hyper::Request<Incoming>| {
         let has_body = !request.body().is_end_stream();
         let answer = Service::call(&routes, request);
-        let (large, token) = (Arc::clone(&large), token.clone());
+        let large = Arc::clone(&large);
+        let token = token.clone();
         async move {
             answer.await.map(|mut response| {
                 if has_body {

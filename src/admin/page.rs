@@ -10,7 +10,8 @@ use jiff::Timestamp;
 use crate::clock;
 use crate::human::{self, clock_time, short};
 use crate::phase::{
-    Attempt, Commit, GenerationStatus, HookStatus, Outcome, Status, TargetStatus, Trigger, unknown_revision,
+    Applied, Attempt, Commit, GenerationStatus, HookStatus, Outcome, Status, TargetStatus, Trigger,
+    unknown_revision,
 };
 use crate::secret;
 use headline::{Headline, headline};
@@ -80,14 +81,7 @@ fn write_page(page: &mut String, status: &Status, now: &clock::Now) -> fmt::Resu
 fn write_current(page: &mut String, status: &Status, now: Timestamp) -> fmt::Result {
     page.push_str("<section>\n");
     if let Some(current) = &status.current {
-        write!(
-            page,
-            "<h2 class=\"label\">Current revision</h2>\n<p class=\"revision\">{}</p>\n",
-            current.revision.map_or_else(unknown_revision, |revision| revision.to_string())
-        )?;
-        if let Some(commit) = &current.commit {
-            writeln!(page, "<p class=\"commit\">{}</p>", commit_line(commit, now))?;
-        }
+        write_revision(page, current, now)?;
     }
     page.push_str("<dl>\n");
     if let Some(progress) = &status.progress {
@@ -116,13 +110,7 @@ fn write_current(page: &mut String, status: &Status, now: Timestamp) -> fmt::Res
         row(page, "Sources", &Text(&status.remote).to_string())?;
     }
     if let Some(applied) = &status.applied {
-        let counts: Vec<String> =
-            applied.targets.iter().map(|(outcome, count)| format!("{count} {outcome}")).collect();
-        row(page, "Applied", &format!("{}, {}", applied.revision.0, when(applied.at, now)))?;
-        row(page, "Targets", &Text(counts.join(", ")).to_string())?;
-        for line in &applied.open {
-            row(page, "Not as desired", &Text(line).to_string())?;
-        }
+        write_applied(page, applied, now)?;
     }
     if let Some(progress) = &status.delivery_progress {
         row(page, "Delivery", &format!("{}; started {}", Text(&progress.what), when(progress.since, now)))?;
@@ -141,6 +129,29 @@ fn write_current(page: &mut String, status: &Status, now: Timestamp) -> fmt::Res
         row(page, "Next attempt", &when(next, now))?;
     }
     page.push_str("</dl>\n</section>\n");
+    Ok(())
+}
+
+fn write_revision(page: &mut String, current: &GenerationStatus, now: Timestamp) -> fmt::Result {
+    write!(
+        page,
+        "<h2 class=\"label\">Current revision</h2>\n<p class=\"revision\">{}</p>\n",
+        current.revision.map_or_else(unknown_revision, |revision| revision.to_string())
+    )?;
+    if let Some(commit) = &current.commit {
+        writeln!(page, "<p class=\"commit\">{}</p>", commit_line(commit, now))?;
+    }
+    Ok(())
+}
+
+fn write_applied(page: &mut String, applied: &Applied, now: Timestamp) -> fmt::Result {
+    let counts: Vec<String> =
+        applied.targets.iter().map(|(outcome, count)| format!("{count} {outcome}")).collect();
+    row(page, "Applied", &format!("{}, {}", applied.revision.0, when(applied.at, now)))?;
+    row(page, "Targets", &Text(counts.join(", ")).to_string())?;
+    for line in &applied.open {
+        row(page, "Not as desired", &Text(line).to_string())?;
+    }
     Ok(())
 }
 

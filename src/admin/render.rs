@@ -116,8 +116,8 @@ impl Inner {
 }
 
 /// Looks which generations are pinned now, as `treeswap status` does. What the status has is as old as the last attempt
-/// and about retired generations only, because the current one is kept in any case. It stays where nothing can be told.
-/// Returns those whose directories were seen.
+/// and about retired generations only, because the current one is kept in any case. It stays where the pins are not
+/// known. Returns those whose directories were seen.
 fn look_for_pins(status: &mut Status) -> Vec<Pinned> {
     let recorded = status.current.iter().chain(&status.retired);
     let recorded: Vec<_> = recorded.map(|generation| (generation.name.clone(), generation.pinned)).collect();

@@ -96,12 +96,38 @@ impl Shared {
         }
     }
 
-    /// The same for `/`. git-sync's is not ready until a pass of the process has succeeded, whatever is published:
+    /// The same for `/`. git-sync's is not ready until an attempt of the process has succeeded, whatever is published:
     /// what an earlier one has published may be old.
     fn front_ready(&self) -> Result<(), String> {
         let is_waiting = self.is_git_sync && !self.status().synced;
         self.ready()?;
         if is_waiting { Err("no attempt of this process has succeeded yet".to_owned()) } else { Ok(()) }
+    }
+
+    /// Lists the checks, a line each, as kube-apiserver does. Only `generation` and, with `max_stale`, `fresh` decide;
+    /// the others inform.
+    fn checks(&self, ready: bool) -> String {
+        let status = self.status();
+        let line = |good: bool, name: &str, bad: &str| {
+            if good { format!("[+]{name} ok\n") } else { format!("[-]{name} failed: {bad}\n") }
+        };
+        // The remote is only one of the parts that can be at fault: the error says which.
+        let why = status.last_failure.as_ref().and_then(|failure| failure.error.as_deref());
+        let why = why.map(|why| format!(": {}", secret::redacted(why))).unwrap_or_default();
+        let sync = match status.consecutive_failures {
+            0 => "[+]sync ok (informs only)\n".to_owned(),
+            1 => format!("[-]sync failed once{why} (informs only)\n"),
+            n => format!("[-]sync failed {n} times in a row{why} (informs only)\n"),
+        };
+        let decision = if ready { "readyz check passed\n" } else { "readyz check failed\n" };
+        let stale = self.stale(&status);
+        let fresh =
+            self.max_stale.map(|_| line(stale.is_none(), "fresh", stale.as_deref().unwrap_or_default()));
+        line(status.ready, "generation", not_ready_reason(&status))
+            + &fresh.unwrap_or_default()
+            + &line(status.is_alive(), "loop", "it hangs (informs only; see /livez)")
+            + &sync
+            + decision
     }
 
     async fn render(&self, form: Form) -> Result<Bytes, serde_json::Error> {
@@ -147,34 +173,6 @@ fn not_ready_reason(status: &Status) -> &str {
 
 fn readiness(ready: bool) -> StatusCode {
     if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }
-}
-
-impl Shared {
-    /// Lists the checks, a line each, as kube-apiserver does. Only `generation` and, with `max_stale`, `fresh` decide;
-    /// the others inform.
-    fn checks(&self, ready: bool) -> String {
-        let status = self.status();
-        let line = |good: bool, name: &str, bad: &str| {
-            if good { format!("[+]{name} ok\n") } else { format!("[-]{name} failed: {bad}\n") }
-        };
-        // The remote is only one of the parts that can be at fault: the error says which.
-        let why = status.last_failure.as_ref().and_then(|failure| failure.error.as_deref());
-        let why = why.map(|why| format!(": {}", secret::redacted(why))).unwrap_or_default();
-        let sync = match status.consecutive_failures {
-            0 => "[+]sync ok (informs only)\n".to_owned(),
-            1 => format!("[-]sync failed once{why} (informs only)\n"),
-            n => format!("[-]sync failed {n} times in a row{why} (informs only)\n"),
-        };
-        let decision = if ready { "readyz check passed\n" } else { "readyz check failed\n" };
-        let stale = self.stale(&status);
-        let fresh =
-            self.max_stale.map(|_| line(stale.is_none(), "fresh", stale.as_deref().unwrap_or_default()));
-        line(status.ready, "generation", not_ready_reason(&status))
-            + &fresh.unwrap_or_default()
-            + &line(status.is_alive(), "loop", "it hangs (informs only; see /livez)")
-            + &sync
-            + decision
-    }
 }
 
 /// `/`, for probes written for git-sync: 503 before the first publication (as git-sync, before the first success of the
@@ -264,9 +262,9 @@ async fn metrics(Extract(shared): Extract<Arc<Shared>>) -> Response {
 
 async fn sync(Extract(shared): Extract<Arc<Shared>>, request: Request) -> Response {
     let (head, body) = request.into_parts();
-    let sources = named(head.uri.query().unwrap_or_default());
-    let unknown = || unknown(&shared.status(), &sources);
-    let Decision { outcome, why } = shared.gate.check_request(&head.headers, body, unknown).await;
+    let sources = source_names(head.uri.query().unwrap_or_default());
+    let find_unknown = || unknown_source(&shared.status(), &sources);
+    let Decision { outcome, why } = shared.gate.check_request(&head.headers, body, find_unknown).await;
     match outcome {
         WebhookOutcome::Accepted => (shared.state.trigger)(Trigger::Webhook, &sources),
         WebhookOutcome::Limited => shared.deferred.add(sources, &shared.state.trigger),
@@ -287,7 +285,7 @@ async fn sync(Extract(shared): Extract<Arc<Shared>>, request: Request) -> Respon
 const MAX_NAMED: usize = 64;
 
 /// Returns the sources that a request names: `source=NAME`, once for each. Of too many, one more than allowed.
-fn named(query: &str) -> Vec<String> {
+fn source_names(query: &str) -> Vec<String> {
     let pairs = query.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, "")));
     let names = pairs.filter(|(key, _)| *key == "source").map(|(_, name)| name.to_owned());
     names.take(MAX_NAMED + 1).collect()
@@ -295,7 +293,7 @@ fn named(query: &str) -> Vec<String> {
 
 /// Returns why these are no sources; `None` if all of them are. Every name is accepted where no sources are known: the
 /// first attempt has not ended, their file has been invalid since the start, or there is only one repository.
-fn unknown(status: &Status, names: &[String]) -> Option<String> {
+fn unknown_source(status: &Status, names: &[String]) -> Option<String> {
     if names.len() > MAX_NAMED {
         return Some(format!(
             "a request names at most {MAX_NAMED} sources; without a name it is for all of them"

@@ -124,31 +124,13 @@ async fn accept(
 pub async fn serve(path: PathBuf, mut status: watch::Receiver<Status>, shutdown: CancellationToken) {
     let slots = Arc::new(Semaphore::new(MAX_ANSWERS));
     let answers = Arc::new(Mutex::new(Answers { status: status.clone(), last: None }));
-    let mut is_reported = false; // in this outage
     let mut refusing = Repeats::default();
-    loop {
-        let (listener, identity) = match bind(&path) {
-            Ok(bound) => {
-                is_reported = false;
-                bound
-            }
-            Err(error) => {
-                let is_root_missing = path.parent().is_none_or(|dir| !dir.exists());
-                if !is_root_missing && !std::mem::replace(&mut is_reported, true) {
-                    tracing::warn!(%error, "`treeswap status` cannot query this process: no socket at {}", path.display());
-                }
-                let pause = if is_root_missing { ROOT_RETRY } else { BIND_RETRY };
-                tokio::select! {
-                    () = shutdown.cancelled() => return,
-                    () = tokio::time::sleep(pause) => continue,
-                }
-            }
-        };
+    while let Some((listener, identity)) = bind_when_possible(&path, &shutdown).await {
         loop {
             tokio::select! {
                 () = shutdown.cancelled() => return remove(&path, identity),
                 accepted = accept(&listener, &slots) => {
-                    let (mut stream, slot) = match accepted {
+                    let (stream, slot) = match accepted {
                         Ok(accepted) => accepted,
                         Err(error) => {
                             if let Some(times) = refusing.should_log(&error.to_string()) {
@@ -159,13 +141,7 @@ pub async fn serve(path: PathBuf, mut status: watch::Receiver<Status>, shutdown:
                         }
                     };
                     refusing.forget();
-                    let answers = Arc::clone(&answers);
-                    tokio::spawn(async move {
-                        // Not on a blocking thread: volumes that hang may have them all.
-                        let text = answers.lock().await.text();
-                        let _ = tokio::time::timeout(ANSWER_TIMEOUT, stream.write_all(&text)).await;
-                        drop(slot);
-                    });
+                    tokio::spawn(answer_one(stream, slot, Arc::clone(&answers)));
                 }
                 // Checked whenever an attempt begins or ends, as the directory may have been removed and made again.
                 changed = status.changed() => {
@@ -181,6 +157,30 @@ pub async fn serve(path: PathBuf, mut status: watch::Receiver<Status>, shutdown:
         // Limits the processor time if the directory is removed again and again.
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
+}
+
+/// Makes the socket as soon as that is possible. `None` at shutdown.
+async fn bind_when_possible(path: &Path, shutdown: &CancellationToken) -> Option<(UnixListener, Inode)> {
+    let mut is_reported = false;
+    loop {
+        let error = match bind(path) {
+            Ok(bound) => return Some(bound),
+            Err(error) => error,
+        };
+        let is_root_missing = path.parent().is_none_or(|dir| !dir.exists());
+        if !is_root_missing && !std::mem::replace(&mut is_reported, true) {
+            tracing::warn!(%error, "`treeswap status` cannot query this process: no socket at {}", path.display());
+        }
+        let pause = if is_root_missing { ROOT_RETRY } else { BIND_RETRY };
+        shutdown.run_until_cancelled(tokio::time::sleep(pause)).await?;
+    }
+}
+
+/// Answers one client, which takes one of the slots for answers in flight.
+async fn answer_one(mut stream: UnixStream, _slot: OwnedSemaphorePermit, answers: Arc<Mutex<Answers>>) {
+    // Not on a blocking thread: volumes that hang may have them all.
+    let text = answers.lock().await.text();
+    let _ = tokio::time::timeout(ANSWER_TIMEOUT, stream.write_all(&text)).await;
 }
 
 /// Renders answers, one at a time, and shares each for a while: each reader of the root can ask without end.

@@ -22,7 +22,7 @@ use crate::{detached_io, fsx, secret};
 pub const SHUTDOWN_GRACE: Duration = Duration::from_millis(1_500);
 
 /// The time between that SIGTERM and SIGKILL.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+const KILL_DELAY: Duration = Duration::from_secs(1);
 
 /// How many bytes of a program's output are kept, from its end.
 const KEPT: usize = 4 << 10;
@@ -101,7 +101,7 @@ impl Exec {
                 Some(status) => Ok(status),
                 None => {
                     all.signal(Signal::TERM);
-                    let _ = ended_within(LAST_WORDS, &mut all).await;
+                    let _ = ended_within(KILL_DELAY, &mut all).await;
                     all.end().await;
                     return Err(Failure::ShutDown);
                 }

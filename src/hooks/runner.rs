@@ -97,7 +97,8 @@ impl Attempts {
         limit: Duration,
         stop: &CancellationToken,
     ) -> Result<(), Error> {
-        let (kind, revision) = (self.kind, event.revision);
+        let kind = self.kind;
+        let revision = event.revision;
         self.job.log_start(kind, event);
         let began = Instant::now();
         let result = self.job.run(event, limit, stop).await;
@@ -159,7 +160,7 @@ fn log_success(kind: Kind, event: &HookEvent, took: Duration, output: &Output) {
                 name: "exec_done", target: "git-sync", hook, %revision, stdout = output, stderr = nothing, "done"
             );
             info!(hook, %revision, duration_ms, "{hook} done for {}", revision.short());
-            // Not in the line above, which is logged at the default level.
+            // A separate line: the one above is logged at the default level, and output may be long.
             if !output.is_empty() {
                 debug!(name: "hook_output", hook, %revision, output, "output of {hook}");
             }

@@ -3,11 +3,11 @@
 use std::io;
 
 /// Returns false: there is no filter for this processor.
-pub(super) fn can_be_filtered() -> bool {
+pub(super) fn is_supported() -> bool {
     false
 }
 
 /// Always fails.
-pub(super) fn refuse() -> io::Result<()> {
+pub(super) fn install_filter() -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }

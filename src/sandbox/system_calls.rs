@@ -380,7 +380,7 @@ fn filter(own: u32) -> Vec<sock_filter> {
 
 /// Whether the kernel has seccomp filters.
 #[expect(unsafe_code, reason = "prctl(PR_SET_SECCOMP) has no safe form")]
-pub(super) fn can_be_filtered() -> bool {
+pub(super) fn is_supported() -> bool {
     let none = std::ptr::null::<sock_fprog>();
     // SAFETY: the kernel only reads through the pointer. The null pointer is the probe: a kernel with filters fails
     // with EFAULT, any other with EINVAL, and neither changes anything.
@@ -390,7 +390,7 @@ pub(super) fn can_be_filtered() -> bool {
 
 /// Installs the filter for this thread and all threads that it starts from now on. It cannot be removed.
 #[expect(unsafe_code, reason = "prctl(PR_SET_SECCOMP) has no safe form")]
-pub(super) fn refuse() -> io::Result<()> {
+pub(super) fn install_filter() -> io::Result<()> {
     rustix::thread::set_no_new_privs(true)?; // required of unprivileged processes
     let mut filter = filter(std::process::id());
     let program = sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };

@@ -252,7 +252,6 @@ impl Error {
 
     /// What an operator can do, one hint per line.
     pub fn hints(&self) -> Vec<String> {
-        use io::ErrorKind as Kind;
         let hint = match self {
             Self::NoRoot { path } => match path.ancestors().find(|at| at.join(PRIVATE).is_dir()) {
                 Some(root) => return vec![format!("this is inside the root {}: name that", root.display())],
@@ -308,29 +307,34 @@ impl Error {
                 "if the mirror is damaged, it is fetched again automatically; if no more files can be opened, raise \
                  that limit (ulimit -n)"
             }
-            _ => match self.kind() {
-                Some(Kind::StorageFull) => {
-                    "the file system is full (bytes or inodes): make the volume larger, or keep less: --grace, \
-                     --max-generations, --spare=off"
-                }
-                Some(Kind::QuotaExceeded) => {
-                    "the disk quota is used up: raise it, or keep less: --grace, --max-generations"
-                }
-                Some(Kind::ReadOnlyFilesystem) => {
-                    "the root is mounted read-only: the sidecar needs it writable, only its consumers do not"
-                }
-                Some(Kind::PermissionDenied) => return self.denied(),
-                Some(Kind::InvalidFilename) => {
-                    "this file system allows shorter names than the repository uses: use another one for the root"
-                }
-                _ => match self {
-                    Self::Cancelled => "nothing to do: treeswap is shutting down",
-                    Self::Miswritten { .. } => {
-                        "it is rewritten at the next attempt; if it persists, check the volume and its file system"
-                    }
-                    _ => "check the volume and its mount; what is published stays",
-                },
-            },
+            Self::Cancelled => "nothing to do: treeswap is shutting down",
+            Self::Miswritten { .. } => {
+                "it is rewritten at the next attempt; if it persists, check the volume and its file system"
+            }
+            Self::Io { .. } | Self::Blob { .. } => return self.hints_of_kind(),
+        };
+        vec![hint.to_owned()]
+    }
+
+    /// Hints that depend only on the kind of the underlying I/O error.
+    fn hints_of_kind(&self) -> Vec<String> {
+        use io::ErrorKind as Kind;
+        let hint = match self.kind() {
+            Some(Kind::StorageFull) => {
+                "the file system is full (bytes or inodes): make the volume larger, or keep less: --grace, \
+                 --max-generations, --spare=off"
+            }
+            Some(Kind::QuotaExceeded) => {
+                "the disk quota is used up: raise it, or keep less: --grace, --max-generations"
+            }
+            Some(Kind::ReadOnlyFilesystem) => {
+                "the root is mounted read-only: the sidecar needs it writable, only its consumers do not"
+            }
+            Some(Kind::PermissionDenied) => return self.denied(),
+            Some(Kind::InvalidFilename) => {
+                "this file system allows shorter names than the repository uses: use another one for the root"
+            }
+            _ => "check the volume and its mount; what is published stays",
         };
         vec![hint.to_owned()]
     }
@@ -340,14 +344,13 @@ impl Error {
     fn denied(&self) -> Vec<String> {
         let ours = rustix::process::geteuid().as_raw();
         let Self::Io { act, path, .. } = self else { return vec![writable("ROOT", None, ours)] };
-        let nearest = path.ancestors().find_map(|at| Some((at, std::fs::symlink_metadata(at).ok()?)));
-        let owner = nearest.as_ref().map(|(_, found)| found.uid());
-        let mut hints = Vec::new();
-        if let Some((at, found)) = nearest.filter(|(_, found)| found.uid() != ours) {
-            hints.push(format!("{} belongs to user {}, and this is user {ours}", at.display(), found.uid()));
-        }
+        let owned = owner_hint(path);
+        let owner = owned.as_ref().map(|(owner, _)| *owner);
+        let owned = owned.filter(|(owner, _)| *owner != ours);
+        let mut hints: Vec<String> = owned.into_iter().map(|(_, hint)| hint).collect();
         let is_in_root = |at: &&Path| [PRIVATE, WORKTREES].iter().any(|name| at.ends_with(name));
-        let holds_ours = |at: &&Path| at.is_absolute() && at.join(PRIVATE).is_dir(); // of a generation's path
+        // For a path in a generation, the root is the ancestor that holds our private directory.
+        let holds_ours = |at: &&Path| at.is_absolute() && at.join(PRIVATE).is_dir();
         let root = path.ancestors().find(is_in_root).and_then(Path::parent);
         let root = root.or_else(|| path.ancestors().find(holds_ours));
         hints.push(match root {
@@ -365,13 +368,17 @@ impl Error {
     }
 }
 
+/// The owner of the path, or of the nearest directory above it that exists, and a hint that says so.
+fn owner_hint(path: &Path) -> Option<(u32, String)> {
+    let (at, found) = path.ancestors().find_map(|at| Some((at, std::fs::symlink_metadata(at).ok()?)))?;
+    let owner = found.uid();
+    let ours = rustix::process::geteuid().as_raw();
+    Some((owner, format!("{} belongs to user {owner}, and this is user {ours}", at.display())))
+}
+
 /// Hints for a reader without permission. Nothing in the root has to change its owner: that would shut out the writer.
 fn unreadable(path: &Path) -> Vec<String> {
-    let nearest = path.ancestors().find_map(|at| Some((at, std::fs::symlink_metadata(at).ok()?)));
-    let ours = rustix::process::geteuid().as_raw();
-    let owner = nearest.map(|(at, found)| {
-        format!("{} belongs to user {}, and this is user {ours}", at.display(), found.uid())
-    });
+    let owner = owner_hint(path).map(|(_, hint)| hint);
     let run = "run it as the user that treeswap runs as, or in its container; leave the root's owner and modes as they are";
     owner.into_iter().chain([run.to_owned()]).collect()
 }

@@ -3,7 +3,7 @@
 
 use std::cmp::Reverse;
 use std::io::ErrorKind;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -58,7 +58,7 @@ pub struct Inspected {
     pub disk_bytes: Option<u64>,
     /// True if the published link names it.
     pub current: bool,
-    /// Whether a reader holds a pin on it right now. `None` if that cannot be told from here.
+    /// Whether a reader holds a pin on it right now. `None` if that is not known here.
     pub pinned: Option<bool>,
 }
 
@@ -84,16 +84,7 @@ fn inspect_root(root: &Path) -> Result<Inspection, Error> {
         return Err(Error::NotADirectory { path });
     }
     let dir = fsx::open_dir_at_path(&path).map_err(Error::io("open", &path))?;
-    let private = match fsx::open_dir(&dir, PRIVATE) {
-        Ok(private) => Some(private),
-        Err(error) if error.kind() == ErrorKind::NotFound => None,
-        Err(error) => return Err(Error::io("open the directory", path.join(PRIVATE))(error)),
-    };
-    let state = match private.as_ref().map(State::load).transpose() {
-        Ok(Some(Loaded::Known(state))) => state,
-        Ok(_) => State::default(),
-        Err(error) => return Err(Error::io("read", path.join(PRIVATE).join(STATE))(error)),
-    };
+    let (private, state) = state_of(&path, &dir)?;
     // In git-sync's layout only the state file says where the published link is.
     let git_sync = state.link.as_ref().map(|link| path.join(link));
     let at = git_sync.clone().unwrap_or_else(|| path.join(DATA_LINK));
@@ -104,21 +95,14 @@ fn inspect_root(root: &Path) -> Result<Inspection, Error> {
     let read = |name, limit| fsx::read_file(private.as_ref()?, name, limit).ok()?;
     let status = private.as_ref().and_then(read_status);
     let ledger = read(LEDGER, LEDGER_LIMIT).and_then(|text| LedgerSet::read(&text).ok());
-    let (home, form): (_, fn(&str) -> Option<Name>) = match git_sync {
+    let (home, parse): (_, fn(&str) -> Option<Name>) = match git_sync {
         Some(_) => (path.join(WORKTREES), Name::parse_commit),
         None => (path.clone(), Name::parse_timestamp),
     };
     let below = home.strip_prefix(&path).map(Path::to_owned).unwrap_or_default();
     let below = if below == Path::new("") { Path::new(".") } else { &below };
     let dir = fsx::open_dir(&dir, below).map_err(Error::io("open", &home))?;
-    let mut names: Vec<Name> = Vec::new();
-    for entry in fsx::list(&dir).map_err(Error::io("list", &home))? {
-        let Some(name) = entry.os().to_str().and_then(form) else { continue };
-        let stat = fsx::stat(&dir, entry.os()).map_err(Error::io("stat", home.join(entry.os())))?;
-        if stat.is_some_and(|stat| fsx::file_type(&stat).is_dir()) {
-            names.push(name);
-        }
-    }
+    let mut names = generation_names(&dir, &home, parse)?;
     // Newest first. A commit id gives no order, so those are sorted by their records.
     let published = |name: &Name| state.record(name).map(|record| record.published);
     names.sort_by_cached_key(|name| Reverse((name.commit().and_then(|_| published(name)), name.clone())));
@@ -136,6 +120,33 @@ fn inspect_root(root: &Path) -> Result<Inspection, Error> {
         })
         .collect();
     Ok(Inspection { root: path, current, link_problem, generations, status, socket, ledger })
+}
+
+/// Opens the private directory of an open root, if there is one, and reads the state file.
+fn state_of(path: &Path, dir: &OwnedFd) -> Result<(Option<OwnedFd>, State), Error> {
+    let private = match fsx::open_dir(dir, PRIVATE) {
+        Ok(private) => Some(private),
+        Err(error) if error.kind() == ErrorKind::NotFound => None,
+        Err(error) => return Err(Error::io("open the directory", path.join(PRIVATE))(error)),
+    };
+    match private.as_ref().map(State::load).transpose() {
+        Ok(Some(Loaded::Known(state))) => Ok((private, state)),
+        Ok(_) => Ok((private, State::default())),
+        Err(error) => Err(Error::io("read", path.join(PRIVATE).join(STATE))(error)),
+    }
+}
+
+/// The directories in `home` whose names are generations', as `parse` reads them.
+fn generation_names(dir: &OwnedFd, home: &Path, parse: fn(&str) -> Option<Name>) -> Result<Vec<Name>, Error> {
+    let mut names = Vec::new();
+    for entry in fsx::list(dir).map_err(Error::io("list", home))? {
+        let Some(name) = entry.os().to_str().and_then(parse) else { continue };
+        let stat = fsx::stat(dir, entry.os()).map_err(Error::io("stat", home.join(entry.os())))?;
+        if stat.is_some_and(|stat| fsx::file_type(&stat).is_dir()) {
+            names.push(name);
+        }
+    }
+    Ok(names)
 }
 
 /// Returns the record of the generation in this directory of a root, if it has one that can be read.

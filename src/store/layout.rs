@@ -116,7 +116,7 @@ impl RootHandles {
     }
 
     /// Returns true if the root's parent directory exists and is on this device.
-    pub(crate) fn is_beside_its_parent(&self, device: u64) -> bool {
+    pub(crate) fn has_parent_on(&self, device: u64) -> bool {
         let parent = self.path.parent().and_then(|parent| rustix::fs::stat(parent).ok());
         parent.is_some_and(|stat| stat.st_dev == device)
     }

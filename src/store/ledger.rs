@@ -44,7 +44,8 @@ impl LedgerFile {
     /// If the file cannot be read for another reason, or cannot be moved aside. It must not be overwritten then.
     pub fn read(&self) -> Result<(LedgerSet, Option<String>), Error> {
         let handles = self.handles();
-        let (private, path) = (&handles.private, handles.private_at(LEDGER));
+        let private = &handles.private;
+        let path = handles.private_at(LEDGER);
         let parsed = match fsx::read_file(private, LEDGER, LEDGER_LIMIT) {
             Ok(None) => return Ok(Default::default()),
             Ok(Some(text)) => LedgerSet::read(&text).map_err(|error| error.to_string()),

@@ -44,8 +44,8 @@ pub(super) fn link_tree(
     let top = fsx::make_dir(parent, name, modes.dir).map_err(failed())?;
     let linker = TreeLinker { stamps: source.stamps, modes, user: user() };
     let to = top.try_clone().map_err(failed())?;
-    let (threads, paths_max) = (tree_walk::threads(), Some(stamps::DIRS_MAX));
-    let walked = tree_walk::walk(Pair { from, to }, &linker, threads, paths_max, cancel)?;
+    let paths_max = Some(stamps::DIRS_MAX);
+    let walked = tree_walk::walk(Pair { from, to }, &linker, tree_walk::threads(), paths_max, cancel)?;
     match walked.end {
         None => {}
         Some(End::At(path)) => {

@@ -424,9 +424,7 @@ impl Store {
             Ok(stat) => stat,
             // git-sync creates the root again. But if the parent is on another device, the volume may have been
             // unmounted, and the root would be created in its empty mount point.
-            Err(rustix::io::Errno::NOENT)
-                if handles.is_git_sync && handles.is_beside_its_parent(root.dev) =>
-            {
+            Err(rustix::io::Errno::NOENT) if handles.is_git_sync && handles.has_parent_on(root.dev) => {
                 return Ok(Some("the root was removed, and is created again".to_owned()));
             }
             Err(error) => return Err(replaced(format!("it is gone ({error})"))),

@@ -19,7 +19,7 @@ use crate::store::{Error, Store, Unit};
 
 /// The result of reaping one generation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Outcome {
+enum ReapOutcome {
     /// It was kept: it is pinned, or current.
     Stays,
     /// It was reaped.
@@ -96,12 +96,12 @@ impl Store {
         self.last_pinned.extend(pinned.map(|decision| (decision.name.clone(), now.boottime)));
         for decision in plan.reaped() {
             match self.reap_one(decision, recycle.then_some(&now)) {
-                Ok(Outcome::Stays) => {
+                Ok(ReapOutcome::Stays) => {
                     self.last_pinned.insert(decision.name.clone(), now.boottime); // since the plan was made
                 }
                 Ok(outcome) => {
                     gone.push(decision.name.clone());
-                    if outcome == Outcome::Evicted {
+                    if outcome == ReapOutcome::Evicted {
                         self.evicted.insert(decision.name.clone(), decision.reason.clone());
                     }
                 }
@@ -125,12 +125,16 @@ impl Store {
         gone
     }
 
-    fn reap_one(&self, decision: &GenerationDecision, recycle_at: Option<&Now>) -> Result<Outcome, Error> {
+    fn reap_one(
+        &self,
+        decision: &GenerationDecision,
+        recycle_at: Option<&Now>,
+    ) -> Result<ReapOutcome, Error> {
         let handles = &self.handles;
         let name = &decision.name;
         let failed = |act| Error::io(act, handles.path_of(name));
         let dir = match fsx::open_dir(&handles.generations_dir, name.as_str()) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Outcome::Gone),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(ReapOutcome::Gone),
             // Without write access to a directory it cannot be moved to the trash either (rename(2)).
             Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied && decision.evicts => {
                 fsx::walk::open_for_removal(&handles.generations_dir, name.as_str()).ok()
@@ -141,18 +145,18 @@ impl Store {
         let tried = dir.as_ref().map_or(Ok(Lock::Unsupported), fsx::try_lock);
         let lock = fsx::unsupported_if_lacking(tried).map_err(failed("lock"))?;
         if self.may_be_pinned(lock) && !decision.evicts {
-            return Ok(Outcome::Stays);
+            return Ok(ReapOutcome::Stays);
         }
         // Under the lock no reader can complete a pin, unless the link names the generation again.
         if handles.linked_generation()?.as_ref() == Some(name) {
             if lock == Lock::Taken {
                 let _ = dir.as_ref().map(fsx::unlock); // closing would not release duplicates of the handle
             }
-            return Ok(Outcome::Stays);
+            return Ok(ReapOutcome::Stays);
         }
         let dir = match (dir, recycle_at) {
             (Some(dir), Some(now)) => match self.recycle_one(decision, lock, dir, now) {
-                Ok(()) => return Ok(Outcome::Gone),
+                Ok(()) => return Ok(ReapOutcome::Gone),
                 Err(dir) => Some(dir),
             },
             (dir, _) => dir,
@@ -161,7 +165,7 @@ impl Store {
         self.trash
             .put(&handles.generations_dir, name.as_str(), locked_dir)
             .map_err(failed("move to the trash"))?;
-        Ok(if lock == Lock::Contended { Outcome::Evicted } else { Outcome::Gone })
+        Ok(if lock == Lock::Contended { ReapOutcome::Evicted } else { ReapOutcome::Gone })
     }
 
     /// Makes room for a generation of size `need`, before its first byte is written: drops the spare, reaps what

@@ -50,14 +50,12 @@ struct RecordFacts {
 }
 
 impl RecordFacts {
-    fn of((revision, tree): (Revision, ObjectId), selection: &str, need: RequiredSpace) -> Self {
-        let sources = BTreeMap::new();
-        let selection_digest = selection.to_owned();
+    fn of(revision: Revision, tree: ObjectId, selection: &str, need: RequiredSpace) -> Self {
         Self {
             revision,
-            sources,
+            sources: BTreeMap::new(),
             tree,
-            selection_digest,
+            selection_digest: selection.to_owned(),
             need,
             unshared: need,
             lineage: None,
@@ -79,8 +77,8 @@ impl Staged {
             && published.selection_digest == self.facts.selection_digest
     }
 
-    /// Sets the sources' commits that it is composed of.
-    pub fn is_composed_of(&mut self, sources: impl Iterator<Item = (String, Revision)>) {
+    /// Sets the commits of the sources that it is composed of.
+    pub fn set_sources(&mut self, sources: impl Iterator<Item = (String, Revision)>) {
         self.facts.sources = sources.collect();
     }
 
@@ -141,7 +139,7 @@ impl Store {
         let modules = payload.entries.iter().filter(|entry| entry.kind == Kind::Submodule).count();
         let directories = Some((payload.dir_count() - 1 + modules) as u64);
         let facts =
-            RecordFacts { directories, ..RecordFacts::of((payload.revision, payload.tree), selection, need) };
+            RecordFacts { directories, ..RecordFacts::of(payload.revision, payload.tree, selection, need) };
         self.finish_staging(place, dir, facts, Unsynced::after_write(payload), None)
     }
 
@@ -185,7 +183,7 @@ impl Store {
                 }
             }
         };
-        let facts = RecordFacts::of((delta.revision, delta.tree), selection, need);
+        let facts = RecordFacts::of(delta.revision, delta.tree, selection, need);
         let facts = RecordFacts { unshared, lineage, directories, ..facts };
         self.finish_staging(place, dir, facts, unsynced, stamps).map(Some)
     }

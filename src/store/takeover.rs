@@ -76,10 +76,10 @@ impl Store {
             let Some(stat) = fsx::stat(&handles.generations_dir, entry.os()).map_err(failed("stat"))? else {
                 continue;
             };
-            let age = i64::try_from(self.options.retention.grace.as_secs()).map_or(i64::MIN, |grace| {
+            let overdue = i64::try_from(self.options.retention.grace.as_secs()).map_or(i64::MIN, |grace| {
                 now.wall.as_second().saturating_sub(stat.st_mtime).saturating_sub(grace)
             });
-            if !fsx::file_type(&stat).is_dir() && age >= 0 {
+            if !fsx::file_type(&stat).is_dir() && overdue >= 0 {
                 self.trash
                     .put(&handles.generations_dir, entry.os(), None)
                     .map_err(failed("move to the trash"))?;

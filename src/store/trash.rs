@@ -90,7 +90,8 @@ impl Trash {
         name: impl AsRef<OsStr>,
         keep_open: Option<OwnedFd>,
     ) -> std::io::Result<()> {
-        let (dir, trash) = (dir.as_fd(), &self.shared.handles.trash);
+        let dir = dir.as_fd();
+        let trash = &self.shared.handles.trash;
         let name: &OsStr = name.as_ref();
         let to = quarantine::to_new_name("gone-", |new| walk::move_dir(dir, name, trash, new))?;
         self.enqueue(to.into(), keep_open);

@@ -206,7 +206,8 @@ impl Worker {
                 return Ok(Done::published(published));
             }
             if !is_placed_alike {
-                let (objects, wanted) = (self.objects.clone(), choice.wanted.clone());
+                let objects = self.objects.clone();
+                let wanted = choice.wanted.clone();
                 let payload = move |cancel: &_| Ok(objects.until(cancel).payload(revision, &wanted)?);
                 bounds.blocking(Stage::Export, payload).await?; // a link may leave what its source is now
             }
@@ -386,7 +387,7 @@ impl Work for Worker {
         let (republished, followed) = match self.prepare(bounds).await {
             Ok((choice, republished)) => (republished, self.follow(bounds, &choice, may_publish).await),
             Err(error) => {
-                self.ask_nevertheless(bounds, &error).await;
+                self.resolve_after_failure(bounds, &error).await;
                 (None, Err(error))
             }
         };
@@ -424,11 +425,11 @@ impl Work for Worker {
     }
 
     async fn housekeeping_limit(&self, bounds: &Bounds) -> Duration {
-        self.limit_of_housekeeping(bounds).await
+        self.measured_housekeeping_limit(bounds).await
     }
 
     async fn housekeep(&mut self, bounds: &Bounds) {
-        self.keep_house(bounds).await;
+        self.repair_reap_and_collect(bounds).await;
     }
 
     async fn collect_garbage(&mut self, bounds: &Bounds) {

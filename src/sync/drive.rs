@@ -11,6 +11,7 @@ use tracing::{Instrument, debug};
 
 use super::bounds::Bounds;
 use super::error::Error;
+use super::operator_files::FailureCount;
 use super::report::Report;
 use super::view::{Done, View};
 use crate::phase::machine::{Machine, Phase};
@@ -226,11 +227,11 @@ impl<W: Work> Drive<'_, W> {
         if published.is_some() {
             self.report.report_current(self.work.view(), published.as_ref()).await;
             self.work.notify_hooks();
-            self.keep_house().await;
+            self.run_housekeeping().await;
             let status = self.report.status(self.work.view());
             self.work.record(status).await;
         } else if is_well && self.work.needs_housekeeping() {
-            self.keep_house().await;
+            self.run_housekeeping().await;
         } else if is_repaired && self.machine.failures() > 0 && self.work.needs_housekeeping() {
             self.replace_spare(false).await; // it may have had to wait, or have failed
         }
@@ -254,7 +255,7 @@ impl<W: Work> Drive<'_, W> {
         }
     }
 
-    /// Does what follows a success after its report: notifies hooks and keeps house.
+    /// Does what follows a success after its report: notifies hooks and runs the housekeeping.
     async fn follow_up(&mut self, done: &Done) {
         // Hooks and housekeeping also run after the first success of the process: the spare may be missing.
         let first = !std::mem::replace(&mut self.succeeded, true);
@@ -265,7 +266,7 @@ impl<W: Work> Drive<'_, W> {
         // Any number of commits may leave the published files as they are, or have to wait, and each leaves a pack.
         let fetched = matches!(done, Done::Unchanged | Done::Postponed) && self.work.has_fetched();
         if publishes || fetched || self.work.needs_housekeeping() {
-            self.keep_house().await;
+            self.run_housekeeping().await;
         }
     }
 
@@ -278,8 +279,8 @@ impl<W: Work> Drive<'_, W> {
         }
     }
 
-    /// Keeps house in a time of its own.
-    async fn keep_house(&mut self) {
+    /// Runs the housekeeping within a time limit of its own.
+    async fn run_housekeeping(&mut self) {
         let bounds = self.housekeeping_bounds().await;
         self.work.housekeep(&bounds).await;
     }
@@ -320,11 +321,10 @@ impl<W: Work> Drive<'_, W> {
                 self.work.notify_hooks();
             }
         }
-        let failures = self.machine.failures();
-        let given_up =
+        let given_up_at =
             (self.machine.phase() == Phase::GivenUp).then(|| self.machine.limit().unwrap_or_default());
-        let is_news =
-            self.report.attempt_ended(&result, bounds.stage(), self.work.view(), (failures, given_up)).await;
+        let count = FailureCount { failures: self.machine.failures(), given_up_at };
+        let is_news = self.report.attempt_ended(&result, bounds.stage(), self.work.view(), count).await;
         match &result {
             Ok(done) => {
                 self.lacked_room = false;
@@ -387,8 +387,9 @@ impl<W: Work> Drive<'_, W> {
             Err(error) => self.machine.fail(now, error.failure(), retry::random_fraction()),
         }
         self.attempts.ended(match result {
-            // It is known what is published: deliveries hold back what depends on the sources.
             Err(error) if !error.is_of_every_source() => Err(error.to_source_error()),
+            // If no source has answered, it is still known what is published: deliveries go on with that, and hold back
+            // what depends on the sources.
             _ => Ok(self.work.newest()),
         });
         if self.park && matches!(result, Ok(Done::Published(_) | Done::Unchanged)) {

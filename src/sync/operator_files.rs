@@ -8,12 +8,16 @@ use crate::human::one_line;
 use crate::store::OperatorFile;
 use crate::telemetry;
 
-/// The number of consecutive failures, and the limit if it was reached.
-pub(super) type Failures = (u32, Option<u32>);
+/// The consecutive failures, and the limit if they reached it.
+#[derive(Clone, Copy, Default)]
+pub(super) struct FailureCount {
+    pub(super) failures: u32,
+    pub(super) given_up_at: Option<u32>,
+}
 
 /// Touches the touch file. Returns one line for each failure.
 pub(super) async fn touch(file: Option<&OperatorFile>) -> Vec<String> {
-    run_detached(file, |file| failure_line("cannot touch", file, file.touch()).into_iter().collect()).await
+    run_detached(file, |file| io_failure("cannot touch", file, file.touch()).into_iter().collect()).await
 }
 
 /// Writes the error file after a failure, or removes it after a success. On the first attempt it also removes temporary
@@ -21,15 +25,15 @@ pub(super) async fn touch(file: Option<&OperatorFile>) -> Vec<String> {
 pub(super) async fn write(
     options: &Options,
     error: Option<&Error>,
-    failures: Failures,
+    count: FailureCount,
     is_first: bool,
 ) -> Vec<String> {
-    let error = error.map(|error| error_text(error, options, failures));
+    let error = error.map(|error| error_text(error, options, count));
     let work = move |file: &OperatorFile| {
-        let swept = is_first.then(|| failure_line("cannot sweep beside", file, file.sweep()));
+        let swept = is_first.then(|| io_failure("cannot sweep beside", file, file.sweep()));
         let written = match error {
-            Some(error) => failure_line("cannot write", file, file.write(error.as_bytes())),
-            None => failure_line("cannot remove", file, file.remove()),
+            Some(error) => io_failure("cannot write", file, file.write(error.as_bytes())),
+            None => io_failure("cannot remove", file, file.remove()),
         };
         swept.flatten().into_iter().chain(written).collect()
     };
@@ -52,21 +56,23 @@ async fn run_detached(
     }
 }
 
-fn failure_line(act: &str, file: &OperatorFile, result: std::io::Result<()>) -> Option<String> {
+fn io_failure(act: &str, file: &OperatorFile, result: std::io::Result<()>) -> Option<String> {
     result.err().map(|error| format!("{act} {}: {error}", file.path().display()))
 }
 
 /// The content of the error file, in git-sync's words, which programs that read the file may compare.
-fn error_text(error: &Error, options: &Options, (failures, given_up): Failures) -> String {
+fn error_text(error: &Error, options: &Options, count: FailureCount) -> String {
     let mut arguments = serde_json::Map::new();
-    arguments.insert("failCount".to_owned(), failures.into());
-    if let Some(limit) = given_up {
+    arguments.insert("failCount".to_owned(), count.failures.into());
+    if let Some(limit) = count.given_up_at {
         arguments.insert("maxFailures".to_owned(), limit.into());
     }
     arguments.insert("ref".to_owned(), options.ref_name.clone().into());
     arguments.insert("hints".to_owned(), error.hints().into());
-    let message =
-        if given_up.is_some() { "too many failures, aborting" } else { "error syncing repo, will retry" };
+    let message = match count.given_up_at {
+        Some(_) => "too many failures, aborting",
+        None => "error syncing repo, will retry",
+    };
     telemetry::error_file(message, &one_line(error), &arguments)
 }
 

@@ -13,7 +13,7 @@ use tracing::{debug, error, info, warn};
 
 use super::Options;
 use super::error::{Error, Stage};
-use super::operator_files::{self, Failures};
+use super::operator_files::{self, FailureCount};
 use super::view::{Done, View};
 use crate::human::{go_duration, one_line};
 use crate::mirror::Received;
@@ -118,9 +118,13 @@ impl Report {
     /// file.
     pub(super) fn status(&self, view: &View) -> Status {
         self.status.send_modify(|status| fill_status(status, view));
-        let recorded = Some(Timestamp::now());
-        let (progress, delivery_progress) = (None, None);
-        Status { targets: Vec::new(), progress, delivery_progress, recorded, ..self.status.borrow().clone() }
+        Status {
+            targets: Vec::new(),
+            progress: None,
+            delivery_progress: None,
+            recorded: Some(Timestamp::now()),
+            ..self.status.borrow().clone()
+        }
     }
 
     /// The last status, written when the process ends.
@@ -270,7 +274,7 @@ impl Report {
         result: &Result<Done, Error>,
         stage: Stage,
         view: &View,
-        (failures, given_up): Failures,
+        count: FailureCount,
     ) -> bool {
         let now = Timestamp::now();
         let running = self.running.take();
@@ -279,30 +283,23 @@ impl Report {
         self.metrics.stage(None);
         let took = running.map_or(Duration::ZERO, |running| running.since.elapsed());
         let failures_before = self.status.borrow().consecutive_failures;
-        let attempt = Attempt {
-            at: running.map_or(now, |running| running.at),
-            trigger: running.map_or(Trigger::Timer, |running| running.trigger),
-            outcome: outcome(result),
-            duration_ms: millis(took),
-            error: result.as_ref().err().map(|error| one_line(error)),
-            hints: result.as_ref().err().map(Error::hints).unwrap_or_default(),
-        };
+        let attempt = attempt(result, running, now, took);
         let first_success = result.is_ok() && !self.succeeded;
         self.succeeded |= result.is_ok();
-        self.count(result, stage, view, now, failures);
+        self.count(result, stage, view, now, count.failures);
         self.count_as_git_sync(result, stage, first_success, took);
         // While a source is unanswered, what the gate refused of it may come back.
         let is_accepted = matches!(result, Ok(Done::Published(_) | Done::Unchanged)) && !view.unanswered;
         if view.has_gate && is_accepted {
             self.forget_refusals();
         }
-        self.log_outcome(result, view, (failures_before, first_success), took);
-        if let Err(error) = result {
-            self.log_failure(error, view, (failures, given_up), took);
+        match result {
+            Ok(done) => self.log_success(done, view, failures_before, first_success, took),
+            Err(error) => self.log_failure(error, view, count, took),
         }
         self.status.send_modify(|status| {
             fill_status(status, view);
-            status.consecutive_failures = u64::from(failures);
+            status.consecutive_failures = u64::from(count.failures);
             status.synced |= result.is_ok();
             match result {
                 Ok(_) => {
@@ -319,7 +316,7 @@ impl Report {
         });
         self.update_metrics(view);
         // Last, so that a reader that sees the file change finds status and metrics up to date.
-        self.write_operator_files(result, first_success, (failures, given_up)).await;
+        self.write_operator_files(result, first_success, count).await;
         match result {
             Ok(Done::Published(_)) => true,
             Ok(_) => failures_before > 0 || first_success,
@@ -327,23 +324,23 @@ impl Report {
         }
     }
 
-    fn log_outcome(
+    fn log_success(
         &mut self,
-        result: &Result<Done, Error>,
+        done: &Done,
         view: &View,
-        (failures_before, first_success): (u64, bool),
+        failures_before: u64,
+        first_success: bool,
         took: Duration,
     ) {
         let ref_name = self.options.ref_name.as_str();
         let updates = self.metrics.git_sync.updates();
-        match result {
-            Err(_) => {}
-            Ok(Done::Published(published)) => {
+        match done {
+            Done::Published(published) => {
                 log_published(published, view, took);
                 let remote = published.current.revision;
                 info!(name: "updated", target: GIT_SYNC, git_ref = ref_name, %remote, updates, "updated");
             }
-            Ok(Done::Unchanged) => {
+            Done::Unchanged => {
                 let remote = view.current().map(|record| record.revision).filter(|_| first_success);
                 if let Some(remote) = remote {
                     let local = remote;
@@ -358,28 +355,27 @@ impl Report {
                     }
                 }
             }
-            Ok(Done::Postponed) => {
+            Done::Postponed => {
                 debug!(duration_ms = millis(took), "a new revision waits for the minimum interval");
             }
         }
-        if result.is_ok() {
-            self.failing.forget();
-            let pace = &self.options.pace;
-            if first_success && pace.init_period != pace.period {
-                let init = go_duration(pace.init_period);
-                let period = go_duration(pace.period);
-                info!(name: "settled", target: GIT_SYNC, initPeriod = init, period, "settled");
-            }
-            if failures_before > 0 {
-                debug!(name: "forgiven", target: GIT_SYNC, failCount = failures_before, "forgiven");
-                let plural = if failures_before == 1 { "failure" } else { "failures" };
-                info!("recovered after {failures_before} {plural}");
-            }
+        self.failing.forget();
+        let pace = &self.options.pace;
+        if first_success && pace.init_period != pace.period {
+            let init = go_duration(pace.init_period);
+            let period = go_duration(pace.period);
+            info!(name: "settled", target: GIT_SYNC, initPeriod = init, period, "settled");
+        }
+        if failures_before > 0 {
+            debug!(name: "forgiven", target: GIT_SYNC, failCount = failures_before, "forgiven");
+            let plural = if failures_before == 1 { "failure" } else { "failures" };
+            info!("recovered after {failures_before} {plural}");
         }
     }
 
-    fn log_failure(&mut self, error: &Error, view: &View, (failures, given_up): Failures, took: Duration) {
-        if let Some(limit) = given_up {
+    fn log_failure(&mut self, error: &Error, view: &View, count: FailureCount, took: Duration) {
+        let failures = count.failures;
+        if let Some(limit) = count.given_up_at {
             // The error itself is printed when the process ends because of it.
             return error!(
                 name: "gave_up", target: GIT_SYNC, error = one_line(error), failCount = failures,
@@ -408,14 +404,14 @@ impl Report {
         &mut self,
         result: &Result<Done, Error>,
         first_success: bool,
-        failures: Failures,
+        count: FailureCount,
     ) {
         self.touch_due |= matches!(result, Ok(Done::Published(_))) || first_success;
         let error = result.as_ref().err();
         let is_first = self.attempts == 1;
         let (touched, written) = tokio::join!(
             operator_files::touch(self.due_touch_file()),
-            operator_files::write(&self.options, error, failures, is_first)
+            operator_files::write(&self.options, error, count, is_first)
         );
         self.log_touched(&touched);
         let failures = written.join("; ");
@@ -445,11 +441,24 @@ impl Report {
     }
 }
 
-fn outcome(result: &Result<Done, Error>) -> Outcome {
-    match result {
-        Ok(Done::Published(_)) => Outcome::Published,
-        Ok(Done::Unchanged | Done::Postponed) => Outcome::Unchanged,
-        Err(_) => Outcome::Failed,
+/// The status of an attempt that ended now.
+fn attempt(
+    result: &Result<Done, Error>,
+    running: Option<Running>,
+    now: Timestamp,
+    took: Duration,
+) -> Attempt {
+    Attempt {
+        at: running.map_or(now, |running| running.at),
+        trigger: running.map_or(Trigger::Timer, |running| running.trigger),
+        outcome: match result {
+            Ok(Done::Published(_)) => Outcome::Published,
+            Ok(Done::Unchanged | Done::Postponed) => Outcome::Unchanged,
+            Err(_) => Outcome::Failed,
+        },
+        duration_ms: millis(took),
+        error: result.as_ref().err().map(|error| one_line(error)),
+        hints: result.as_ref().err().map(Error::hints).unwrap_or_default(),
     }
 }
 

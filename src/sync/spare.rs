@@ -153,7 +153,8 @@ impl SpareWork {
             + Send
             + 'static,
     {
-        let (generation, links) = (task.generation().name.clone(), task.links());
+        let generation = task.generation().name.clone();
+        let links = task.links();
         // After a success it is begun in any case: that is rare, and the next success would not try again.
         if is_after_failure {
             let plan = lock(&self.failures).plan(&generation, clock::monotonic());
@@ -172,14 +173,15 @@ impl SpareWork {
             let how = work(&task, ready, &until)?;
             Ok::<_, Error>((how, began.elapsed()))
         };
-        let (failures, of) = (Arc::clone(&self.failures), generation.clone());
+        let failures = Arc::clone(&self.failures);
+        let for_generation = generation.clone();
         let ended = tokio::spawn(async move {
             match tokio::task::spawn_blocking(work).await {
                 Ok(Ok((Some(how), took))) => {
                     debug!(duration_ms = took.as_millis() as u64, %revision, how, "the spare is ready");
                     return lock(&failures).clear();
                 }
-                // Not a failure: that cost little, and as soon as there is room again it succeeds.
+                // Not a failure: finding out cost little, and the next try succeeds as soon as there is room.
                 Ok(Ok((None, _))) => return debug!("no spare: there is no room for a copy"),
                 Ok(Err(error)) if error.is_cancelled() => {
                     debug!("spare preparation cancelled");
@@ -193,7 +195,7 @@ impl SpareWork {
                 }
                 Err(_) => metrics.error("spare", "permanent"),
             }
-            lock(&failures).add(&of, clock::monotonic());
+            lock(&failures).add(&for_generation, clock::monotonic());
         });
         self.running = Some(Preparation { cancel, generation, links, awaited, ended });
     }

@@ -455,11 +455,11 @@ mod tests {
     }
 
     #[test]
-    fn an_exhausted_limit_is_told_with_its_sysctl() {
+    fn an_exhausted_limit_is_reported_with_its_sysctl() {
         let io = |errno: Errno| notify::Error::io(errno.into());
-        let told = |error| Limitation::from_notify(&error);
-        assert_eq!(told(io(Errno::MFILE)), Limitation::Instances);
-        assert_eq!(told(notify::Error::new(ErrorKind::MaxFilesWatch)), Limitation::Watches);
+        let limitation = |error| Limitation::from_notify(&error);
+        assert_eq!(limitation(io(Errno::MFILE)), Limitation::Instances);
+        assert_eq!(limitation(notify::Error::new(ErrorKind::MaxFilesWatch)), Limitation::Watches);
         assert!(Limitation::Instances.hints()[0].contains("sysctl -w fs.inotify.max_user_instances="));
         assert!(Limitation::Watches.hints()[0].contains("fs.inotify.max_user_watches"));
     }

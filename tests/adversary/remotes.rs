@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::beside::Beside;
 use crate::common::Random;
 use crate::common::http_backend::{Canned, HttpBackend, Kind};
-use crate::common::many::Many;
+use crate::common::sources_world::SourcesWorld;
 use crate::common::sshd::{self, Sshd};
 use crate::common::{Remote, World};
 use crate::pool::Pool;
@@ -32,7 +32,7 @@ pub const SOURCES: [(&str, usize, &str); 6] = [
 const WORDS: [&str; 5] = ["http", "old-http", "ssh", "local", "daemon"];
 
 pub struct Remotes {
-    pub many: Many,
+    pub many: SourcesWorld,
     pub pools: Vec<Pool>,
     remotes: Vec<Remote>,
     /// Of each source, the commits that its ref ever named.
@@ -48,7 +48,7 @@ pub struct Remotes {
 
 impl Remotes {
     pub fn new(commits: usize) -> Self {
-        let many = Many::new();
+        let many = SourcesWorld::new();
         let remotes: Vec<Remote> = WORDS.iter().map(|word| many.remote(word)).collect();
         let pool = |word: &&str| Pool::new(&many.world.dir().join(format!("pool-{word}")), word, commits);
         let pools: Vec<Pool> = WORDS.iter().map(pool).collect();

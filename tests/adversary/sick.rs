@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::common::http_backend::{Canned, Hit, HttpBackend, Kind};
-use crate::common::many::{Many, rows, source};
+use crate::common::sources_world::{SourcesWorld, rows, source};
 use crate::common::{Files, Remote, Sidecar, eventually, full, noise, refusing};
 use crate::port::{self, Port, Relay, behaviour};
 
@@ -14,7 +14,7 @@ const HEALTHY: usize = 5;
 
 /// Remotes behind ports of their own, so that each can become sick.
 struct Ward {
-    many: Many,
+    many: SourcesWorld,
     healthy: Vec<Remote>,
     _daemon: Port,
     pushed: usize,
@@ -22,7 +22,7 @@ struct Ward {
 
 impl Ward {
     fn new() -> Self {
-        let many = Many::new();
+        let many = SourcesWorld::new();
         let healthy: Vec<Remote> = (0..HEALTHY).map(|n| many.remote(&format!("healthy-{n}"))).collect();
         for remote in &healthy {
             remote.commit(&Files::new().file("n", "0"));

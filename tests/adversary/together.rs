@@ -17,7 +17,7 @@ use treeswap::pin::{Options, Pin};
 use crate::beside::{Beside, number};
 use crate::common::Random;
 use crate::common::http_backend::{HttpBackend, Kind};
-use crate::common::many::Many;
+use crate::common::sources_world::SourcesWorld;
 use crate::common::{Remote, eventually, full};
 use crate::pool::Pool;
 
@@ -116,8 +116,8 @@ fn transactions(remote: &Remote, pool: &Pool, count: usize, reachable: impl Fn(u
     writer.end()
 }
 
-fn run(way: &str, count: usize, url: impl Fn(&Many, &HttpBackend, &Remote) -> String) {
-    let many = Many::new();
+fn run(way: &str, count: usize, url: impl Fn(&SourcesWorld, &HttpBackend, &Remote) -> String) {
+    let many = SourcesWorld::new();
     let remote = many.remote("both");
     let pool = Pool::new(&many.world.dir().join("pool"), "both", 1_000);
     let all: Vec<(usize, String)> = (0..pool.commits.len()).map(|n| (n, format!("refs/all/{n}"))).collect();

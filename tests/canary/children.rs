@@ -15,9 +15,10 @@ fn a_hook_and_a_git(in_url: bool) {
     let mut canaries = Canaries::new();
     let world = World::new();
     let first = world.remote.commit(&Files::new().file("file", "text"));
-    let (name, password) = match in_url {
-        false => (canaries.make("--username"), canaries.make("$TREESWAP_PASSWORD")),
-        true => (canaries.make("the user in a URL"), canaries.make("the password in a URL")),
+    let (name, password) = if in_url {
+        (canaries.make("the user in a URL"), canaries.make("the password in a URL"))
+    } else {
+        (canaries.make("--username"), canaries.make("$TREESWAP_PASSWORD"))
     };
     canaries.pair(&name, &password);
     let git = HttpBackend::start(
@@ -37,15 +38,12 @@ fn a_hook_and_a_git(in_url: bool) {
     let elsewhere = canaries.make("a variable of another name");
     let mut command = world.treeswap(&["sync", "--one-time", "--ref=main", "--log-level=trace"]);
     command.arg(format!("--root={}", world.root.display()));
-    match in_url {
-        true => {
-            let userinfo = format!("://{name}:{password}@");
-            command.arg(format!("--repo={}", git.url("remote").replacen("://", &userinfo, 1)));
-        }
-        false => {
-            command.arg(format!("--repo={}", git.url("remote"))).arg(format!("--username={name}"));
-            command.env("TREESWAP_PASSWORD", &password);
-        }
+    if in_url {
+        let userinfo = format!("://{name}:{password}@");
+        command.arg(format!("--repo={}", git.url("remote").replacen("://", &userinfo, 1)));
+    } else {
+        command.arg(format!("--repo={}", git.url("remote"))).arg(format!("--username={name}"));
+        command.env("TREESWAP_PASSWORD", &password);
     }
     command.arg(format!("--exechook-command={}", program.display()));
     command.arg(format!("--git={}", real.display()));

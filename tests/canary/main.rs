@@ -328,12 +328,10 @@ pub fn everything_below(dir: &Path) -> String {
     let mut text = String::new();
     for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
         let Ok(about) = entry.path().symlink_metadata() else { continue };
-        match about.is_dir() {
-            true => text.push_str(&everything_below(&entry.path())),
-            false if about.is_file() && about.len() < 1 << 20 => {
-                text.push_str(&String::from_utf8_lossy(&std::fs::read(entry.path()).unwrap_or_default()));
-            }
-            false => {}
+        if about.is_dir() {
+            text.push_str(&everything_below(&entry.path()));
+        } else if about.is_file() && about.len() < 1 << 20 {
+            text.push_str(&String::from_utf8_lossy(&std::fs::read(entry.path()).unwrap_or_default()));
         }
     }
     text

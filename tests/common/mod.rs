@@ -8,7 +8,6 @@
 
 pub mod git_sync;
 pub mod http_backend;
-pub mod many;
 pub mod mounts;
 pub mod random;
 pub mod raw;
@@ -17,6 +16,7 @@ pub mod root;
 pub mod run;
 pub mod schema;
 pub mod sidecar;
+pub mod sources_world;
 pub mod sshd;
 pub mod tree;
 

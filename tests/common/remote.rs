@@ -40,7 +40,7 @@ impl Files {
     }
 }
 
-/// Returns pseudo-random bytes, which do not compress.
+/// Returns pseudo-random bytes, which do not compress. `Random` would divide for each byte, and these are megabytes.
 pub fn noise(seed: u64, length: usize) -> Vec<u8> {
     let mut state = 88_172_645_463_325_252_u64 ^ (seed << 20);
     let next = || {

@@ -2,6 +2,8 @@
 //! they watch reaches them once a swap, and `treeswap status` shows both to anybody who may read the root.
 #![allow(missing_docs)]
 
+#[path = "../common/blobs.rs"]
+mod blobs;
 mod pins;
 mod programs;
 #[path = "../common/run.rs"]
@@ -28,11 +30,13 @@ use rustix::io::retry_on_intr;
 use rustix::process::{Pid, Signal, kill_process};
 use treeswap::clock;
 use treeswap::generation::Name;
-use treeswap::payload::{BlobError, BlobReader, BlobSource, Builder, DirIndex, Rules};
+use treeswap::payload::{Builder, DirIndex, Rules};
 use treeswap::pin::{self, Pin};
 use treeswap::retention;
 use treeswap::revision::{ObjectId, Revision};
 use treeswap::store::{Durability, Layout, Options, Spare, Store};
+
+use blobs::Blobs;
 
 /// A user that owns nothing here.
 const STRANGER: &str = "65533";
@@ -114,30 +118,6 @@ impl Writer {
             assert!(Instant::now() < until, "{name} stays: {why}");
             std::thread::sleep(Duration::from_millis(5));
         }
-    }
-}
-
-struct Blobs(HashMap<ObjectId, Vec<u8>>);
-
-impl BlobSource for Blobs {
-    fn reader(&self) -> Result<Box<dyn BlobReader + '_>, BlobError> {
-        Ok(Box::new(Reader(self)))
-    }
-}
-
-struct Reader<'b>(&'b Blobs);
-
-impl BlobReader for Reader<'_> {
-    fn size(&mut self, id: &ObjectId) -> Result<u64, BlobError> {
-        Ok(self.0.0[id].len() as u64)
-    }
-
-    fn read(
-        &mut self,
-        id: &ObjectId,
-        sink: &mut dyn FnMut(&[u8]) -> std::io::Result<()>,
-    ) -> Result<(), BlobError> {
-        Ok(sink(&self.0.0[id])?)
     }
 }
 

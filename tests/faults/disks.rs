@@ -4,8 +4,8 @@
 
 use std::process::Command;
 
-use super::common::many::{Many, published, source};
 use super::common::mounts::{self, mount};
+use super::common::sources_world::{SourcesWorld, published, source};
 use super::common::{Files, Ran, Remote, Sidecar, World, eventually, noise, run};
 use super::{ONCE, publish, publish_with, small};
 
@@ -235,8 +235,8 @@ fn a_revision_that_did_not_fit_does_not_keep_the_next_one_out() {
 #[test]
 fn nor_does_it_in_git_syncs_layout() {
     mounting("nor_does_it_in_git_syncs_layout", || {
-        let pass = |world: &World| world.sync_once(&["--layout=git-sync", "--link=link", "--grace=0s"]);
-        makes_room(pass, |world| {
+        let sync = |world: &World| world.sync_once(&["--layout=git-sync", "--link=link", "--grace=0s"]);
+        makes_room(sync, |world| {
             let target = std::fs::read_link(world.root.join("link")).ok()?;
             Some(target.file_name()?.to_str()?.to_owned())
         });
@@ -247,7 +247,7 @@ fn nor_does_it_in_git_syncs_layout() {
 #[test]
 fn nor_does_it_keep_a_set_from_being_composed() {
     mounting("nor_does_it_keep_a_set_from_being_composed", || {
-        let many = Many::new();
+        let many = SourcesWorld::new();
         let (one, disk) = (many.remote("one"), many.world.dir().join("disk"));
         std::fs::create_dir(&disk).unwrap();
         mount(&["-t", "tmpfs", "-o", "size=6m", "tmpfs"], &disk);

@@ -429,9 +429,10 @@ fn a_running_sidecar_goes_on_when_its_own_files_are_removed() {
             .enumerate()
     {
         let path = own.join(removed);
-        match path.is_dir() {
-            true => std::fs::rename(&path, world.dir().join(format!("removed-{number}"))).unwrap(),
-            false => std::fs::remove_file(&path).unwrap(),
+        if path.is_dir() {
+            std::fs::rename(&path, world.dir().join(format!("removed-{number}"))).unwrap();
+        } else {
+            std::fs::remove_file(&path).unwrap();
         }
         let next = world.remote.commit(&small(number + 1));
         sidecar.publishes(&world, &next);

@@ -227,10 +227,8 @@ impl Life {
 
 #[test]
 fn an_hour_of_everything_at_once_leaves_nothing_behind() {
-    let (least, publications, of_life) = match full() {
-        true => (Duration::from_secs(3600), 20_000, OF_LIFE),
-        false => (Duration::ZERO, 100, 50),
-    };
+    let (least, publications, of_life) =
+        if full() { (Duration::from_secs(3600), 20_000, OF_LIFE) } else { (Duration::ZERO, 100, 50) };
     let began = Instant::now();
     let mut soak = Soak::new();
     let (mut root, mut cluster) = (soak.start(true), soak.start(false));

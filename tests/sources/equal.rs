@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::common::many::{Many, rows, source};
 use super::common::run::to_end;
+use super::common::sources_world::{SourcesWorld, rows, source};
 use super::common::{Files, Sidecar, World, eventually};
 
 /// What a command that pins is told of the generation.
@@ -17,14 +17,14 @@ fn told(world: &World) -> (String, Value) {
 
 #[test]
 fn sources_that_move_without_another_file_are_on_record_where_they_are() {
-    let many = Many::new();
+    let many = SourcesWorld::new();
     let (one, two) = (many.remote("one"), many.remote("two"));
     let files = Files::new().file("jobs/a", "1").file("docs/x", "1");
     one.commit(&files);
     two.commit(&Files::new().file("f", "1"));
     many.list(&[source("one", &one, ", path: jobs, to: one"), source("two", &two, ", to: two")]);
     let sidecar = many.sidecar(&[]);
-    many.shows(&[("one/a", "1"), ("two/f", "1")]);
+    many.assert_shows(&[("one/a", "1"), ("two/f", "1")]);
     let link = || std::fs::read_link(many.world.root.join("..data")).unwrap();
     let before = link();
     let tips = [one.commit(&files.file("docs/x", "2")), two.commit(&Files::new().file("f", "1"))];
@@ -47,7 +47,7 @@ fn sources_that_move_without_another_file_are_on_record_where_they_are() {
 
 #[test]
 fn a_link_that_leaves_its_source_only_because_others_took_its_files_over_is_refused() {
-    let many = Many::new();
+    let many = SourcesWorld::new();
     let (one, two) = (many.remote("one"), many.remote("two"));
     let kept = Files::new().file("kept", "1").link("latest", "jobs/x");
     one.commit(&kept.clone().file("jobs/x", "1"));

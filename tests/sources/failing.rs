@@ -4,25 +4,25 @@ use super::*;
 
 #[test]
 fn a_source_that_fails_stays_where_it_was_and_the_others_go_on() {
-    let many = Many::new();
+    let many = SourcesWorld::new();
     let (one, two) = (many.remote("one"), many.remote("two"));
     one.commit(&Files::new().file("f", "1"));
     two.commit(&Files::new().file("f", "1"));
     let sources = [source("one", &one, ", to: one"), source("two", &two, ", to: two")];
     many.list(&sources);
     let sidecar = many.sidecar(&[]);
-    many.shows(&[("one/f", "1"), ("two/f", "1")]);
+    many.assert_shows(&[("one/f", "1"), ("two/f", "1")]);
     {
         let _away = one.away();
         said(&sidecar.process, "source one is not at the newest commit of its ref");
         two.commit(&Files::new().file("f", "2"));
-        many.shows(&[("one/f", "1"), ("two/f", "2")]);
+        many.assert_shows(&[("one/f", "1"), ("two/f", "2")]);
         let rows = rows(&sidecar);
         assert!(rows[0]["error"].is_string() && rows[0]["failing_since"].is_string(), "{rows:?}");
         assert_eq!(rows[1].get("error"), None);
     }
     one.commit(&Files::new().file("f", "3"));
-    many.shows(&[("one/f", "3"), ("two/f", "2")]);
+    many.assert_shows(&[("one/f", "3"), ("two/f", "2")]);
     eventually(30, "it is well again", || rows(&sidecar)[0].get("error").is_none().then_some(()));
     let shown = to_end(&mut many.world.treeswap(&["status".as_ref(), many.world.root.as_os_str()])).stdout;
     assert!(shown.contains("source        one ") && shown.contains(" in two"), "{shown}");
@@ -30,7 +30,7 @@ fn a_source_that_fails_stays_where_it_was_and_the_others_go_on() {
     // A revision that is refused is the failure of its source alone.
     one.commit(&Files::new().file("f", "4").link("out", "../two/f"));
     two.commit(&Files::new().file("f", "5"));
-    many.shows(&[("one/f", "3"), ("two/f", "5")]);
+    many.assert_shows(&[("one/f", "3"), ("two/f", "5")]);
     said(&sidecar.process, "which is not inside what its own source has placed");
     eventually(30, "it is counted", || {
         sidecar.metric("treeswap_source_failing").filter(|count| *count == 1.0)
@@ -47,9 +47,9 @@ fn a_source_that_fails_stays_where_it_was_and_the_others_go_on() {
         "{page}"
     );
     two.commit(&Files::new().file("f", "6"));
-    many.shows(&[("one/f", "3"), ("two/f", "6")]);
+    many.assert_shows(&[("one/f", "3"), ("two/f", "6")]);
     one.commit(&Files::new().file("f", "7"));
-    many.shows(&[("one/f", "7"), ("two/f", "6")]);
+    many.assert_shows(&[("one/f", "7"), ("two/f", "6")]);
     // Where it is asked for, nothing moves without all.
     many.list_with("on-failure: hold\n", &sources);
     let _away = one.away();
@@ -58,12 +58,12 @@ fn a_source_that_fails_stays_where_it_was_and_the_others_go_on() {
         (sidecar.metric("treeswap_sync_consecutive_failures")? > 0.0).then_some(())
     });
     sidecar.idle(3);
-    many.shows(&[("one/f", "7"), ("two/f", "6")]);
+    many.assert_shows(&[("one/f", "7"), ("two/f", "6")]);
 }
 
 #[test]
 fn what_a_source_is_called_decides_what_stays_of_it() {
-    let many = Many::new();
+    let many = SourcesWorld::new();
     let (one, two) = (many.remote("one"), many.remote("two"));
     one.commit(&Files::new().file("f", "1"));
     two.commit(&Files::new().file("g", "1"));
@@ -74,10 +74,10 @@ fn what_a_source_is_called_decides_what_stays_of_it() {
     for repo in ["/nowhere/at/all".to_owned(), format!("file://{}.gone", two.path.display())] {
         many.list(&[one_at.clone(), format!("name: two, repo: '{repo}', ref: main, to: two")]);
         assert_eq!(many.once().status.code(), Some(3), "{repo}");
-        many.shows(&[("one/f", "1"), ("two/g", "1")]);
+        many.assert_shows(&[("one/f", "1"), ("two/g", "1")]);
         one.commit(&Files::new().file("f", "1").file("new", "x"));
         assert_eq!(many.once().status.code(), Some(3), "{repo}");
-        many.shows(&[("one/f", "1"), ("one/new", "x"), ("two/g", "1")]);
+        many.assert_shows(&[("one/f", "1"), ("one/new", "x"), ("two/g", "1")]);
         one.commit(&Files::new().file("f", "1"));
         assert_eq!(many.once().status.code(), Some(3), "{repo}");
     }
@@ -85,24 +85,24 @@ fn what_a_source_is_called_decides_what_stays_of_it() {
 
 #[test]
 fn a_mirror_that_is_lost_is_fetched_again_and_garbage_goes() {
-    let many = Many::new();
+    let many = SourcesWorld::new();
     let (one, two) = (many.remote("one"), many.remote("two"));
     one.commit(&Files::new().file("f", "1"));
     two.commit(&Files::new().file("g", "1").file("d/keep", "1"));
     let of_two = ", to: two, sparse: [\"/*\", \"!/d/drop\"]";
     many.list(&[source("one", &one, ", to: one"), source("two", &two, of_two)]);
     let sidecar = many.sidecar(&["--grace=0s", "--git-gc=always"]);
-    many.shows(&[("one/f", "1"), ("two/g", "1"), ("two/d/keep", "1")]);
+    many.assert_shows(&[("one/f", "1"), ("two/g", "1"), ("two/d/keep", "1")]);
     let mirrors = many.world.root.join("..treeswap/mirrors");
     for n in 2..8 {
         // A tree that is filtered back to what it was before is ours to keep, whatever becomes of the commit before.
         two.commit(&Files::new().file("g", n.to_string()).file("d/keep", "1").file("d/drop", n.to_string()));
-        many.shows(&[("one/f", "1"), ("two/g", &n.to_string()), ("two/d/keep", "1")]);
+        many.assert_shows(&[("one/f", "1"), ("two/g", &n.to_string()), ("two/d/keep", "1")]);
         sidecar.idle(2);
     }
     take_mirrors_away(&many);
     one.commit(&Files::new().file("f", "9"));
-    many.shows(&[("one/f", "9"), ("two/g", "7"), ("two/d/keep", "1")]);
+    many.assert_shows(&[("one/f", "9"), ("two/g", "7"), ("two/d/keep", "1")]);
     let loose = || {
         let objects = std::fs::read_dir(mirrors.join("composed/objects")).unwrap().flatten();
         let dirs = objects.filter(|entry| entry.file_name().len() == 2);
@@ -112,7 +112,7 @@ fn a_mirror_that_is_lost_is_fetched_again_and_garbage_goes() {
 }
 
 /// Takes the mirrors of all sources away at once, so that none is recreated while it is being removed.
-fn take_mirrors_away(many: &Many) {
+fn take_mirrors_away(many: &SourcesWorld) {
     let found = std::fs::read_dir(many.world.root.join("..treeswap/mirrors")).unwrap();
     let found: Vec<_> = found.flatten().filter(|mirror| mirror.file_name() != "composed").collect();
     assert_eq!(found.len(), 2);
@@ -124,51 +124,51 @@ fn take_mirrors_away(many: &Many) {
 /// Its ref names a commit that is refused, so that its new mirror gets the published one by its id.
 #[test]
 fn a_source_that_is_held_back_when_its_mirror_is_lost_keeps_its_commit_and_stops_no_other() {
-    let many = Many::new();
+    let many = SourcesWorld::new();
     let (one, two) = (many.remote("one"), many.remote("two"));
     one.commit(&Files::new().file("f", "1"));
     two.commit(&Files::new().file("dir/g", "1"));
     many.list(&[source("one", &one, ", to: one"), source("two", &two, ", path: dir, to: two")]);
     let sidecar = many.sidecar(&[]);
-    many.shows(&[("one/f", "1"), ("two/g", "1")]);
+    many.assert_shows(&[("one/f", "1"), ("two/g", "1")]);
     two.commit(&Files::new().file("other", "2"));
     said(&sidecar.process, "it is the `path` of the source, and the revision does not have it");
     take_mirrors_away(&many);
     one.commit(&Files::new().file("f", "2"));
-    many.shows(&[("one/f", "2"), ("two/g", "1")]);
+    many.assert_shows(&[("one/f", "2"), ("two/g", "1")]);
     two.commit(&Files::new().file("dir/g", "3"));
-    many.shows(&[("one/f", "2"), ("two/g", "3")]);
+    many.assert_shows(&[("one/f", "2"), ("two/g", "3")]);
 }
 
 /// The same with a commit that is not even fetched.
 #[test]
 fn a_source_whose_commit_is_too_large_keeps_its_published_one_when_its_mirror_is_lost() {
-    let many = Many::new();
+    let many = SourcesWorld::new();
     let (one, two) = (many.remote("one"), many.remote("two"));
     one.commit(&Files::new().file("f", "1"));
     two.commit(&Files::new().file("g", "1"));
     many.list(&[source("one", &one, ", to: one"), source("two", &two, ", to: two")]);
     let sidecar = many.sidecar(&["--max-fetch-bytes=100Ki"]);
-    many.shows(&[("one/f", "1"), ("two/g", "1")]);
+    many.assert_shows(&[("one/f", "1"), ("two/g", "1")]);
     two.commit(&Files::new().file("g", crate::common::noise(1, 400_000)));
     said(&sidecar.process, "exceeds 100 KiB (--max-fetch-bytes)");
     take_mirrors_away(&many);
     one.commit(&Files::new().file("f", "2"));
-    many.shows(&[("one/f", "2"), ("two/g", "1")]);
+    many.assert_shows(&[("one/f", "2"), ("two/g", "1")]);
     two.commit(&Files::new().file("g", "3"));
-    many.shows(&[("one/f", "2"), ("two/g", "3")]);
+    many.assert_shows(&[("one/f", "2"), ("two/g", "3")]);
 }
 
 #[test]
 fn what_could_not_be_written_is_no_fault_of_a_commit() {
-    let many = Many::new();
+    let many = SourcesWorld::new();
     let (one, two) = (many.remote("one"), many.remote("two"));
     one.commit(&Files::new().file("f", "1"));
     two.commit(&Files::new().file("g", "1").file("drop", "1"));
     let chosen = ", to: two, sparse: [\"/*\", \"!/drop\"]";
     many.list(&[source("one", &one, ", to: one"), source("two", &two, chosen)]);
     let sidecar = many.sidecar(&[]);
-    many.shows(&[("one/f", "1"), ("two/g", "1")]);
+    many.assert_shows(&[("one/f", "1"), ("two/g", "1")]);
     // No tree can be written: a file is where its directory would be.
     let objects = many.world.root.join("..treeswap/mirrors/composed/objects");
     let dirs = (0..256).map(|first| objects.join(format!("{first:02x}")));
@@ -177,12 +177,12 @@ fn what_could_not_be_written_is_no_fault_of_a_commit() {
     two.commit(&Files::new().file("g", "2").file("drop", "2"));
     said(&sidecar.process, "write a tree");
     planted.iter().for_each(|dir| std::fs::remove_file(dir).unwrap());
-    many.shows(&[("one/f", "1"), ("two/g", "2")]);
+    many.assert_shows(&[("one/f", "1"), ("two/g", "2")]);
 }
 
 #[test]
 fn a_mirror_that_cannot_be_opened_is_the_failure_of_its_source() {
-    let many = Many::new();
+    let many = SourcesWorld::new();
     let (one, two) = (many.remote("one"), many.remote("two"));
     one.commit(&Files::new().file("f", "1"));
     two.commit(&Files::new().file("g", "1"));
@@ -198,12 +198,12 @@ fn a_mirror_that_cannot_be_opened_is_the_failure_of_its_source() {
     one.commit(&Files::new().file("f", "2"));
     let ran = many.once();
     assert_eq!(ran.status.code(), Some(3), "{}", ran.stderr);
-    many.shows(&[("one/f", "2"), ("two/g", "1")]);
+    many.assert_shows(&[("one/f", "2"), ("two/g", "1")]);
 }
 
 #[test]
 fn an_optional_source_that_is_refused_holds_no_first_publication_up() {
-    let many = Many::new();
+    let many = SourcesWorld::new();
     let (one, two) = (many.remote("one"), many.remote("two"));
     one.commit(&Files::new().file("f", "1"));
     two.commit(&Files::new().link("bad", "/etc/passwd").file("g", "1"));
@@ -212,7 +212,7 @@ fn an_optional_source_that_is_refused_holds_no_first_publication_up() {
         let _ = std::fs::remove_dir_all(&many.world.root);
         many.list(&[one_at.clone(), source("two", &two, two_at)]);
         assert_eq!(many.once().status.code(), Some(3), "{two_at}");
-        many.shows(&[("one/f", "1")]);
+        many.assert_shows(&[("one/f", "1")]);
     }
     let _ = std::fs::remove_dir_all(&many.world.root);
     many.list(&[one_at, source("two", &two, ", to: two")]);
@@ -223,7 +223,7 @@ fn an_optional_source_that_is_refused_holds_no_first_publication_up() {
 /// The set itself is the same, and was refused.
 #[test]
 fn a_refused_first_set_is_published_without_the_cause_once_the_file_says_that_it_is_optional() {
-    let many = Many::new();
+    let many = SourcesWorld::new();
     let (one, two) = (many.remote("one"), many.remote("two"));
     one.commit(&Files::new().file("f", "1"));
     two.commit(&Files::new().link("bad", "/etc/passwd").file("g", "1"));
@@ -234,13 +234,13 @@ fn a_refused_first_set_is_published_without_the_cause_once_the_file_says_that_it
     sidecar.idle(3);
     assert!(!many.world.root.join("..data").exists());
     many.list(&[one_at, source("two", &two, ", to: two, optional: true")]);
-    many.shows(&[("one/f", "1")]);
+    many.assert_shows(&[("one/f", "1")]);
 }
 
 /// The generation's record still names it, so that its files do not disappear.
 #[test]
 fn an_optional_source_that_is_served_is_needed_when_the_mirrors_are_lost() {
-    let many = Many::new();
+    let many = SourcesWorld::new();
     let (one, two) = (many.remote("one"), many.remote("two"));
     one.commit(&Files::new().file("f", "1"));
     two.commit(&Files::new().file("g", "1"));
@@ -253,20 +253,20 @@ fn an_optional_source_that_is_served_is_needed_when_the_mirrors_are_lost() {
     let away = two.away();
     let ran = many.once().expect_failure("one is not there");
     assert!(ran.stderr.contains("source two: ") && ran.stderr.contains("remove it from"), "{}", ran.stderr);
-    many.shows(&[("one/f", "1"), ("two/g", "1")]);
+    many.assert_shows(&[("one/f", "1"), ("two/g", "1")]);
     drop(away);
     many.once().expect_ok("both are there");
-    many.shows(&[("one/f", "2"), ("two/g", "1")]);
+    many.assert_shows(&[("one/f", "2"), ("two/g", "1")]);
     lose_mirrors();
     let _away = two.away();
     many.list(std::slice::from_ref(&one_at));
     many.once().expect_ok("it is removed from the file");
-    many.shows(&[("one/f", "2")]);
+    many.assert_shows(&[("one/f", "2")]);
 }
 
 #[test]
 fn a_first_publication_of_nothing_but_failing_optional_sources_fails() {
-    let many = Many::new();
+    let many = SourcesWorld::new();
     let (one, two) = (many.remote("one"), many.remote("two"));
     one.commit(&Files::new().link("bad", "/etc/passwd"));
     two.commit(&Files::new().file("f", "1"));
@@ -277,18 +277,18 @@ fn a_first_publication_of_nothing_but_failing_optional_sources_fails() {
     assert!(!many.world.root.join("..data").exists(), "readers would start on an empty directory");
     one.commit(&Files::new().file("f", "1"));
     assert_eq!(many.once().status.code(), Some(3));
-    many.shows(&[("one/f", "1")]);
+    many.assert_shows(&[("one/f", "1")]);
 }
 
 #[test]
 fn two_that_collide_are_both_named_until_one_is_mended() {
-    let many = Many::new();
+    let many = SourcesWorld::new();
     let (one, two) = (many.remote("one"), many.remote("two"));
     one.commit(&Files::new().file("f", "1"));
     two.commit(&Files::new().file("g", "1"));
     many.list(&[source("one", &one, ", to: z"), source("two", &two, ", to: z")]);
     let sidecar = many.sidecar(&[]);
-    many.shows(&[("z/f", "1"), ("z/g", "1")]);
+    many.assert_shows(&[("z/f", "1"), ("z/g", "1")]);
     two.commit(&Files::new().file("f", "2"));
     let words = "sources one and two both have `z/f`";
     said(&sidecar.process, words);
@@ -296,9 +296,9 @@ fn two_that_collide_are_both_named_until_one_is_mended() {
         let rows = rows(&sidecar);
         rows.iter().all(|row| row["error"].as_str().is_some_and(|error| error.contains(words))).then_some(())
     });
-    many.shows(&[("z/f", "1"), ("z/g", "1")]);
+    many.assert_shows(&[("z/f", "1"), ("z/g", "1")]);
     two.commit(&Files::new().file("g", "3"));
-    many.shows(&[("z/f", "1"), ("z/g", "3")]);
+    many.assert_shows(&[("z/f", "1"), ("z/g", "3")]);
     eventually(30, "all is well", || {
         rows(&sidecar).iter().all(|row| row.get("error").is_none()).then_some(())
     });
@@ -306,7 +306,7 @@ fn two_that_collide_are_both_named_until_one_is_mended() {
 
 #[test]
 fn a_remote_that_hangs_holds_no_other_up() {
-    let many = Many::new();
+    let many = SourcesWorld::new();
     let one = many.remote("one");
     one.commit(&Files::new().file("f", "1"));
     let (address, _held) = common::swallowing();
@@ -316,7 +316,7 @@ fn a_remote_that_hangs_holds_no_other_up() {
     };
     many.list(&[source("one", &one, ", to: one")]);
     let sidecar = many.sidecar(&["--connect-timeout=20s", "--idle-timeout=20s"]);
-    many.shows(&[("one/f", "1")]);
+    many.assert_shows(&[("one/f", "1")]);
     many.list(&list(&one));
     eventually(30, "it is asked", || (rows(&sidecar).len() == 2).then_some(()));
     eventually(30, "it is late", || rows(&sidecar).get(1)?["late"].as_bool().filter(|late| *late));
@@ -326,7 +326,7 @@ fn a_remote_that_hangs_holds_no_other_up() {
     let began = Instant::now();
     for n in 2..7 {
         one.commit(&Files::new().file("f", n.to_string()));
-        many.shows(&[("one/f", &n.to_string())]);
+        many.assert_shows(&[("one/f", &n.to_string())]);
     }
     let took = began.elapsed();
     assert!(took < common::allowed(Duration::from_secs(10)), "five commits took {took:?}");
@@ -334,7 +334,7 @@ fn a_remote_that_hangs_holds_no_other_up() {
 
 #[test]
 fn the_first_set_waits_for_all_but_what_is_optional() {
-    let many = Many::new();
+    let many = SourcesWorld::new();
     let (one, two) = (many.remote("one"), many.remote("two"));
     one.commit(&Files::new().file("f", "1"));
     many.list(&[source("one", &one, ", to: one"), source("two", &two, ", to: two")]);
@@ -343,10 +343,10 @@ fn the_first_set_waits_for_all_but_what_is_optional() {
     assert!(!many.world.root.join("..data").exists());
     many.list(&[source("one", &one, ", to: one"), source("two", &two, ", to: two, optional: true")]);
     assert_eq!(many.once().status.code(), Some(3), "it is optional, and said to be absent");
-    many.shows(&[("one/f", "1")]);
+    many.assert_shows(&[("one/f", "1")]);
     two.commit(&Files::new().file("g", "2"));
     many.once().expect_ok("it is there");
-    many.shows(&[("one/f", "1"), ("two/g", "2")]);
+    many.assert_shows(&[("one/f", "1"), ("two/g", "2")]);
 }
 
 /// None of them can be held back, as at later publications.
@@ -361,7 +361,7 @@ fn a_first_set_that_is_refused_as_a_whole_names_the_sources_that_are_the_cause()
         ([of(30), of(30)], ["one", "two"], "one or two", large),
         ([of(1), link], ["z", "z"], "two", "is refused because of `z/bad`: it is a symbolic link"),
     ] {
-        let many = Many::new();
+        let many = SourcesWorld::new();
         let remotes = ["one", "two"].map(|name| many.remote(name));
         let commits = [0, 1].map(|at| remotes[at].commit(&files[at]));
         let listed =
@@ -382,7 +382,7 @@ fn a_first_set_that_is_refused_as_a_whole_names_the_sources_that_are_the_cause()
 /// The attempts after the first one find it refused as soon as they have asked the remotes.
 #[test]
 fn a_first_set_that_is_refused_is_so_in_the_row_of_its_source_and_counts_where_it_was_found() {
-    let many = Many::new();
+    let many = SourcesWorld::new();
     let (one, two) = (many.remote("one"), many.remote("two"));
     one.commit(&Files::new().file("f", "1"));
     two.commit(&(0..60).fold(Files::new(), |files, at| files.file(format!("f{at}"), "x")));
@@ -400,7 +400,7 @@ fn a_first_set_that_is_refused_is_so_in_the_row_of_its_source_and_counts_where_i
     eventually(30, "it is counted again", || (counted("export")? >= 3.0).then_some(()));
     assert_eq!(counted("resolve"), Some(0.0));
     two.commit(&Files::new().file("f", "2"));
-    many.shows(&[("one/f", "1"), ("two/f", "2")]);
+    many.assert_shows(&[("one/f", "1"), ("two/f", "2")]);
     let is_well = |row: &serde_json::Value| row.get("error").is_none();
     eventually(30, "both are well", || rows(&sidecar).iter().all(is_well).then_some(()));
 }
@@ -408,7 +408,7 @@ fn a_first_set_that_is_refused_is_so_in_the_row_of_its_source_and_counts_where_i
 /// Without its optional source the first set is refused as well, until the other one is mended.
 #[test]
 fn an_optional_source_that_was_left_out_in_vain_is_published_with_the_next_commit_of_another_one() {
-    let many = Many::new();
+    let many = SourcesWorld::new();
     let (one, two) = (many.remote("one"), many.remote("two"));
     one.commit(&(0..60).fold(Files::new(), |files, at| files.file(format!("f{at}"), "x")));
     two.commit(&Files::new().file("f", "1"));
@@ -417,13 +417,13 @@ fn an_optional_source_that_was_left_out_in_vain_is_published_with_the_next_commi
     said(&sidecar.process, "the tree has more than 50 files");
     sidecar.idle(3);
     one.commit(&Files::new().file("f", "2"));
-    many.shows(&[("one/f", "2"), ("two/f", "1")]);
+    many.assert_shows(&[("one/f", "2"), ("two/f", "1")]);
 }
 
 /// At the first publication nothing is published of a source while another one is missing.
 #[test]
 fn a_source_that_waits_for_another_one_is_not_said_to_be_well() {
-    let many = Many::new();
+    let many = SourcesWorld::new();
     let (one, two) = (many.remote("one"), many.remote("two"));
     two.commit(&Files::new().file("f", "1"));
     many.list(&[source("one", &one, ", to: one"), source("two", &two, ", to: two")]);
@@ -435,14 +435,14 @@ fn a_source_that_waits_for_another_one_is_not_said_to_be_well() {
     let error = rows(&sidecar)[1]["error"].clone();
     assert!(error.as_str().is_some_and(|error| error.ends_with(" is not published")), "{error}");
     one.commit(&Files::new().file("f", "1"));
-    many.shows(&[("one/f", "1"), ("two/f", "1")]);
+    many.assert_shows(&[("one/f", "1"), ("two/f", "1")]);
     eventually(30, "both are published", || are(0.0));
 }
 
 /// If they were, each push would begin the search for the source anew.
 #[test]
 fn the_remotes_are_not_asked_again_while_a_set_without_one_source_is_looked_for() {
-    let many = Many::new();
+    let many = SourcesWorld::new();
     let (one, two) = (many.remote("one"), many.remote("two"));
     for remote in [&one, &two] {
         remote.commit(&Files::new().file("f", "1"));
@@ -452,7 +452,7 @@ fn the_remotes_are_not_asked_again_while_a_set_without_one_source_is_looked_for(
     one.commit(&(0..50).fold(Files::new(), |files, at| files.file(format!("f{at}"), "x")));
     two.commit(&Files::new().file("f", "2"));
     let sidecar = many.sidecar(&["--max-tree-entries=40", "--period=1h"]);
-    many.shows(&[("one/f", "1"), ("two/f", "2")]);
+    many.assert_shows(&[("one/f", "1"), ("two/f", "2")]);
     eventually(30, "they were asked once an attempt", || {
         let asked = sidecar.metric_of("treeswap_sync_duration_seconds_count", "{stage=\"resolve\"}")?;
         (asked > 0.0 && asked == sidecar.attempts() as f64).then_some(())
@@ -461,7 +461,7 @@ fn the_remotes_are_not_asked_again_while_a_set_without_one_source_is_looked_for(
 
 #[test]
 fn a_tree_that_is_too_large_stops_its_own_source_whichever_moves_first() {
-    let many = Many::new();
+    let many = SourcesWorld::new();
     let (one, two, three) = (many.remote("one"), many.remote("two"), many.remote("three"));
     for remote in [&one, &two, &three] {
         remote.commit(&Files::new().file("f", "1"));
@@ -474,7 +474,7 @@ fn a_tree_that_is_too_large_stops_its_own_source_whichever_moves_first() {
     two.commit(&bomb);
     three.commit(&Files::new().file("f", "2"));
     let sidecar = many.sidecar(&["--max-tree-entries=40"]);
-    many.shows(&[("one/f", "2"), ("two/f", "1"), ("three/f", "2")]);
+    many.assert_shows(&[("one/f", "2"), ("two/f", "1"), ("three/f", "2")]);
     let told = eventually(30, "the refusal", || {
         let rows = rows(&sidecar);
         let told =
@@ -484,5 +484,5 @@ fn a_tree_that_is_too_large_stops_its_own_source_whichever_moves_first() {
     });
     assert_eq!(told[1]["name"], "two");
     two.commit(&Files::new().file("f", "3"));
-    many.shows(&[("one/f", "2"), ("two/f", "3"), ("three/f", "2")]);
+    many.assert_shows(&[("one/f", "2"), ("two/f", "3"), ("three/f", "2")]);
 }

@@ -18,7 +18,7 @@ fn blocks(first: &str) -> Vec<String> {
 }
 
 /// The guide's gate, as a program.
-fn gate(many: &Many) -> PathBuf {
+fn gate(many: &SourcesWorld) -> PathBuf {
     let scripts = blocks("#!/bin/sh\n");
     assert_eq!(scripts.len(), 1, "one gate");
     let path = many.world.dir().join("maps-only");
@@ -28,7 +28,7 @@ fn gate(many: &Many) -> PathBuf {
 
 #[test]
 fn the_files_of_the_guide_are_read() {
-    let many = Many::new();
+    let many = SourcesWorld::new();
     let files = blocks("version: 1\n");
     assert!(!files.is_empty(), "the guide shows a file");
     for text in files {
@@ -40,7 +40,7 @@ fn the_files_of_the_guide_are_read() {
 
 #[test]
 fn the_gate_knows_maps_from_what_is_none() {
-    let many = Many::new();
+    let many = SourcesWorld::new();
     let gate = gate(&many);
     let jobs = many.world.dir().join("staged/jobs/a b");
     std::fs::create_dir_all(&jobs).unwrap();
@@ -82,7 +82,7 @@ fn the_gate_knows_maps_from_what_is_none() {
 /// Two repositories whose jobs have the same names, and one with a list: both would kill who loads them.
 #[test]
 fn two_places_under_one_directory_as_the_guide_has_them() {
-    let many = Many::new();
+    let many = SourcesWorld::new();
     let (release, generated) = (many.remote("release"), many.remote("generated"));
     let public = Files::new().file("ci-operator/jobs/acme/shop-main.yaml", "presubmits: {}\n");
     release.commit(&public);
@@ -100,7 +100,7 @@ fn two_places_under_one_directory_as_the_guide_has_them() {
         ("jobs/generated/acme/shop-generated.yaml", "periodics: []\n"),
         ("jobs/release/acme/shop-main.yaml", "presubmits: {}\n"),
     ];
-    many.shows(&serves);
+    many.assert_shows(&serves);
     let link = || std::fs::read_link(many.world.root.join("..data")).unwrap();
     let before = link();
     generated.commit(&Files::new().file("acme/shop-main.yaml", "periodics: []\n"));
@@ -113,7 +113,7 @@ fn two_places_under_one_directory_as_the_guide_has_them() {
     said(&sidecar.process, "jobs/generated/acme/shop-generated.yaml is no map: - job: nightly");
     sidecar.idle(3);
     assert_eq!(link(), before);
-    many.shows(&serves);
+    many.assert_shows(&serves);
     generated.commit(&Files::new().file("acme/shop-generated.yaml", "periodics: [{name: nightly}]\n"));
-    many.shows(&[(serves[0].0, "periodics: [{name: nightly}]\n"), serves[1]]);
+    many.assert_shows(&[(serves[0].0, "periodics: [{name: nightly}]\n"), serves[1]]);
 }

@@ -21,8 +21,8 @@ mod words;
 
 use std::time::{Duration, Instant};
 
-use common::many::{Many, published, rows, source};
 use common::run::{Background, to_end};
+use common::sources_world::{SourcesWorld, published, rows, source};
 use common::{Files, Remote, Sidecar, eventually};
 
 #[track_caller]
@@ -32,7 +32,7 @@ fn said(process: &Background, words: &str) {
 
 #[test]
 fn directories_files_and_patterns_of_several_repositories_are_one_tree() {
-    let many = Many::new();
+    let many = SourcesWorld::new();
     let (release, team) = (many.remote("release"), many.remote("team"));
     release.commit(
         &Files::new()
@@ -52,7 +52,7 @@ fn directories_files_and_patterns_of_several_repositories_are_one_tree() {
     ]);
     // `owners` lies in `jobs`' place, which is its own: nothing of `jobs` is there.
     many.once().expect_ok("five sources");
-    many.shows(&[
+    many.assert_shows(&[
         ("deep/down/steps/s.yaml", "s"),
         ("jobs/OWNERS-of-all", "o"),
         ("jobs/a.yaml", "a"),
@@ -71,7 +71,7 @@ fn directories_files_and_patterns_of_several_repositories_are_one_tree() {
 
 #[test]
 fn every_source_moves_by_itself_and_a_commit_costs_what_it_changes() {
-    let many = Many::new();
+    let many = SourcesWorld::new();
     let (one, two) = (many.remote("one"), many.remote("two"));
     let wide = (0..400).fold(Files::new(), |files, n| files.file(format!("d{}/f{n}", n % 20), "same"));
     one.commit(&wide);
@@ -108,30 +108,30 @@ fn every_source_moves_by_itself_and_a_commit_costs_what_it_changes() {
 
 #[test]
 fn what_the_file_had_wrong_is_right_once_it_is_changed() {
-    let many = Many::new();
+    let many = SourcesWorld::new();
     let (one, two) = (many.remote("one"), many.remote("two"));
     one.commit(&Files::new().file("dir/f", "1").file("other/f", "2"));
     two.commit(&Files::new().file("g", "1"));
     let two_at = source("two", &two, ", to: two");
     many.list(&[source("one", &one, ", path: dir, to: one"), two_at.clone()]);
     let sidecar = many.sidecar(&[]);
-    many.shows(&[("one/f", "1"), ("two/g", "1")]);
+    many.assert_shows(&[("one/f", "1"), ("two/g", "1")]);
     many.list(&[source("one", &one, ", path: dri, to: one"), two_at.clone()]);
     said(&sidecar.process, "it is the `path` of the source, and the revision does not have it");
     sidecar.idle(3);
     many.list(&[source("one", &one, ", path: other, to: one"), two_at.clone()]);
-    many.shows(&[("one/f", "2"), ("two/g", "1")]);
+    many.assert_shows(&[("one/f", "2"), ("two/g", "1")]);
     // Another ref, which the repository does not have: what was published stays.
     let elsewhere = source("one", &one, ", path: other, to: one").replace("ref: main", "ref: none");
     many.list(&[elsewhere, two_at]);
     said(&sidecar.process, "couldn't find remote ref none");
     two.commit(&Files::new().file("g", "3"));
-    many.shows(&[("one/f", "2"), ("two/g", "3")]);
+    many.assert_shows(&[("one/f", "2"), ("two/g", "3")]);
 }
 
 #[test]
 fn a_hook_gets_the_set_and_once_ends_by_what_failed() {
-    let many = Many::new();
+    let many = SourcesWorld::new();
     let (one, two) = (many.remote("one"), many.remote("two"));
     let a = one.commit(&Files::new().file("f", "1"));
     let b = two.commit(&Files::new().file("g", "2"));
@@ -157,7 +157,7 @@ fn a_hook_gets_the_set_and_once_ends_by_what_failed() {
     let ran = many.once();
     assert_eq!(ran.status.code(), Some(3), "{}", ran.stderr);
     assert!(ran.stderr.contains("published without the newest of one"), "{}", ran.stderr);
-    many.shows(&[("one/f", "1"), ("two/g", "3")]);
+    many.assert_shows(&[("one/f", "1"), ("two/g", "3")]);
     let again = many.once();
     assert_eq!(again.status.code(), Some(3), "{}", again.stderr);
     let words =
@@ -172,7 +172,7 @@ fn a_hook_gets_the_set_and_once_ends_by_what_failed() {
 
 #[test]
 fn sources_come_go_and_move_and_one_repository_becomes_many_and_back() {
-    let many = Many::new();
+    let many = SourcesWorld::new();
     let (one, two) = (&many.world.remote, many.remote("two"));
     let tip = one.commit(&Files::new().file("f", "1"));
     two.commit(&Files::new().file("g", "2"));
@@ -180,16 +180,16 @@ fn sources_come_go_and_move_and_one_repository_becomes_many_and_back() {
     many.world.assert_published(&tip);
     many.list(&[source("one", one, "")]);
     many.once().expect_ok("a set of one");
-    many.shows(&[("f", "1")]);
+    many.assert_shows(&[("f", "1")]);
     many.list(&[source("one", one, ""), source("two", &two, ", to: two")]);
     many.once().expect_ok("one more");
-    many.shows(&[("f", "1"), ("two/g", "2")]);
+    many.assert_shows(&[("f", "1"), ("two/g", "2")]);
     many.list(&[source("one", one, ", to: one"), source("two", &two, "")]);
     many.once().expect_ok("they move");
-    many.shows(&[("g", "2"), ("one/f", "1")]);
+    many.assert_shows(&[("g", "2"), ("one/f", "1")]);
     many.list(&[source("two", &two, ", to: two")]);
     many.once().expect_ok("one less");
-    many.shows(&[("two/g", "2")]);
+    many.assert_shows(&[("two/g", "2")]);
     many.world.sync_once(&[]).expect_ok("one repository again");
     many.world.assert_published(&tip);
     many.list(&[source("two", &two, "")]);
@@ -199,12 +199,12 @@ fn sources_come_go_and_move_and_one_repository_becomes_many_and_back() {
         many.world.assert_published(&tip);
     }
     many.once().expect_ok("and a set again");
-    many.shows(&[("g", "2")]);
+    many.assert_shows(&[("g", "2")]);
 }
 
 #[test]
 fn two_refs_of_one_repository_come_from_one_moment() {
-    let many = Many::new();
+    let many = SourcesWorld::new();
     let one = many.remote("one");
     let push = |n: u32| {
         let files = Files::new().file("n", n.to_string());
@@ -220,7 +220,7 @@ fn two_refs_of_one_repository_come_from_one_moment() {
     let of = |name: &str| format!("name: {name}, repo: {}, ref: {name}, to: {name}", one.path.display());
     many.list(&[of("a"), of("b")]);
     let _sidecar = many.sidecar(&[]);
-    many.shows(&[("a/n", "0"), ("b/n", "0")]);
+    many.assert_shows(&[("a/n", "0"), ("b/n", "0")]);
     let mut looks = 0;
     for n in 1..40 {
         push(n);
@@ -234,13 +234,13 @@ fn two_refs_of_one_repository_come_from_one_moment() {
             }
         }
     }
-    many.shows(&[("a/n", "39"), ("b/n", "39")]);
+    many.assert_shows(&[("a/n", "39"), ("b/n", "39")]);
     assert!(looks > 100, "{looks} looks");
 }
 
 #[test]
 fn flags_of_one_repository_are_refused_beside_the_file() {
-    let many = Many::new();
+    let many = SourcesWorld::new();
     many.list(&[source("one", &many.world.remote, "")]);
     for flag in [
         "--repo=/x",
@@ -263,7 +263,7 @@ fn flags_of_one_repository_are_refused_beside_the_file() {
 
 #[test]
 fn a_pinned_reader_knows_the_commit_of_each_source() {
-    let many = Many::new();
+    let many = SourcesWorld::new();
     let (one, two) = (many.remote("one"), many.remote("two"));
     let commits = [&one, &two].map(|remote| remote.commit(&Files::new().file("f", "1")));
     many.list(&[source("one", &one, ", to: one"), source("two", &two, ", to: two")]);
@@ -285,7 +285,7 @@ fn a_pinned_reader_knows_the_commit_of_each_source() {
 
 #[test]
 fn a_source_that_gets_another_name_stays_until_it_is_there_by_it() {
-    let many = Many::new();
+    let many = SourcesWorld::new();
     let (one, two) = (many.remote("one"), many.remote("two"));
     let _ = [&one, &two].map(|remote| remote.commit(&Files::new().file("f", "1")));
     let listed = |name: &str, asked: &str| {
@@ -297,20 +297,20 @@ fn a_source_that_gets_another_name_stays_until_it_is_there_by_it() {
     };
     listed("two", "main");
     let sidecar = many.sidecar(&[]);
-    many.shows(&[("one/f", "1"), ("two/f", "1")]);
+    many.assert_shows(&[("one/f", "1"), ("two/f", "1")]);
     listed("other", "absent");
     let wrong = || rows(&sidecar).into_iter().find(|row| row["name"] == "other" && !row["error"].is_null());
     eventually(30, "the wrong ref to be told", wrong);
     one.commit(&Files::new().file("f", "2"));
-    many.shows(&[("one/f", "2"), ("two/f", "1")]);
+    many.assert_shows(&[("one/f", "2"), ("two/f", "1")]);
     listed("other", "main");
     two.commit(&Files::new().file("f", "2"));
-    many.shows(&[("one/f", "2"), ("two/f", "2")]);
+    many.assert_shows(&[("one/f", "2"), ("two/f", "2")]);
 }
 
 #[test]
 fn the_rows_are_those_of_the_set_that_serves() {
-    let many = Many::new();
+    let many = SourcesWorld::new();
     let (one, two) = (many.remote("one"), many.remote("two"));
     let commits = [&one, &two].map(|remote| remote.commit(&Files::new().file("f", "1")));
     many.list(&[source("one", &one, ", to: one"), source("two", &two, ", to: two")]);
@@ -318,7 +318,7 @@ fn the_rows_are_those_of_the_set_that_serves() {
     common::run::executable(&gate, "#!/bin/sh\nexec test \"$(cat two/f)\" = 1\n");
     let gate = format!("--pre-publish-exechook-command={}", gate.display());
     let sidecar = many.sidecar(&[&gate, "--pre-publish-gate"]);
-    many.shows(&[("one/f", "1"), ("two/f", "1")]);
+    many.assert_shows(&[("one/f", "1"), ("two/f", "1")]);
     two.commit(&Files::new().file("f", "2"));
     let told = eventually(30, "the refusal", || {
         let rows = rows(&sidecar);
@@ -331,7 +331,7 @@ fn the_rows_are_those_of_the_set_that_serves() {
 
 #[test]
 fn a_place_is_its_sources_own_although_its_patterns_leave_nothing() {
-    let many = Many::new();
+    let many = SourcesWorld::new();
     let (one, two) = (many.remote("one"), many.remote("two"));
     one.commit(&Files::new().file("jobs/f", "1").file("g", "1"));
     two.commit(&Files::new().file("f", "1"));
@@ -350,16 +350,16 @@ fn last_error(sidecar: &Sidecar) -> String {
 
 #[test]
 fn a_pipe_in_place_of_the_file_is_refused_and_leaves_nothing_behind() {
-    let many = Many::new();
+    let many = SourcesWorld::new();
     let one = many.remote("one");
     one.commit(&Files::new().file("f", "1"));
     many.list(&[source("one", &one, "")]);
     let sidecar = many.sidecar(&[]);
-    many.shows(&[("f", "1")]);
+    many.assert_shows(&[("f", "1")]);
     std::fs::remove_file(many.file()).unwrap();
     rustix::fs::mknodat(rustix::fs::CWD, many.file(), rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
     eventually(30, "the refusal", || last_error(&sidecar).contains("it is not a regular file").then_some(()));
     many.list(&[source("one", &one, "")]);
     one.commit(&Files::new().file("f", "2"));
-    many.shows(&[("f", "2")]);
+    many.assert_shows(&[("f", "2")]);
 }

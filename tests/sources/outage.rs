@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::common::http_backend::{Hit, HttpBackend, Kind};
-use super::common::many::{Many, source};
 use super::common::run::to_end;
+use super::common::sources_world::{SourcesWorld, source};
 use super::common::{Files, Remote, Sidecar, eventually};
 
 const LAST_SUCCESS: &str = "treeswap_last_success_timestamp_seconds";
@@ -17,8 +17,8 @@ fn file(content: &str) -> Files {
 }
 
 /// Two sources, `one` and `two`, with a commit each.
-fn two() -> (Many, Remote, Remote) {
-    let many = Many::new();
+fn two() -> (SourcesWorld, Remote, Remote) {
+    let many = SourcesWorld::new();
     let (one, two) = (many.remote("one"), many.remote("two"));
     one.commit(&file("1"));
     two.commit(&file("1"));
@@ -34,7 +34,7 @@ fn counted(sidecar: &Sidecar, stage: &str, class: &str) -> f64 {
 fn an_outage_of_every_remote_is_a_failure_and_no_success() {
     let (many, one, two) = two();
     let mut sidecar = many.sidecar(&[]);
-    many.shows(&[("one/f", "1"), ("two/f", "1")]);
+    many.assert_shows(&[("one/f", "1"), ("two/f", "1")]);
     let away = (one.away(), two.away());
     eventually(30, "attempts fail", || (sidecar.metric(FAILURES)? >= 3.0).then_some(()));
     let last = sidecar.metric(LAST_SUCCESS).unwrap();
@@ -73,7 +73,7 @@ fn an_outage_of_every_remote_is_a_failure_and_no_success() {
 fn a_single_source_that_fails_is_logged_and_counted_and_fails_no_attempt() {
     let (many, one, _two) = two();
     let sidecar = many.sidecar(&[]);
-    many.shows(&[("one/f", "1"), ("two/f", "1")]);
+    many.assert_shows(&[("one/f", "1"), ("two/f", "1")]);
     let away = one.away();
     eventually(30, "it is counted", || (counted(&sidecar, "resolve", "permanent") >= 2.0).then_some(()));
     let last = sidecar.metric(LAST_SUCCESS).unwrap();
@@ -107,7 +107,7 @@ fn a_refused_commit_counts_once_in_an_attempt_as_of_a_single_repository() {
         let flags = ["--period=1h", "--min-interval=0s", "--max-tree-entries=50", "--http-bind=127.0.0.1:0"];
         let sidecar = Sidecar::of(&many.world, &mut many.sync(&flags));
         eventually(30, "the first attempt ends", || (sidecar.attempts() >= 1).then_some(()));
-        many.shows(&[("one/f", "1"), ("two/f", "1")]);
+        many.assert_shows(&[("one/f", "1"), ("two/f", "1")]);
         let signal = || {
             let pid = rustix::process::Pid::from_raw(sidecar.process.pid().try_into().unwrap()).unwrap();
             rustix::process::kill_process(pid, rustix::process::Signal::HUP).unwrap();
@@ -119,7 +119,7 @@ fn a_refused_commit_counts_once_in_an_attempt_as_of_a_single_repository() {
         assert_eq!(sidecar.metric("treeswap_errors_total"), Some(1.0), "{mode}{}", sidecar.process.log());
         one.commit(&file("3"));
         signal();
-        many.shows(&[("one/f", "3"), ("two/f", "1")]);
+        many.assert_shows(&[("one/f", "3"), ("two/f", "1")]);
         eventually(30, "it has recovered", || fails().filter(|fails| *fails == 0.0));
         let log = sidecar.process.log();
         assert!(log.contains("recovered after 1 failure\""), "{mode}{log}");
@@ -134,14 +134,14 @@ fn a_generation_that_is_published_again_in_an_outage_is_touched_after_it() {
     let (many, one, two) = two();
     let touched = many.world.root.join("..touched");
     let sidecar = many.sidecar(&["--touch-file=..touched"]);
-    many.shows(&[("one/f", "1"), ("two/f", "1")]);
+    many.assert_shows(&[("one/f", "1"), ("two/f", "1")]);
     eventually(30, "the first publication is touched", || touched.exists().then_some(()));
     let away = (one.away(), two.away());
     eventually(30, "attempts fail", || (sidecar.metric(FAILURES)? >= 1.0).then_some(()));
     std::fs::remove_file(&touched).unwrap();
     let current = std::fs::read_link(many.world.root.join("..data")).unwrap();
     std::fs::remove_dir_all(many.world.root.join(current)).unwrap();
-    many.shows(&[("one/f", "1"), ("two/f", "1")]);
+    many.assert_shows(&[("one/f", "1"), ("two/f", "1")]);
     drop(away);
     eventually(30, "the second one is touched", || touched.exists().then_some(()));
 }
@@ -150,7 +150,7 @@ fn a_generation_that_is_published_again_in_an_outage_is_touched_after_it() {
 fn nothing_is_fetched_into_what_has_taken_the_place_of_the_root() {
     let (many, one, _two) = two();
     let sidecar = many.sidecar(&[]);
-    many.shows(&[("one/f", "1"), ("two/f", "1")]);
+    many.assert_shows(&[("one/f", "1"), ("two/f", "1")]);
     let root = &many.world.root;
     std::fs::rename(root, root.with_file_name("away")).unwrap();
     std::fs::create_dir(root).unwrap();
@@ -170,7 +170,7 @@ fn nothing_is_fetched_into_what_has_taken_the_place_of_the_root() {
 #[test]
 fn a_root_that_is_made_again_or_loses_its_mirrors_has_them_again_and_goes_on() {
     for lost in [None, Some("..treeswap")] {
-        let many = Many::new();
+        let many = SourcesWorld::new();
         let names = ["one", "two", "three"];
         let remotes = names.map(|name| many.remote(name));
         for remote in &remotes {
@@ -178,7 +178,7 @@ fn a_root_that_is_made_again_or_loses_its_mirrors_has_them_again_and_goes_on() {
         }
         many.list(&[0, 1, 2].map(|at| source(names[at], &remotes[at], &format!(", to: {}", names[at]))));
         let _sidecar = many.sidecar(&[]);
-        many.shows(&[("one/f", "1"), ("three/f", "1"), ("two/f", "1")]);
+        many.assert_shows(&[("one/f", "1"), ("three/f", "1"), ("two/f", "1")]);
         let root = &many.world.root;
         let at = lost.map_or_else(|| root.clone(), |lost| root.join(lost));
         std::fs::rename(at, root.with_file_name("away")).unwrap(); // at once, while it is written to
@@ -188,18 +188,18 @@ fn a_root_that_is_made_again_or_loses_its_mirrors_has_them_again_and_goes_on() {
             let found = std::fs::read_dir(&mirrors).ok()?.flatten();
             (found.filter(|mirror| mirror.path().join("objects").is_dir()).count() == 4).then_some(())
         });
-        many.shows(&[("one/f", "1"), ("three/f", "1"), ("two/f", "1")]);
+        many.assert_shows(&[("one/f", "1"), ("three/f", "1"), ("two/f", "1")]);
         remotes[0].commit(&file("2"));
-        many.shows(&[("one/f", "2"), ("three/f", "1"), ("two/f", "1")]);
+        many.assert_shows(&[("one/f", "2"), ("three/f", "1"), ("two/f", "1")]);
         remotes[1].commit(&file("3"));
-        many.shows(&[("one/f", "2"), ("three/f", "1"), ("two/f", "3")]);
+        many.assert_shows(&[("one/f", "2"), ("three/f", "1"), ("two/f", "3")]);
     }
 }
 
 /// The published set is as good without an answer as with one: only the answer shows that it is up to date.
 #[test]
 fn a_remote_that_hangs_is_no_success_either() {
-    let many = Many::new();
+    let many = SourcesWorld::new();
     let (one, two) = (many.remote("one"), many.remote("two"));
     one.commit(&file("1"));
     two.commit(&file("1"));
@@ -215,7 +215,7 @@ fn a_remote_that_hangs_is_no_success_either() {
     let of = |name: &str| format!("name: {name}, repo: '{}', ref: main, to: {name}", server.url(name));
     many.list(&["one", "two"].map(of));
     let sidecar = many.sidecar(&["--sync-timeout=3s"]);
-    many.shows(&[("one/f", "1"), ("two/f", "1")]);
+    many.assert_shows(&[("one/f", "1"), ("two/f", "1")]);
     hangs.store(true, Ordering::Relaxed);
     std::thread::sleep(Duration::from_millis(500)); // what was answered before is taken
     let last = sidecar.metric(LAST_SUCCESS).unwrap();
@@ -229,7 +229,7 @@ fn a_remote_that_hangs_is_no_success_either() {
 /// What a fetch refused is not fetched again, and a poll whose fetch hangs takes too long: both failed in the fetch.
 #[test]
 fn a_failure_of_a_fetch_is_counted_as_one_however_often_it_is_found() {
-    let many = Many::new();
+    let many = SourcesWorld::new();
     let (one, two) = (many.remote("one"), many.remote("two"));
     one.commit(&file("1"));
     two.commit(&file("1"));
@@ -250,13 +250,13 @@ fn a_failure_of_a_fetch_is_counted_as_one_however_often_it_is_found() {
     };
     many.list(&[of("one", "refs/tags/it"), of("two", "main")]);
     let sidecar = many.sidecar(&["--sync-timeout=3s"]);
-    many.shows(&[("one/f", "1"), ("two/f", "1")]);
+    many.assert_shows(&[("one/f", "1"), ("two/f", "1")]);
     hangs.store(true, Ordering::Relaxed);
     one.commit(&file("2"));
     tag("main");
     eventually(30, "its fetch hangs", || (counted(&sidecar, "fetch", "timeout") >= 1.0).then_some(()));
     hangs.store(false, Ordering::Relaxed);
-    many.shows(&[("one/f", "2"), ("two/f", "1")]);
+    many.assert_shows(&[("one/f", "2"), ("two/f", "1")]);
     tag("main:f");
     eventually(30, "a blob is refused", || (counted(&sidecar, "fetch", "refused") >= 3.0).then_some(()));
     assert_eq!(counted(&sidecar, "resolve", "refused"), 0.0);

@@ -24,13 +24,13 @@ fn file(path: &str) -> Files {
 
 /// Two sources of two repositories, both at what follows their names.
 struct Two {
-    many: Many,
+    many: SourcesWorld,
     remotes: [Remote; 2],
 }
 
 impl Two {
     fn new() -> Self {
-        let many = Many::new();
+        let many = SourcesWorld::new();
         let remotes = [many.remote("one"), many.remote("two")];
         Self { many, remotes }
     }
@@ -157,7 +157,7 @@ fn every_rule_has_its_refusal_and_what_serves_stays() {
             ));
         }
         assert_eq!(link(), before, "{rule}: {}", ran.stderr);
-        two.many.shows(&SERVES);
+        two.many.assert_shows(&SERVES);
         two.serving();
         assert_eq!(link(), before, "{rule}: what serves is what it was");
     }
@@ -189,6 +189,6 @@ fn a_file_that_was_cut_at_any_byte_is_refused() {
         let ran = two.many.once().expect_failure("a cut file");
         assert!(ran.complaint().contains("its last line must be `end: true`"), "{end}: {}", ran.stderr);
         assert_eq!(link(), before);
-        two.many.shows(&SERVES);
+        two.many.assert_shows(&SERVES);
     }
 }

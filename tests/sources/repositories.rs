@@ -4,13 +4,13 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use super::common::http_backend::{HttpBackend, Kind};
-use super::common::many::{Many, rows, source};
 use super::common::run::to_end;
+use super::common::sources_world::{SourcesWorld, rows, source};
 use super::common::{Files, Sidecar, eventually, noise};
 
 #[test]
 fn three_refs_of_one_repository_are_one_request_and_each_has_its_own_errors() {
-    let many = Many::new();
+    let many = SourcesWorld::new();
     let one = many.remote("one");
     for name in ["a", "b", "c"] {
         one.commit_on(&format!("refs/heads/{name}"), &Files::new().file("f", name));
@@ -20,7 +20,7 @@ fn three_refs_of_one_repository_are_one_request_and_each_has_its_own_errors() {
     many.list(&["a", "b", "c"].map(of));
     let on_signal = ["--period=1h", "--min-interval=0s", "--http-bind=127.0.0.1:0"];
     let sidecar = Sidecar::of(&many.world, &mut many.sync(&on_signal));
-    many.shows(&[("a/f", "a"), ("b/f", "b"), ("c/f", "c")]);
+    many.assert_shows(&[("a/f", "a"), ("b/f", "b"), ("c/f", "c")]);
     let ended = |attempts: u64| eventually(30, "it looks", || (sidecar.attempts() == attempts).then_some(()));
     ended(1);
     let signal = || {
@@ -37,13 +37,13 @@ fn three_refs_of_one_repository_are_one_request_and_each_has_its_own_errors() {
     server.forget();
     one.commit_on("refs/heads/b", &Files::new().file("f", "new"));
     signal();
-    many.shows(&[("a/f", "a"), ("b/f", "new"), ("c/f", "c")]);
+    many.assert_shows(&[("a/f", "a"), ("b/f", "new"), ("c/f", "c")]);
     assert_eq!(server.hits().len(), 3, "two looks, and the pack: {:?}", server.hits());
     // A ref that is not there is the failure of its source alone.
     one.git(&["branch", "-D", "c"]);
     one.commit_on("refs/heads/a", &Files::new().file("f", "newer"));
     signal();
-    many.shows(&[("a/f", "newer"), ("b/f", "new"), ("c/f", "c")]);
+    many.assert_shows(&[("a/f", "newer"), ("b/f", "new"), ("c/f", "c")]);
     let rows =
         eventually(30, "it is said", || Some(rows(&sidecar)).filter(|rows| rows[2]["error"].is_string()));
     assert!(rows[2]["error"].as_str().unwrap().contains("couldn't find remote ref c"), "{rows:?}");
@@ -52,13 +52,13 @@ fn three_refs_of_one_repository_are_one_request_and_each_has_its_own_errors() {
 
 #[test]
 fn one_place_for_mirrors_serves_one_root() {
-    let many = Many::new();
+    let many = SourcesWorld::new();
     let one = many.remote("one");
     one.commit(&Files::new().file("f", "1"));
     many.list(&[source("one", &one, "")]);
     let place = format!("--mirror={}", many.world.dir().join("place").display());
     let sidecar = many.sidecar(&[&place]);
-    many.shows(&[("f", "1")]);
+    many.assert_shows(&[("f", "1")]);
     let other = || {
         let mut command = many.world.treeswap(&["sync", "--one-time", &place, "--sources"]);
         to_end(command.arg(many.file()).arg("--root").arg(many.world.dir().join("other")))
@@ -81,7 +81,7 @@ fn sent(server: &HttpBackend) -> u64 {
 fn one_repository_that_becomes_a_source_is_not_fetched_again_nor_back_nor_with_another_key() {
     let large: String = noise(1, 1 << 19).iter().map(|byte| format!("{byte:02x}")).collect(); // half of it can be sent
     for place in ["", "place"] {
-        let many = Many::new();
+        let many = SourcesWorld::new();
         let one = &many.world.remote;
         let files = Files::new().file("large", large.clone());
         one.commit(&files.clone().file("f", "1"));
@@ -102,18 +102,18 @@ fn one_repository_that_becomes_a_source_is_not_fetched_again_nor_back_nor_with_a
         assert!(run(&["--sources", &listed]) < 1_000, "a source");
         one.commit(&files.clone().file("f", "2"));
         assert!(run(&["--sources", &listed]) < 10_000, "what changed");
-        many.shows(&[("f", "2"), ("large", &large)]);
+        many.assert_shows(&[("f", "2"), ("large", &large)]);
         list(", credentials: {username: me, password-file: /dev/null}");
         assert!(run(&["--sources", &listed]) < 1_000, "with other credentials");
         one.commit(&files.clone().file("f", "3"));
         assert!(run(&[&repo, "--ref=main"]) < 10_000, "and back");
-        many.shows(&[("f", "3"), ("large", &large)]);
+        many.assert_shows(&[("f", "3"), ("large", &large)]);
     }
 }
 
 #[test]
 fn a_source_whose_first_mirror_is_gone_begins_with_the_one_repositorys_and_a_stranger_with_none() {
-    let many = Many::new();
+    let many = SourcesWorld::new();
     let (one, two) = (many.remote("one"), many.remote("two"));
     for (n, remote) in [(1, &one), (2, &two)] {
         remote.commit(&Files::new().file("large", noise(n, 1 << 19)));

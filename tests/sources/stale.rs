@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use super::common::many::{Many, source};
 use super::common::remote::Away;
 use super::common::run::to_end;
+use super::common::sources_world::{SourcesWorld, source};
 use super::common::{Files, Sidecar, World, eventually};
 
 const FLAGS: [&str; 5] =
@@ -49,7 +49,7 @@ fn turns(sidecar: &Sidecar, away: Away<'_>, who: &str) {
 
 #[test]
 fn a_source_that_does_not_answer_turns_readiness_and_is_named() {
-    let many = Many::new();
+    let many = SourcesWorld::new();
     let (one, two) = (many.remote("one"), many.remote("two"));
     one.commit(&file("1"));
     two.commit(&file("1"));
@@ -57,7 +57,7 @@ fn a_source_that_does_not_answer_turns_readiness_and_is_named() {
     let sidecar = many.sidecar(&FLAGS[1..]);
     becomes(&sidecar, "200", "ready\n");
     turns(&sidecar, one.away(), "source one");
-    many.shows(&[("one/f", "1"), ("two/f", "1")]);
+    many.assert_shows(&[("one/f", "1"), ("two/f", "1")]);
 }
 
 #[test]

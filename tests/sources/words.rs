@@ -5,9 +5,9 @@ use super::*;
 
 #[test]
 fn check_reads_the_file_and_asks_nobody() {
-    let many = Many::new();
+    let many = SourcesWorld::new();
     many.list(&["name: one, repo: 'https://git.example.com/x.git', to: one".to_owned()]);
-    let check = |many: &Many| {
+    let check = |many: &SourcesWorld| {
         let mut command = many.world.treeswap(&["check", "--sources"]);
         to_end(command.arg(many.file()).arg("--root").arg(&many.world.root))
     };
@@ -33,7 +33,7 @@ fn check_reads_the_file_and_asks_nobody() {
 
 #[test]
 fn check_shows_the_sources_and_warns_of_what_they_will_miss() {
-    let many = Many::new();
+    let many = SourcesWorld::new();
     many.list_with(
         "unique-base-names: [\"jobs/**\", \"job/**\"]\n",
         &[
@@ -75,7 +75,7 @@ fn check_shows_the_sources_and_warns_of_what_they_will_miss() {
 /// Flags that are refused beside `--sources` are of no help.
 #[test]
 fn hints_name_keys_of_the_file() {
-    let many = Many::new();
+    let many = SourcesWorld::new();
     let (one, empty) = (many.remote("one"), many.remote("empty"));
     one.commit(&Files::new().file("f", "1"));
     let at = |remote: &Remote, more: &str| format!("name: one, repo: {}{more}", remote.path.display());
@@ -100,14 +100,14 @@ fn hints_name_keys_of_the_file() {
 const RULES: &str = "config_updater:\n  maps:\n    a/*.yaml: {name: all}\n";
 
 /// A command that makes ConfigMaps of the file, in the directory of the world.
-fn of_rules(many: &Many, command: &str, more: &[&str]) -> Ran {
+fn of_rules(many: &SourcesWorld, command: &str, more: &[&str]) -> Ran {
     let mut command = many.world.treeswap(&[command, "--sources"]);
     to_end(command.arg(many.file()).args(more).current_dir(many.world.dir()))
 }
 
 #[test]
 fn rules_in_a_composed_tree_are_looked_for_where_their_source_is_placed() {
-    let many = Many::new();
+    let many = SourcesWorld::new();
     let one = many.remote("one");
     one.commit(&Files::new().file("plugins.yaml", RULES).file("x.yaml", "1"));
     many.list(&[source("one", &one, ", to: a")]);
@@ -126,7 +126,7 @@ fn rules_in_a_composed_tree_are_looked_for_where_their_source_is_placed() {
 /// Who applied what it printed would delete the keys of the source that is away.
 #[test]
 fn render_needs_every_source() {
-    let many = Many::new();
+    let many = SourcesWorld::new();
     let (one, two) = (many.remote("one"), many.remote("two"));
     one.commit(&Files::new().file("plugins.yaml", RULES).file("x.yaml", "1"));
     two.commit(&Files::new().file("y.yaml", "2"));
@@ -147,7 +147,7 @@ fn render_needs_every_source() {
 /// Without a root: where nothing is published, a directory of this one is as good as another.
 #[test]
 fn a_mirror_may_be_a_directory_here() {
-    let many = Many::new();
+    let many = SourcesWorld::new();
     let one = many.remote("one");
     one.commit(&Files::new().file("plugins.yaml", RULES).file("x.yaml", "1"));
     many.list(&[source("one", &one, ", to: a")]);

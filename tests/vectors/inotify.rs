@@ -8,7 +8,6 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
-use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -18,11 +17,12 @@ use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 use treeswap::generation::Name;
-use treeswap::payload::{BlobError, BlobReader, BlobSource, Builder, DeltaBuilder, DirIndex, Payload, Rules};
+use treeswap::payload::{Builder, DeltaBuilder, DirIndex, Payload, Rules};
 use treeswap::revision::{ObjectId, Revision};
 use treeswap::store::{Durability, Layout, Options, Spare, Staged, Store};
 use treeswap::{clock, retention};
 
+use super::blobs::Blobs;
 use super::{Outcome, cases, files};
 
 /// What does not concern a root in the kubelet's layout that we write, and why.
@@ -215,7 +215,7 @@ struct Stage {
     _dir: tempfile::TempDir,
     root: PathBuf,
     store: Store,
-    contents: Contents,
+    contents: Blobs,
     published: Vec<Name>,
 }
 
@@ -239,7 +239,7 @@ impl Stage {
             },
         };
         let (store, _) = Store::open(options).unwrap();
-        Self { _dir: dir, root, store, contents: Contents::default(), published: Vec::new() }
+        Self { _dir: dir, root, store, contents: Blobs::default(), published: Vec::new() }
     }
 
     fn play<'w>(
@@ -325,11 +325,8 @@ impl Stage {
     }
 }
 
-/// Blobs, by an id made of their content's first bytes.
-#[derive(Default)]
-struct Contents(HashMap<ObjectId, Vec<u8>>);
-
-impl Contents {
+impl Blobs {
+    /// A tree of these names. The id of a file's content is made of its name and the number.
     fn payload(&mut self, names: &Names, number: u8) -> Payload {
         let tree = ObjectId([number; 20]);
         let mut builder = Builder::new(Revision(tree), tree, Rules::default());
@@ -339,35 +336,14 @@ impl Contents {
             let content = format!("{name} {number}").into_bytes();
             let size = content.len() as u64;
             self.0.insert(ObjectId(id), content);
-            let (dir, name) = match is_dir {
-                true => (builder.dir(DirIndex::TOP, name.as_bytes()).unwrap(), "x"),
-                false => (DirIndex::TOP, name.as_str()),
+            let (dir, name) = if *is_dir {
+                (builder.dir(DirIndex::TOP, name.as_bytes()).unwrap(), "x")
+            } else {
+                (DirIndex::TOP, name.as_str())
             };
             builder.file(dir, name.as_bytes(), false, ObjectId(id), size).unwrap();
         }
         builder.finish().unwrap()
-    }
-}
-
-impl BlobSource for Contents {
-    fn reader(&self) -> Result<Box<dyn BlobReader + '_>, BlobError> {
-        Ok(Box::new(Reader(self)))
-    }
-}
-
-struct Reader<'c>(&'c Contents);
-
-impl BlobReader for Reader<'_> {
-    fn size(&mut self, id: &ObjectId) -> Result<u64, BlobError> {
-        Ok(self.0.0[id].len() as u64)
-    }
-
-    fn read(
-        &mut self,
-        id: &ObjectId,
-        sink: &mut dyn FnMut(&[u8]) -> io::Result<()>,
-    ) -> Result<(), BlobError> {
-        Ok(sink(&self.0.0[id])?)
     }
 }
 

@@ -11,6 +11,8 @@ mod common;
 
 mod atomic_writer;
 mod better;
+#[path = "../common/blobs.rs"]
+mod blobs;
 mod inotify;
 mod limits;
 mod maps;

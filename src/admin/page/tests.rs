@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::phase::{Applied, SourceStatus};
+use crate::phase::SourceStatus;
 
 #[test]
 fn long_numbers_are_grouped() {

@@ -13,6 +13,7 @@ use crate::sync::error::Error;
 const ASK_LIMIT: Duration = Duration::from_secs(10);
 
 impl Worker {
+    /// Asks the remotes what the refs name, and updates the view with their answers.
     pub(super) async fn resolve(&mut self, bounds: &Bounds) -> Result<Tip, Error> {
         let began = Instant::now();
         let kept = self.kept_revisions();
@@ -32,8 +33,8 @@ impl Worker {
     }
 
     /// Asks the remote although `error` ends the attempt: how long the remote has not answered does not depend on the
-    /// root. The bounds are others than the attempt's, so that the stage stays that of the failure.
-    pub(super) async fn ask_nevertheless(&mut self, bounds: &Bounds, error: &Error) {
+    /// root. It gets bounds of its own, so that the attempt's stage stays the one that failed.
+    pub(super) async fn resolve_after_failure(&mut self, bounds: &Bounds, error: &Error) {
         // A set fetches what is new, into mirrors that it would make in whatever has the place of the root.
         if self.has_sources && error.is_root_missing() {
             return;

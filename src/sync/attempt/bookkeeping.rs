@@ -44,7 +44,7 @@ impl Worker {
         }
         self.metrics.error(what, error.class().label());
         if self.root_missing {
-            // That is why it failed, and the attempts report it already.
+            // The missing root is the cause, which the attempts report already.
             debug!(error = one_line(error), "{what} failed: the root is not there any more");
         } else {
             warn!(error = one_line(error), "{what} failed; what is published is not affected");

@@ -27,6 +27,15 @@ use crate::telemetry::GIT_SYNC;
 /// thin pack. A pack of tiny objects has a larger index.
 const INDEX: u64 = 8;
 
+/// What A7 made of a revision.
+struct StagedRevision {
+    staged: Staged,
+    /// The commit's metadata; `None` if it is not known.
+    commit: Option<Commit>,
+    /// The store, which stays locked until the generation is published.
+    store: OwnedMutexGuard<Store>,
+}
+
 impl Worker {
     /// A5.
     pub(super) async fn fetch(
@@ -153,21 +162,20 @@ impl Worker {
         let ref_name = self.options.ref_name.as_str();
         let updates = self.metrics.git_sync.updates();
         info!(name: "update", target: GIT_SYNC, git_ref = ref_name, local, remote = %revision, updates, "update");
-        let (store, staged, commit) = self.stage(bounds, revision, choice, base).await?; // A7
+        let made = self.stage(bounds, revision, choice, base).await?; // A7
         bounds.check(Stage::Export)?;
-        self.ask_gate(bounds, &staged, commit.as_ref()).await?; // the end of A7
-        self.publish(bounds, store, staged, commit, &choice.wanted).await // A8
+        self.ask_gate(bounds, &made.staged, made.commit.as_ref()).await?; // the end of A7
+        self.publish(bounds, made, &choice.wanted).await // A8
     }
 
-    /// A7 without the gate. The store stays locked until the generation is published. Also returns the commit's
-    /// metadata; `None` if it is not known.
+    /// A7 without the gate.
     async fn stage(
         &self,
         bounds: &Bounds,
         revision: Revision,
         choice: &Choice,
         base: Option<mirror::Base>,
-    ) -> Result<(OwnedMutexGuard<Store>, Staged, Option<Commit>), Error> {
+    ) -> Result<StagedRevision, Error> {
         let choice = choice.clone();
         let objects = self.objects.clone();
         let mut store = self.store().await;
@@ -193,9 +201,9 @@ impl Worker {
             let job = Job { objects: &objects, choice: &choice, may_link, cancel, submodules_off_logged };
             let mut staged = job.stage(&mut store, revision, base)?;
             let sources = commit.iter().flat_map(|commit| &commit.sources);
-            staged.is_composed_of(sources.map(|source| (source.name.clone(), source.revision)));
+            staged.set_sources(sources.map(|source| (source.name.clone(), source.revision)));
             metrics.took("export", began.elapsed());
-            Ok((store, staged, commit))
+            Ok(StagedRevision { staged, commit, store })
         });
         staged.await
     }
@@ -204,11 +212,10 @@ impl Worker {
     async fn publish(
         &mut self,
         bounds: &Bounds,
-        mut store: OwnedMutexGuard<Store>,
-        staged: Staged,
-        commit: Option<Commit>,
+        made: StagedRevision,
         wanted: &Selection,
     ) -> Result<Published, Error> {
+        let StagedRevision { staged, commit, mut store } = made;
         let revision = staged.revision();
         let wanted = wanted.clone();
         let worktrees = self.by_commit.then(|| self.objects.clone());

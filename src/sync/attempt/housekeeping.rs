@@ -1,5 +1,6 @@
-//! What follows a publication and may fail without failing the attempt: the mirror's garbage is collected, which is also
-//! done after a fetch that led to none, and the next spare is begun.
+//! What follows a publication and may fail without failing the attempt: the root is repaired, retired generations are
+//! reaped, the mirror's garbage is collected (also after a fetch that led to no publication), and the next spare is
+//! begun.
 
 use std::time::Duration;
 
@@ -12,14 +13,14 @@ use crate::mirror;
 use crate::repeats::suppressed;
 use crate::sync::error::Error;
 
-/// Bounds of the time for which the end of a generation's grace period is awaited, in order to carry that generation forward
-/// instead of making links.
+/// The next spare waits for a generation whose grace period ends this soon, because carrying that generation forward is
+/// cheaper than making links. The bounds of "this soon".
 const SOON_MIN: Duration = Duration::from_secs(1);
 const SOON_MAX: Duration = Duration::from_secs(5);
 
 impl Worker {
     /// Repairs the root, reaps, collects the mirror's garbage, and begins the spare.
-    pub(super) async fn keep_house(&mut self, bounds: &Bounds) {
+    pub(super) async fn repair_reap_and_collect(&mut self, bounds: &Bounds) {
         if let Err(error) = self.repair_root(bounds).await {
             self.log_nonfatal("repair", &error);
         }
@@ -32,7 +33,7 @@ impl Worker {
 
     /// The limit of an attempt, and the time in which the mirrors are copied. A failure to measure them is left to
     /// housekeeping, which has it as well.
-    pub(super) async fn limit_of_housekeeping(&self, bounds: &Bounds) -> Duration {
+    pub(super) async fn measured_housekeeping_limit(&self, bounds: &Bounds) -> Duration {
         let measured = async {
             let upstream = self.upstream(bounds, Stage::Housekeep).await?;
             bounds.blocking(Stage::Housekeep, move |_| Ok(upstream.disk_bytes())).await

@@ -239,7 +239,7 @@ impl Worker {
         let before = self.view.revision();
         self.view.generations = noted.await?;
         if let (Some(before), Some(current)) = (before, self.view.current()) {
-            // Otherwise an operator who waits for this commit would find no trace of it: nothing is published.
+            // Nothing is published, so an operator who waits for this commit would find no trace of it.
             info!(
                 %revision, generation = %current.name,
                 "{} has the same files as {}: {} stays current", revision.short(), before.short(), current.name

@@ -25,7 +25,8 @@ async fn a_revision_that_is_still_refused_fails_in_the_stage_in_which_it_was_ref
     let (stage, message, hints) = (Stage::Export, "a test".to_owned(), Vec::new());
     let refused = Err(Error::StillRefused { stage, message, hints });
     for failures in 1..=2 {
-        report.attempt_ended(&refused, Stage::Resolve, &view(), (failures, None)).await;
+        let count = FailureCount { failures, ..FailureCount::default() };
+        report.attempt_ended(&refused, Stage::Resolve, &view(), count).await;
     }
     assert_eq!((errors("export"), errors("resolve")), (2, 0));
 }
@@ -39,9 +40,9 @@ async fn a_generation_that_is_published_afresh_between_attempts_is_touched_as_an
     let mut report = report(options, &Metrics::default());
     let view = view();
     let unchanged = Ok(Done::Unchanged);
-    report.attempt_ended(&unchanged, Stage::Resolve, &view, (0, None)).await;
+    report.attempt_ended(&unchanged, Stage::Resolve, &view, FailureCount::default()).await;
     std::fs::remove_file(&touched).unwrap(); // the first success
-    report.attempt_ended(&unchanged, Stage::Resolve, &view, (0, None)).await;
+    report.attempt_ended(&unchanged, Stage::Resolve, &view, FailureCount::default()).await;
     assert!(!touched.exists(), "nothing was published");
     let published = Published { current: record(1), previous: None, warnings: Vec::new() };
     report.report_current(&view, None).await;

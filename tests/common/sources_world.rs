@@ -33,19 +33,21 @@ fn tree(files: &[(&str, &str)]) -> BTreeMap<String, String> {
 }
 
 /// A world with several remotes and a sources file.
-pub struct Many {
+pub struct SourcesWorld {
     pub world: World,
 }
 
-impl Many {
+impl SourcesWorld {
     pub fn new() -> Self {
         Self { world: World::new() }
     }
 
+    /// Creates a remote of this name.
     pub fn remote(&self, name: &str) -> Remote {
         Remote::create(&self.world.dir().join(name))
     }
 
+    /// The path of the sources file.
     pub fn file(&self) -> PathBuf {
         self.world.dir().join("sources.yaml")
     }
@@ -55,52 +57,60 @@ impl Many {
         self.list_with("", sources);
     }
 
+    /// The same with more lines before the sources.
     pub fn list_with(&self, more: &str, sources: &[String]) {
         let sources: String = sources.iter().map(|source| format!("  - {{{source}}}\n")).collect();
         self.write(&format!("version: 1\n{more}sources:\n{sources}end: true\n"));
     }
 
+    /// Replaces the sources file by this text.
     pub fn write(&self, text: &str) {
         let new = self.file().with_extension("new");
         std::fs::write(&new, text).unwrap();
         std::fs::rename(new, self.file()).unwrap();
     }
 
+    /// The command that syncs the sources into the world's root, with more arguments.
     pub fn sync(&self, more: &[&str]) -> Command {
         let mut command = self.world.treeswap(&["sync", "--sources"]);
         command.arg(self.file()).arg("--root").arg(&self.world.root).args(more);
         command
     }
 
+    /// Syncs once.
     pub fn once(&self) -> Ran {
         to_end(&mut self.sync(&["--one-time"]))
     }
 
+    /// Starts a sidecar at a quick pace.
     pub fn sidecar(&self, more: &[&str]) -> Sidecar {
         let fast = ["--period=10ms", "--min-interval=0s", "--max-backoff=100ms", "--http-bind=127.0.0.1:0"];
         Sidecar::of(&self.world, self.sync(&fast).args(more))
     }
 
+    /// Waits until exactly these files are published.
     #[track_caller]
-    pub fn shows(&self, files: &[(&str, &str)]) {
+    pub fn assert_shows(&self, files: &[(&str, &str)]) {
         let expected = tree(files);
-        let seen = std::cell::RefCell::new(BTreeMap::new());
+        let mut seen = BTreeMap::new();
         let deadline = Instant::now() + super::allowed(Duration::from_secs(30));
         while Instant::now() < deadline {
-            *seen.borrow_mut() = published(&self.world.root);
-            if *seen.borrow() == expected {
+            seen = published(&self.world.root);
+            if seen == expected {
                 return;
             }
             std::thread::sleep(Duration::from_millis(5));
         }
-        assert_eq!(*seen.borrow(), expected);
+        assert_eq!(seen, expected);
     }
 }
 
+/// A source that follows `main`, as a YAML flow mapping without its braces.
 pub fn source(name: &str, remote: &Remote, more: &str) -> String {
     format!("name: {name}, repo: {}, ref: main{more}", remote.path.display())
 }
 
+/// The sources in the status.
 pub fn rows(sidecar: &Sidecar) -> Vec<serde_json::Value> {
     sidecar.status()["sources"].as_array().cloned().unwrap_or_default()
 }
