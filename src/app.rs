@@ -89,8 +89,8 @@ pub fn follow(
     })
 }
 
-/// Sets the process up for `run` (allocator, core dumps, log, umask, tokio runtime), runs it, and writes the
-/// termination log if it fails.
+/// Sets the process up for `run` (allocator, log, umask, tokio runtime), runs it, and writes the termination log if it
+/// fails.
 fn run_process<T>(
     mut settings: Settings,
     content: Content,
@@ -99,10 +99,6 @@ fn run_process<T>(
     run: impl FnOnce(&Runtime, Settings) -> Result<T, Error>,
 ) -> Result<T, Error> {
     allocator::limit_heaps();
-    // Credentials are in memory and must not get into a core file.
-    let none = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
-    let _ = rustix::process::setrlimit(rustix::process::Resource::Core, none);
-    raise_open_files();
     telemetry::start(&settings.telemetry);
     log_start(lines);
     // git-sync has no such ceilings: an installation that replaces it must not be refused what git-sync had room for.
@@ -140,9 +136,11 @@ fn run_process<T>(
     ended
 }
 
-/// Raises the limit of open files as far as this process may: the open mirror of each submodule takes a few.
-fn raise_open_files() {
+/// Sets the limits of a process that reads credentials: no core file, which would contain them, and as many open files
+/// as it may have, because the open mirror of each source and submodule takes a few. What it starts inherits them.
+pub fn set_limits() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let wanted = maximum.map_or(OPEN_FILES_MAX, |maximum| maximum.min(OPEN_FILES_MAX));
     if current.is_some_and(|current| current < wanted) {

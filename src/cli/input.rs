@@ -29,6 +29,9 @@ use crate::sources::{SetOptions, SourceError, Upstream};
 /// author of a commit decides its size.
 const RULES_MAX: u64 = 1 << 20;
 
+/// The help heading of the limits on fetching, which have no effect on a directory.
+const LIMITS: &str = "Limits";
+
 /// The flag for several repositories.
 const SOURCES: &str = "--sources";
 
@@ -56,23 +59,18 @@ pub(super) struct Input {
     #[arg(long, value_name = "DIR")]
     mirror: Option<PathBuf>,
 
-    /// Sandbox of the process that indexes packs, as in `sync`
-    #[arg(long, value_name = "HOW", default_value = "auto", value_parser = PossibleValuesParser::new(["auto", "require", "off"]), hide_short_help = true)]
-    sandbox: String,
-
-    /// Hard limit on fetching, as in `sync`
-    #[arg(long, value_name = "DURATION", default_value = "2m", value_parser = config::duration, hide_short_help = true)]
-    sync_timeout: Duration,
-
-    /// Most bytes of one fetched pack, as in `sync`
-    #[arg(long, value_name = "BYTES", default_value = "4Gi", value_parser = config::bytes, hide_short_help = true)]
-    max_fetch_bytes: u64,
-
     #[command(flatten)]
     pub(super) rules: RuleArgs,
 
     #[command(flatten)]
     credentials: config::CredentialArgs,
+
+    /// Hard limit on fetching, as in `sync`
+    #[arg(long, value_name = "DURATION", default_value = "2m", value_parser = config::duration, help_heading = LIMITS, hide_short_help = true)]
+    sync_timeout: Duration,
+
+    #[command(flatten)]
+    limits: config::FetchLimitArgs,
 }
 
 impl fmt::Debug for Input {
@@ -215,8 +213,7 @@ impl Input {
             }
             ([_], Some(directory)) => {
                 let of_repo = |flag: &str, heading: &str| {
-                    matches!(flag, "ref" | "mirror" | "sandbox" | "sync-timeout" | "max-fetch-bytes")
-                        || heading == "Credentials"
+                    matches!(flag, "ref" | "mirror") || matches!(heading, LIMITS | "Credentials")
                 };
                 given.refuse_without("--repo", of_repo)?;
                 if let Err(error) =
@@ -242,8 +239,7 @@ impl Input {
         let mut args = config::Args::for_fetching(repo, &self.ref_name, self.credentials.clone(), mirror);
         args.source.sources = self.sources.clone().unwrap_or_default();
         args.root.root = args.root.mirror.clone(); // the settings need a root; nothing is created in it
-        args.limits.sandbox.clone_from(&self.sandbox);
-        args.limits.max_fetch_bytes = self.max_fetch_bytes;
+        args.limits.fetch = self.limits.clone();
         args.pace.sync_timeout = self.sync_timeout;
         args.pace.one_time = self.sources.is_some(); // waits for slow sources instead of leaving them for later
         given.settings(&args)

@@ -238,7 +238,12 @@ pub fn main() -> ExitCode {
     }
     let arguments = expand_aliases(std::env::args_os().collect());
     let as_git_sync = is_git_sync(&arguments);
-    if as_git_sync || arguments.get(1).is_some_and(|command| command == "sync") {
+    let called = arguments.get(1).and_then(|command| command.to_str()).unwrap_or_default();
+    // Not for `pin` and `watch`, whose commands would inherit the limits.
+    if as_git_sync || matches!(called, "sync" | "check" | "apply" | "render") {
+        app::set_limits();
+    }
+    if as_git_sync || called == "sync" {
         // If it fails, listening for signals will fail, too, and says why.
         let _ = shutdown::ignore_sync_signals(as_git_sync);
     }

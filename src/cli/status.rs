@@ -74,8 +74,8 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
     let Some(failed) = failed else { return Ok(ExitCode::SUCCESS) };
     say!("treeswap: {failed}");
-    if let Some(next) = report.next_steps() {
-        say!("{next}");
+    if let Some(hints) = report.hints() {
+        say!("{hints}");
     }
     Ok(ExitCode::FAILURE)
 }
@@ -256,15 +256,11 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// The second line of a failure: hints, and when the next attempt is due.
-    fn next_steps(&self) -> Option<String> {
-        let sync = self.sync.as_ref()?;
-        let failure = sync.last_failure.as_ref().filter(|_| sync.consecutive_failures > 0);
-        let next = sync.next_attempt.filter(|_| self.writer == "running");
-        let next = next.map(|at| format!("the next attempt is due at {}", human::clock_time(at)));
-        let hints =
-            failure.into_iter().flat_map(|failure| &failure.hints).map(|hint| format!("hint: {hint}"));
-        let all: Vec<String> = hints.chain(next).collect();
+    /// The second line of a failure: its hints. It stays the same, too, so the next attempt's time is not in it.
+    fn hints(&self) -> Option<String> {
+        let sync = self.sync.as_ref().filter(|sync| sync.consecutive_failures > 0)?;
+        let hints = sync.last_failure.iter().flat_map(|failure| &failure.hints);
+        let all: Vec<String> = hints.map(|hint| format!("hint: {hint}")).collect();
         (!all.is_empty()).then(|| plain(&all.join("; ")))
     }
 
@@ -296,7 +292,7 @@ impl<'a> Report<'a> {
     }
 }
 
-/// Updates what the writer knows of pins, which is as old as its last attempt. It stays where nothing can be told from
+/// Updates what the writer knows of pins, which is as old as its last attempt. It stays where the pins are not known
 /// here.
 fn update_pins(sync: &mut Status, found: &[Inspected], shown: &[Generation<'_>]) {
     for one in sync.current.iter_mut().chain(&mut sync.retired) {

@@ -29,7 +29,7 @@ mod settings;
 mod sources;
 mod values;
 
-pub use args::{Args, CredentialArgs};
+pub use args::{Args, CredentialArgs, FetchLimitArgs};
 pub use env::{Origins, attach, instead_of_flag, warnings};
 pub use error::Error;
 pub use origin::{Hidden, Origin};
@@ -38,5 +38,5 @@ pub use print::{Line, lines};
 pub use settings::{Settings, link_name};
 pub use sources::{listed, warnings_about};
 pub use values::{
-    at_least_one, boolean, bytes, duration, percent, period_or_zero, print_duration, signal_name, timeout,
+    at_least_one, boolean, duration, percent, period_or_zero, print_duration, signal_name, timeout,
 };

@@ -163,7 +163,7 @@ pub(super) fn integer(text: &str) -> Result<i64, String> {
 }
 
 /// Parses a number of bytes: `1048576`, `512Mi`, `2Gi`, `500M`.
-pub fn bytes(text: &str) -> Result<u64, String> {
+pub(super) fn bytes(text: &str) -> Result<u64, String> {
     let (number, unit) = SIZES
         .iter()
         .find_map(|(suffix, unit)| text.strip_suffix(suffix).map(|number| (number, *unit)))

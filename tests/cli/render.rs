@@ -216,7 +216,7 @@ fn what_is_refused_is_named_and_nothing_is_written() {
         2,
         &["--tree: cannot read it", "/nonexistent"],
     );
-    for idle in ["--ref=main", "--mirror=/x", "--username=me", "--ssh-key-file=/x"] {
+    for idle in ["--ref=main", "--mirror=/x", "--username=me", "--ssh-key-file=/x", "--index-memory=1Gi"] {
         let flag = idle.split_once('=').unwrap().0;
         complains(&render(&world, &[&good, &tree, idle]), 2, &[&format!("{flag} needs --repo")]);
     }

@@ -4,7 +4,7 @@ use std::net::TcpListener;
 use std::path::Path;
 
 use super::common::sidecar::Sidecar;
-use super::common::{World, eventually, run};
+use super::common::{World, binary, eventually, run};
 use super::{files, treeswap};
 
 #[test]
@@ -31,6 +31,40 @@ fn one_time_fails_with_what_is_wrong_and_what_to_do() {
     assert_eq!(ran.status.code(), Some(1));
     ran.names(&["giving up after 1 failure", "couldn't find remote ref nope"]);
     assert!(!world.root.join("..data").exists());
+}
+
+#[test]
+fn every_command_that_reads_credentials_writes_no_core_file_and_may_open_many_files() {
+    let world = World::new();
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let repo = format!("--repo=git://{}/x", silent.local_addr().unwrap());
+    let [root, other] = ["root", "other"].map(|name| format!("--root={}", world.dir().join(name).display()));
+    let kubeconfig = world.dir().join("kubeconfig");
+    let contexts = "contexts: [{name: test, context: {cluster: test, user: test}}]";
+    std::fs::write(&kubeconfig, contexts).unwrap();
+    let kubeconfig = format!("--kubeconfig={}", kubeconfig.display());
+    for args in [
+        &["sync", &root][..],
+        &["git-sync", &other],
+        &["apply", "--owner=test", "--rules-in-tree=rules", &kubeconfig],
+        &["render", "--rules-in-tree=rules"],
+    ] {
+        let mut shell = run::clean("sh", &world.dir().join("home"));
+        let limits = "ulimit -S -c $(ulimit -H -c) && ulimit -S -n 256";
+        shell.args(["-c", &format!("{limits} && exec \"$@\""), "sh"]).arg(binary()).args(args).arg(&repo);
+        let running = run::Background::start(&mut shell, &world.dir().join("limits.log"));
+        let limits = format!("/proc/{}/limits", running.pid());
+        // The soft limit, as the kernel prints it.
+        let limit = |name: &str| {
+            let text = std::fs::read_to_string(&limits).ok()?;
+            let rest = text.lines().find_map(|line| line.strip_prefix(name))?;
+            rest.split_whitespace().next()?.parse::<u64>().ok()
+        };
+        eventually(20, &args.join(" "), || {
+            let is_set = limit("Max core file size")? == 0 && limit("Max open files")? > 256;
+            is_set.then_some(())
+        });
+    }
 }
 
 #[test]

@@ -24,12 +24,14 @@ fn told(container: &Value, option: &str) -> Option<String> {
     by_flag.or_else(by_variable).map(str::to_owned)
 }
 
-/// How many repositories the sources among these documents name; without any, one is followed.
+/// How many repositories the sources among these documents name: sources share a mirror if URL and credentials are the
+/// same. Without any, one is followed.
 fn repositories(documents: &[(PathBuf, Value)]) -> u64 {
     let mut named = std::collections::BTreeSet::new();
     for text in documents.iter().filter_map(|(_, one)| one["data"]["sources.yaml"].as_str()) {
         let file: Value = serde_yaml::from_str(text).unwrap();
-        named.extend(list(&file, "sources").iter().map(|one| one["repo"].as_str().unwrap().to_owned()));
+        let of = |one: &Value| format!("{} {:?}", one["repo"].as_str().unwrap(), one["credentials"]);
+        named.extend(list(&file, "sources").iter().map(of));
     }
     named.len().max(1) as u64
 }

@@ -11,7 +11,9 @@ use treeswap::configmap::apply::Owner;
 
 use super::ceilings::assert_ceilings_fit;
 use super::common::{Ran, run};
-use super::{assert_accepted, assert_probed, assert_restricted, built, deploy, list, ours};
+use super::{
+    assert_accepted, assert_probed, assert_restricted, assert_retries_fit, built, deploy, list, ours,
+};
 
 /// Helm, where `tests/cluster/build --helm` puts it.
 fn helm() -> PathBuf {
@@ -100,6 +102,7 @@ fn what_it_makes_is_as_good_as_the_manifests() {
     assert_accepted(&made);
     assert_restricted(&made);
     found.iter().filter(|one| !one.container["ports"].is_null()).for_each(|one| assert_probed(one.container));
+    assert_eq!(assert_retries_fit(&made), 1);
 }
 
 /// A Pod's template without what differs between a chart and a manifest: names, labels, and the arguments' order.
@@ -243,9 +246,15 @@ fn another_chart_gets_its_sidecar() {
 fn several_repositories_share_the_volume() {
     let dir = their_chart();
     let file = tempfile::NamedTempFile::new().unwrap();
-    let listed = |repositories: &[&str]| {
-        let places = repositories.iter().enumerate().map(|(at, repository)| {
-            format!("  - {{name: s{at}, repo: 'https://git.example.com/{repository}.git', to: s{at}}}\n")
+    // A source is a repository and, after a blank, a key of its own.
+    let listed = |sources: &[&str]| {
+        let places = sources.iter().enumerate().map(|(at, source)| {
+            let (repository, key) = source.split_once(' ').unwrap_or((*source, ""));
+            let credentials = match key {
+                "" => String::new(),
+                key => format!(", credentials: {{ssh-key-file: /etc/treeswap/{key}}}"),
+            };
+            format!("  - {{name: s{at}, repo: 'ssh://h/{repository}', to: s{at}{credentials}}}\n")
         });
         format!("version: 1\nsources:\n{}end: true\n", places.collect::<String>())
     };
@@ -255,6 +264,8 @@ fn several_repositories_share_the_volume() {
         (&["a", "a"][..], "256Mi", "400Mi"),
         (&["a", "b"], "128Mi", "200Mi"),
         (&["a", "b", "a", "c"], "85Mi", "133Mi"),
+        (&["a", "a key"], "128Mi", "200Mi"),
+        (&["a key", "a key"], "256Mi", "400Mi"),
     ] {
         std::fs::write(file.path(), listed(repositories)).unwrap();
         let theirs = format!("treeswap.sources={}", file.path().display());

@@ -250,6 +250,10 @@ fn assert_probed(container: &Value) {
         .map(|word| word.as_str().unwrap())
         .collect();
     assert_eq!(words, ["/treeswap", "status", "/config"], "its words are what `kubectl describe pod` shows");
+    let startup = |key: &str| container["startupProbe"][key].as_u64().unwrap();
+    let (period, all) = (startup("periodSeconds"), startup("periodSeconds") * startup("failureThreshold"));
+    assert!(all >= 10 * 120, "the restart would end an attempt with a longer --sync-timeout");
+    assert!((2..=5).contains(&period), "an event a look, of which the kubelet sends 25 at once");
     let readiness = &container["readinessProbe"]["httpGet"];
     assert_eq!(readiness["path"].as_str(), Some("/readyz"), "without it --max-stale has no effect");
     assert_eq!(readiness["port"].as_str(), container["ports"][0]["name"].as_str());
@@ -267,6 +271,33 @@ fn assert_alive(container: &Value) {
     let mut args = list(container, "args").iter();
     let bind = args.find_map(|arg| arg.as_str()?.strip_prefix("--http-bind=:")).unwrap();
     assert_eq!(bind, port.to_string());
+}
+
+/// Fails unless a Job that runs one attempt a Pod lasts until the last of its attempts has ended. Returns how many
+/// there are.
+fn assert_retries_fit(documents: &[(PathBuf, Value)]) -> usize {
+    let mut seen = 0;
+    for (path, document) in documents {
+        let job = &document["spec"]["jobTemplate"]["spec"];
+        let args = list(&job["template"]["spec"]["containers"][0], "args");
+        let has = |flag: &str| args.iter().any(|arg| arg.as_str().is_some_and(|arg| arg.starts_with(flag)));
+        if !has("--one-time") {
+            continue;
+        }
+        assert!(!has("--max-failures") && !has("--sync-timeout"), "an attempt a Pod, of two minutes at most");
+        let number = |key: &str| job[key].as_u64().unwrap();
+        // Kubernetes waits 10 s before the first retry, and twice as long before each further one.
+        let retries = number("backoffLimit");
+        let most = 120 * (retries + 1) + 10 * ((1_u64 << retries) - 1);
+        assert!(most < number("activeDeadlineSeconds"), "{}: they may take {most} s", path.display());
+        seen += 1;
+    }
+    seen
+}
+
+#[test]
+fn a_job_lasts_as_long_as_its_retries() {
+    assert_eq!(assert_retries_fit(&documents()), 1);
 }
 
 #[test]

@@ -241,6 +241,27 @@ fn the_readme_deploys_as_the_guide_does() {
 }
 
 #[test]
+fn the_readme_has_the_numbers_of_the_page_on_performance() {
+    let table = |page: &str, head: &str| -> Vec<Vec<String>> {
+        let text = document(page);
+        let lines = text.lines().skip_while(|line| *line != head).skip(2);
+        // What a cell begins with: the number, without its unit or range.
+        let numbers = |row: &str| -> Vec<String> {
+            let cells = row.split('|').skip(2).take(2);
+            cells.map(|cell| cell.split_whitespace().next().unwrap_or_default().to_owned()).collect()
+        };
+        lines.take_while(|line| line.starts_with('|')).map(numbers).collect()
+    };
+    let shown = table("README.md", "| | treeswap | git-sync |");
+    let all = "| | treeswap, tmpfs | git-sync, tmpfs | treeswap, ext4 | git-sync, ext4 |";
+    let measured = table("docs/performance.md", all);
+    assert!(shown.len() >= 4 && measured.len() > 10, "{shown:?} {measured:?}");
+    for row in shown {
+        assert!(measured.contains(&row), "{row:?} is in README.md and not in docs/performance.md");
+    }
+}
+
+#[test]
 fn lines_are_short() {
     for document in documents() {
         let mut generated = false;

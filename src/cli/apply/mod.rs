@@ -73,9 +73,10 @@ pub(super) struct Rights {
 
     /// Most of our ConfigMaps in a cluster that a run may delete or empty
     ///
-    /// A run that would delete or empty more changes nothing, so that a wrong ref or directory does not delete
-    /// everything. 100 turns the limit off. It also lets --prune delete what another rule set with the same owner wrote
-    /// in namespaces that no rule here names.
+    /// A run that would delete or empty more changes nothing there, so that a wrong ref or directory does not delete
+    /// everything. If it is more only together with the namespaces that no rule names, nothing is deleted in those, and
+    /// the rest goes on. 100 turns the limit off. It also lets --prune delete what another rule set with the same owner
+    /// wrote in namespaces that no rule here names.
     #[arg(long, value_name = "PERCENT", default_value = "50", value_parser = config::percent)]
     max_prune: u8,
 
@@ -399,6 +400,8 @@ mod tests {
     use super::*;
     use crate::cli::{Cli, Command, Help, tree};
     use crate::human::assert_message_style;
+    use crate::mirror;
+    use crate::mirror::wire::{Budget, Timeouts, Wait};
     use crate::revision::ObjectId;
 
     #[test]
@@ -417,8 +420,8 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_on_a_fetched_pack_is_that_of_the_command_line() {
-        let limit = |more: &[&str]| {
+    fn the_limits_on_fetching_are_those_of_the_command_line() {
+        let limits = |more: &[&str]| {
             let words = ["treeswap", "apply", "--owner=team", "--rules-in-tree=rules", "--repo=https://h/x"];
             let mut commands = tree(Help::All);
             let matches = commands.try_get_matches_from_mut(words.iter().chain(more)).unwrap();
@@ -426,9 +429,30 @@ mod tests {
             let Command::Apply(args) = Cli::from_arg_matches(&matches).unwrap().command else {
                 panic!("another command");
             };
-            args.input.settings(&given, std::path::Path::new("/mirror")).unwrap().mirror.wire.max_fetch_bytes
+            let mirror = args.input.settings(&given, std::path::Path::new("/mirror")).unwrap().mirror;
+            let Timeouts { connect, idle, overall } = mirror.wire.timeouts;
+            let bytes = [mirror.wire.max_refs_bytes, mirror.wire.max_fetch_bytes, mirror.index_memory];
+            ([connect, idle, overall].map(|limit| limit.as_secs()), bytes.map(|limit| limit >> 20))
         };
-        assert_eq!((limit(&[]), limit(&["--max-fetch-bytes=64Mi"])), (4 << 30, 64 << 20));
+        assert_eq!(limits(&[]), ([10, 30, 120], [64, 4096, 64]));
+        let times = ["--connect-timeout=1s", "--idle-timeout=2s", "--sync-timeout=3s"];
+        let bytes = ["--max-refs-bytes=4Mi", "--max-fetch-bytes=5Mi", "--index-memory=6Mi"];
+        assert_eq!(limits(&[times, bytes].concat()), ([1, 2, 3], [4, 5, 6]));
+    }
+
+    #[test]
+    fn every_command_that_fetches_has_the_limits_that_hints_recommend_to_raise() {
+        let memory = mirror::Error::IndexMemory { task: "indexing", limit: 1 }.hints().concat();
+        let memory = memory.split(' ').find(|word| word.starts_with("--")).unwrap();
+        let waits = [Wait::Connect, Wait::Idle, Wait::Overall].map(Wait::flag);
+        let budgets = [Budget::Refs, Budget::Pack].map(Budget::flag);
+        let commands = tree(Help::All);
+        for command in ["sync", "apply", "render"].map(|name| commands.find_subcommand(name).unwrap()) {
+            let names: Vec<&str> = command.get_arguments().filter_map(clap::Arg::get_long).collect();
+            for flag in waits.into_iter().chain(budgets).chain([memory]) {
+                assert!(names.contains(&flag.trim_start_matches('-')), "{}: {flag}", command.get_name());
+            }
+        }
     }
 
     #[tokio::test]

@@ -43,16 +43,19 @@ fn failing(error: &str) -> Status {
 fn a_probe_sees_two_lines_that_change_with_the_trouble_and_not_with_the_time() {
     let found = inspection();
     let said = failing("the server answered 401");
-    let live = status_socket::LiveStatus { alive: true, status: said.clone() };
-    let report = Report::new(&found, WriterState::Answers(Box::new(live)));
+    let report = |status: Status| {
+        let live = status_socket::LiveStatus { alive: true, status };
+        Report::new(&found, WriterState::Answers(Box::new(live)))
+    };
+    let later = report(Status { next_attempt: Some(at(600)), consecutive_failures: 39, ..said.clone() });
+    let report = report(said.clone());
     let failure = report.failure(None, at(260)).unwrap();
     assert_eq!(
         failure,
         "no generation is published in /config; the sync fails since 1970-01-01 00:01:40 UTC: the server answered 401"
     );
-    assert_eq!(Some(failure), report.failure(None, at(9_000)));
-    let next = report.next_steps().unwrap();
-    assert_eq!(next, "hint: look at the token; the next attempt is due at 1970-01-01 00:05:00 UTC");
+    assert_eq!(report.hints().unwrap(), "hint: look at the token");
+    assert_eq!((later.failure(None, at(9_000)), later.hints()), (Some(failure), report.hints()));
     let found = Inspection { status: Some(said), ..inspection() };
     let killed = Report::new(&found, WriterState::Absent).failure(None, at(260)).unwrap();
     assert!(killed.contains("last seen at 1970-01-01 00:04:10 UTC; its sync fails"), "{killed}");
@@ -153,7 +156,7 @@ fn what_a_record_holds_moves_no_terminals_cursor() {
     };
     report.targets.push(Target { cluster: evil, namespace: evil, name: evil, record: &record });
     let text =
-        [table(&report, at(2)), report.failure(None, at(2)).unwrap(), report.next_steps().unwrap()].concat();
+        [table(&report, at(2)), report.failure(None, at(2)).unwrap(), report.hints().unwrap()].concat();
     assert!(text.contains("[2J"), "{text}");
     assert!(!text.contains(['\u{1b}', '\u{202e}']), "{text:?}");
 }

@@ -380,10 +380,10 @@ pub struct LoggingArgs {
     pub verbose: i64,
 }
 
-/// Limits on what a remote may use, and checks of what it sends.
+/// The limits on fetching. `apply` and `render` have them too, so that what a hint recommends can be given there.
 #[derive(clap::Args, Clone, Debug)]
 #[command(next_help_heading = "Limits")]
-pub struct LimitArgs {
+pub struct FetchLimitArgs {
     /// Timeout for connecting to the remote
     #[arg(long, value_name = "DURATION", default_value = defaults::CONNECT_TIMEOUT.treeswap, value_parser = duration, hide_short_help = true)]
     pub connect_timeout: Duration,
@@ -399,6 +399,27 @@ pub struct LimitArgs {
     /// Most bytes of a remote's ref advertisement
     #[arg(long, value_name = "BYTES", default_value = defaults::MAX_REFS_BYTES.treeswap, value_parser = bytes, hide_short_help = true)]
     pub max_refs_bytes: u64,
+
+    /// Memory limit of the child process that indexes a fetched pack
+    #[arg(long, value_name = "BYTES", default_value = defaults::INDEX_MEMORY.treeswap, value_parser = bytes, hide_short_help = true)]
+    pub index_memory: u64,
+
+    /// Sandbox of the process that indexes packs, by Landlock and seccomp: `auto`, `require` or `off`
+    ///
+    /// The process parses data from the server. In the sandbox it can access only the mirror's files, no network and no
+    /// other program or process. `auto` uses what the kernel supports; with `require`, treeswap does not start if the
+    /// kernel lacks Landlock or seccomp.
+    #[arg(long, value_name = "HOW", default_value = "auto", value_parser = PossibleValuesParser::new(["auto", "require", "off"]), hide_short_help = true)]
+    pub sandbox: String,
+}
+
+/// Limits on what a remote may use, and checks of what it sends.
+#[derive(clap::Args, Clone, Debug)]
+#[command(next_help_heading = "Limits")]
+pub struct LimitArgs {
+    /// Those that every command has which fetches.
+    #[command(flatten)]
+    pub fetch: FetchLimitArgs,
 
     /// Size in bytes above which garbage in the mirror is removed early
     ///
@@ -423,18 +444,6 @@ pub struct LimitArgs {
     /// Most components of a path, up to 1000
     #[arg(long, value_name = "N", default_value = defaults::MAX_PATH_DEPTH.treeswap, value_parser = integer, hide_short_help = true)]
     pub max_path_depth: i64,
-
-    /// Memory limit of the child process that indexes a fetched pack
-    #[arg(long, value_name = "BYTES", default_value = defaults::INDEX_MEMORY.treeswap, value_parser = bytes, hide_short_help = true)]
-    pub index_memory: u64,
-
-    /// Sandbox of the process that indexes packs, by Landlock and seccomp: `auto`, `require` or `off`
-    ///
-    /// The process parses data from the server. In the sandbox it can access only the mirror's files, no network and no
-    /// other program or process. `auto` uses what the kernel supports; with `require`, treeswap does not start if the
-    /// kernel lacks Landlock or seccomp.
-    #[arg(long, value_name = "HOW", default_value = "auto", value_parser = PossibleValuesParser::new(["auto", "require", "off"]), hide_short_help = true)]
-    pub sandbox: String,
 
     /// Verify the hash of every object when it is read, not only when it is fetched
     #[arg(long, value_name = "BOOL", default_value = "false", value_parser = boolean, num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_short_help = true)]

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::{GIT_GC, MIN_PERIOD, SUBMODULES};
-use crate::config::args::Args;
+use crate::config::args::{Args, LimitArgs};
 use crate::config::check::{Check, UrlPassword};
 use crate::config::credentials;
 use crate::config::error::Error;
@@ -213,7 +213,7 @@ impl Check<'_> {
         hidden: &Hidden,
         git_effect: &git_config::Effect,
     ) -> Result<wire::Options, Error> {
-        let Args { credentials: given, limits, .. } = self.args;
+        let Args { credentials: given, limits: LimitArgs { fetch: limits, .. }, .. } = self.args;
         // Only for https does the program make TLS connections; for other URLs --ca-file is for webhooks.
         // git_effect.remote is --repo after insteadOf.
         let is_https_by_program = !self.args.git.git.is_empty() && git_effect.remote.starts_with("https:");

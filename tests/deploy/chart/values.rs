@@ -166,11 +166,17 @@ fn a_sidecars_ceilings_follow_from_its_volume() {
     let of = |arg: &&Value| arg.as_str().is_some_and(|arg| arg.starts_with("--max-bytes="));
     assert_eq!(args.iter().filter(of).collect::<Vec<_>>(), ["--max-bytes=1Gi"], "who says it means it");
     let memory = ["treeswap.sidecar.medium=Memory", "treeswap.sidecar.sizeLimit=512Mi"];
-    let words = ["template"].into_iter().chain(memory.into_iter().flat_map(|one| ["--set", one]));
-    let ran = run_helm(&words.clone().collect::<Vec<_>>(), &dir.path().join("chart"));
+    let limited = |limit: &str| {
+        let limit = format!("treeswap.resources.limits.memory={limit}");
+        let set = memory.into_iter().chain([limit.as_str()]).flat_map(|one| ["--set", one]);
+        run_helm(&["template"].into_iter().chain(set).collect::<Vec<_>>(), &dir.path().join("chart"))
+    };
+    let ran = limited("639Mi");
     assert!(!ran.ok() && ran.stderr.contains("set resources.limits.memory"), "{}", ran.stderr);
-    let words = words.chain(["--set", "treeswap.resources.limits.memory=640Mi"]);
-    run_helm(&words.collect::<Vec<_>>(), &dir.path().join("chart")).expect_ok("helm template");
+    limited("640Mi").expect_ok("helm template");
+    let owner = ["template", "--set", "treeswap.options.owner=team"];
+    let ran = run_helm(&owner, &dir.path().join("chart"));
+    assert!(!ran.ok() && ran.stderr.contains("in a Pod of their own"), "{}", ran.stderr);
     let durability = |more: &[&str]| -> Vec<String> {
         let set = ["treeswap.sidecar.medium=Memory", "treeswap.resources.limits.memory=4Gi"];
         let made = template(&dir.path().join("chart"), &[&set, more].concat());

@@ -50,10 +50,12 @@ pub fn waits(shop: &Shop) {
         assert!(message.contains("the sync fails since 2"), "{message}");
         assert!(!message.contains(" ago"), "{message}");
     }
-    // A block an attempt, not one a look.
+    // An event a cause, not one an attempt or a look.
     let looks: u64 = events.iter().map(|(_, count)| count).sum();
     shop.say(format!("{looks} looks of the startup probe in {} events", events.len()));
-    assert!(looks > events.len() as u64, "{events:?}");
+    for why in ["Connection refused", "answered 401"] {
+        assert_eq!(events.iter().filter(|(message, _)| message.contains(why)).count(), 1, "{events:?}");
+    }
     let waiting = kube.get(&format!("pod/{pod}"));
     assert_eq!(kube::container(&waiting, "gateway")["state"]["waiting"]["reason"], "PodInitializing");
 

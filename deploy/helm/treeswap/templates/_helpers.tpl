@@ -176,7 +176,8 @@ seccompProfile: {type: RuntimeDefault}
 {{- end }}
 
 {{- /* What keeps a root all the time. The startup probe succeeds once a revision is published; what it prints until then
-is in the Pod's events. */}}
+is in the Pod's events, of which the kubelet sends 25 at once, then one every five minutes. After an hour the kubelet
+restarts the container, which ends an attempt that is running. */}}
 {{- define "treeswap.keeper" -}}
 {{- with include "treeswap.env" . }}
 env:
@@ -186,9 +187,9 @@ ports:
   - {name: treeswap, containerPort: 9375}
 startupProbe:
   exec: {command: [/treeswap, status, /config]}
-  periodSeconds: 1
+  periodSeconds: 2
   timeoutSeconds: 10
-  failureThreshold: 600
+  failureThreshold: 1800
 livenessProbe:
   httpGet: {path: /livez, port: treeswap}
   periodSeconds: 10

@@ -1,5 +1,8 @@
 {{- /* For other charts: an entry of initContainers. The application starts once the startup probe succeeds. */}}
 {{- define "treeswap.sidecar" -}}
+{{- if .Values.options.owner }}
+{{- fail "options.owner: the sidecar's volume and account are not for ConfigMaps: make them in a Pod of their own (configMaps)" }}
+{{- end }}
 {{- $limits := dict "max-bytes" (include "treeswap.part" (list .Values.sidecar.sizeLimit 512 1)) }}
 {{- $ofOne := include "treeswap.part" (list .Values.sidecar.sizeLimit 128 (include "treeswap.repositories" .)) }}
 {{- $_ := merge $limits (dict "max-mirror-bytes" $ofOne "max-fetch-bytes" $ofOne) }}
@@ -37,12 +40,12 @@
 {{- div (mul (index . 1) (regexFind "^[0-9]+" (index . 0) | int64)) (index . 2 | int64) }}{{ get (dict "K" "" "M" "Ki" "G" "Mi" "T" "Gi") $unit }}
 {{- end }}
 
-{{- /* How many repositories are followed, each of which has a mirror. Of a list of your own (options.sources) that is not
-known. */}}
+{{- /* How many repositories are followed, each of which has a mirror: as many as there are pairs of URL and credentials.
+Of a list of your own (options.sources) that is not known. */}}
 {{- define "treeswap.repositories" -}}
 {{- $repositories := list }}
 {{- range (default "" .Values.sources | fromYaml).sources }}
-{{- $repositories = append $repositories .repo | uniq }}
+{{- $repositories = append $repositories (printf "%s %s" .repo (toJson .credentials)) | uniq }}
 {{- end }}
 {{- max 1 (len $repositories) }}
 {{- end }}
@@ -55,8 +58,8 @@ known. */}}
 {{- define "treeswap.fits" -}}
 {{- $memory := dig "limits" "memory" "" .Values.resources | toString }}
 {{- if regexMatch "^[0-9]+[KMGT]i$" $memory }}
-{{- if lt (include "treeswap.kibibytes" $memory | int64) (include "treeswap.kibibytes" .Values.sidecar.sizeLimit | int64) }}
-{{- fail (printf "sidecar.medium Memory: the volume's %s count as the container's memory, whose limit is %s: set resources.limits.memory to sidecar.sizeLimit and 128Mi" .Values.sidecar.sizeLimit $memory) }}
+{{- if lt (include "treeswap.kibibytes" $memory | int64) (add 131072 (include "treeswap.kibibytes" .Values.sidecar.sizeLimit | int64)) }}
+{{- fail (printf "sidecar.medium Memory: the volume's %s count as the container's memory, whose limit is %s: set resources.limits.memory to sidecar.sizeLimit and 128Mi more" .Values.sidecar.sizeLimit $memory) }}
 {{- end }}
 {{- end }}
 {{- end }}
