@@ -1,6 +1,7 @@
 //! Requests about ConfigMaps.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::answer::{MetadataList, Partial};
 use super::connection::{Detail, Request};
@@ -9,22 +10,25 @@ use super::object::{ConfigMap, Draft, Meta};
 use super::operation::{Kind, Operation, Verb};
 use super::{Cluster, Mode};
 
-/// Objects per page of a list, as in client-go's pager. If they have too much metadata for one answer, fewer.
+/// Objects per page of a list, as in client-go's pager. Where they have too much metadata for one answer, fewer.
 const PAGE: usize = 500;
 /// How often a list is started over because its `continue` token expired (410 Gone).
 const RESTARTS: u32 = 2;
-/// The most pages of a list: 100,000 objects, unless smaller pages are asked for.
+/// The most pages of a list: 100,000 objects, fewer by those where smaller pages are asked for.
 const PAGES_MAX: usize = 200;
 /// The most metadata that a list keeps, in bytes: 8 KiB for each of the 2,000 or so ConfigMaps that an inventory can
-/// list. The namespaces of a cluster are listed at once, each within this limit.
+/// list. As many namespaces of a cluster are listed at once as requests may be in flight, each within this limit.
 const KEPT_MAX: usize = 16 << 20;
+/// The longest annotation that a list keeps, in bytes. `kubectl apply` leaves a copy of the object in one, of up to 256
+/// KiB; what is written is read by itself, with all of them.
+const ANNOTATION_MAX: usize = 4 << 10;
 
 /// The objects of a list, by namespace and name.
 type Listed = BTreeMap<(String, String), Meta>;
 
 impl Cluster {
     /// Returns the metadata of every ConfigMap of a namespace, by name: all of them, or an error. Content is not
-    /// transferred.
+    /// transferred, and long annotations are left out.
     pub async fn list(&self, namespace: &str) -> Result<BTreeMap<String, Meta>, Error> {
         self.list_if(namespace, |_| true).await
     }
@@ -48,6 +52,9 @@ impl Cluster {
     }
 
     async fn listed(&self, operation: &Operation, keep: impl Fn(&Meta) -> bool) -> Result<Listed, Error> {
+        // What the lists in progress keep has a limit by this. An error means that the semaphore was closed, which it
+        // never is.
+        let _place = self.inner.lists.acquire().await;
         let mut restarts = 0;
         loop {
             match self.list_once(operation, &keep).await {
@@ -81,7 +88,10 @@ impl Cluster {
                 }
                 page => page?,
             };
-            for meta in page.items.into_iter().filter(|meta| is_of(operation, meta) && keep(meta)) {
+            // A few objects that anybody annotated must not make all pages after them as small.
+            limit = (2 * limit).min(PAGE);
+            for mut meta in page.items.into_iter().filter(|meta| is_of(operation, meta) && keep(meta)) {
+                meta.annotations.retain(|_, text| text.len() <= ANNOTATION_MAX);
                 kept += meta.bytes();
                 found.insert((meta.namespace.clone(), meta.name.clone()), meta);
             }
@@ -102,13 +112,30 @@ impl Cluster {
         Ok(found.map(|partial| partial.meta))
     }
 
+    /// [`Self::head`] as one of many, which together keep as much as a list: `kept` has the bytes of the others.
+    async fn head_within(
+        &self,
+        kept: &AtomicUsize,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<Meta>, Error> {
+        let found = self.head(namespace, name).await?;
+        let bytes = found.as_ref().map_or(0, Meta::bytes);
+        if kept.fetch_add(bytes, Ordering::Relaxed) + bytes > KEPT_MAX {
+            let request = Request::new(Operation::of(Verb::Get, Kind::ConfigMap, namespace, name));
+            return Err(self.inner.failed(&request, Failure::EndlessList));
+        }
+        Ok(found)
+    }
+
     /// Returns the metadata of those of the named ConfigMaps that exist, by name. Uses one list; without the right to
     /// list, one request for each.
     pub async fn survey(&self, namespace: &str, names: &[&str]) -> Result<BTreeMap<String, Meta>, Error> {
         let wanted: BTreeSet<&str> = names.iter().copied().collect();
         match self.list_if(namespace, |meta| wanted.contains(meta.name.as_str())).await {
             Err(Error { why: Failure::Forbidden { .. }, .. }) => {
-                let found = names.iter().map(|name| self.head(namespace, name));
+                let kept = AtomicUsize::new(0);
+                let found = names.iter().map(|name| self.head_within(&kept, namespace, name));
                 let found = futures_util::future::try_join_all(found).await?;
                 Ok(found.into_iter().flatten().map(|meta| (meta.name.clone(), meta)).collect())
             }

@@ -196,6 +196,8 @@ pub(super) struct Connection {
     lease_slots: Semaphore,
     /// Has one permit, for responses of more than [`LARGE`] bytes.
     large: Semaphore,
+    /// Has as many permits as `slots`, one for each list in progress.
+    pub(super) lists: Semaphore,
     /// The client in use. The lock is never held across an await.
     live: std::sync::Mutex<Option<Live>>,
     /// Locked while a client is created, as that may run a credential plugin.
@@ -230,6 +232,7 @@ impl Connection {
             slots: Semaphore::new(options.concurrency.max(1)),
             lease_slots: Semaphore::new(MOST_LEASES),
             large: Semaphore::new(1),
+            lists: Semaphore::new(options.concurrency.max(1)),
             live: std::sync::Mutex::default(),
             creating: Mutex::default(),
         }

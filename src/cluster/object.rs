@@ -12,12 +12,15 @@ use serde::de::IgnoredAny;
 
 use crate::configmap::{ConfigMapData, check_key};
 
-/// The most that a ConfigMap holds, in bytes, with [`ENTRY`] for each key: the API server takes 1 MiB of values, and
-/// 3 MiB as a whole. More is read of none, which with a real server takes some 60,000 keys.
+/// The most that a ConfigMap holds, in bytes, with its metadata and [`ENTRY`] for each key: the API server takes 1 MiB
+/// of values, and 3 MiB as a whole. More is read of none, which with a real server takes some 60,000 keys or labels.
 const CONTENT_MAX: usize = 4 << 20;
 
 /// What a key costs in memory besides its text, in bytes.
 const ENTRY: usize = 64;
+
+/// The longest uid and resourceVersion: real ones have some 40 bytes, and both are kept and written to inventories.
+const ID_MAX: usize = 253;
 
 /// An object's metadata. A write takes the metadata that was read as its precondition.
 #[derive(Clone, PartialEq, Debug, Default, Deserialize)]
@@ -43,8 +46,19 @@ pub struct Meta {
 }
 
 impl Meta {
+    /// Returns what identifies the object and its version, without what others may have written at any length.
+    pub fn identity(&self) -> Self {
+        Self {
+            namespace: self.namespace.clone(),
+            name: self.name.clone(),
+            uid: self.uid.clone(),
+            resource_version: self.resource_version.clone(),
+            ..Self::default()
+        }
+    }
+
     /// Returns about how many bytes it takes in memory: most for its texts, and [`ENTRY`] for each.
-    pub(super) fn bytes(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         let of_map = |map: &BTreeMap<String, String>| -> usize {
             map.iter().map(|(key, value)| ENTRY + key.len() + value.len()).sum()
         };
@@ -82,12 +96,15 @@ impl TryFrom<ReceivedMeta> for Meta {
     /// Fails without a uid, and without a namespace and a name that can be one. Both go into requests and messages.
     fn try_from(received: ReceivedMeta) -> Result<Self, Self::Error> {
         let is_name = |name: &String| check_key(name.as_bytes()).is_ok();
+        let is_id = |id: &String| id.len() <= ID_MAX;
         let owners = received.owner_references;
         Ok(Self {
             namespace: received.namespace.filter(is_name).ok_or("it has no namespace")?,
             name: received.name.filter(is_name).ok_or("it has no name")?,
-            uid: received.uid.filter(|uid| !uid.is_empty()).ok_or("it has no uid")?,
-            resource_version: received.resource_version.unwrap_or_default(),
+            uid: received.uid.filter(|uid| !uid.is_empty() && is_id(uid)).ok_or("it has no uid")?,
+            resource_version: Some(received.resource_version.unwrap_or_default())
+                .filter(is_id)
+                .ok_or("it has no resourceVersion that can be one")?,
             labels: received.labels.unwrap_or_default(),
             annotations: received.annotations.unwrap_or_default(),
             deleting: received.deletion_timestamp.is_some(),
@@ -124,6 +141,16 @@ pub struct ConfigMap {
     pub immutable: bool,
 }
 
+impl ConfigMap {
+    /// Returns about how many bytes it takes in memory, as [`Meta::bytes`] does.
+    pub fn bytes(&self) -> usize {
+        let ConfigMapData { data, binary_data } = &self.content;
+        let keys = self.content.keys().map(|key| ENTRY + key.len()).sum::<usize>();
+        let values = data.values().map(String::len).chain(binary_data.values().map(Vec::len));
+        self.meta.bytes() + keys + values.sum::<usize>()
+    }
+}
+
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct ReceivedConfigMap {
@@ -144,16 +171,15 @@ impl TryFrom<ReceivedConfigMap> for ConfigMap {
             data: received.data.unwrap_or_default(),
             binary_data: binary_data.into_iter().map(|(key, bytes)| (key, bytes.0)).collect(),
         };
-        let keys = content.keys().map(|key| ENTRY + key.len());
-        let values = content.data.values().map(String::len);
-        let values = values.chain(content.binary_data.values().map(Vec::len));
-        if keys.chain(values).sum::<usize>() > CONTENT_MAX {
+        let immutable = received.immutable.unwrap_or(false);
+        let found = Self { meta: received.metadata, content, immutable };
+        if found.bytes() > CONTENT_MAX {
             return Err("it has more than a ConfigMap can hold");
         }
-        if content.keys().any(|key| check_key(key.as_bytes()).is_err()) {
+        if found.content.keys().any(|key| check_key(key.as_bytes()).is_err()) {
             return Err("it has a key that cannot be one");
         }
-        Ok(Self { meta: received.metadata, content, immutable: received.immutable.unwrap_or(false) })
+        Ok(found)
     }
 }
 
@@ -332,6 +358,8 @@ mod tests {
         for change in [
             json!({ "uid": "" }),
             json!({ "uid": null }),
+            json!({ "uid": "x".repeat(300) }),
+            json!({ "resourceVersion": "1".repeat(300) }),
             json!({ "namespace": null }),
             json!({ "namespace": "x".repeat(65_000) }),
             json!({ "namespace": ".." }),
@@ -356,11 +384,13 @@ mod tests {
         assert_eq!((found.content.data["_a-b.c"].as_str(), found.content.binary_data["b"][1]), ("1", 2));
         assert!(!found.immutable && holds(Value::Null, Value::Null).is_ok());
         let most = |bytes: usize| holds(json!({ "a": "x".repeat(bytes) }), Value::Null);
-        assert!(most(1 << 20).is_ok() && most(CONTENT_MAX - ENTRY - 1).is_ok());
-        assert!(most(CONTENT_MAX - ENTRY).is_err());
+        let rest = CONTENT_MAX - found.meta.bytes() - ENTRY - 1;
+        assert!(most(1 << 20).is_ok() && most(rest).is_ok() && most(rest + 1).is_err());
         let many: serde_json::Map<String, Value> =
             (0..=CONTENT_MAX / ENTRY).map(|key| (key.to_string(), json!(""))).collect();
-        assert!(holds(Value::Object(many), Value::Null).is_err());
+        assert!(holds(Value::Object(many.clone()), Value::Null).is_err());
+        let metadata = json!({ "namespace": "ci", "name": "jobs", "uid": "u1", "annotations": many });
+        assert!(serde_json::from_value::<ConfigMap>(json!({ "metadata": metadata })).is_err());
         for key in ["", "..", "a\nb", "a\u{1b}[31m", "a b", &"x".repeat(254)] {
             assert!(holds(json!({ key: "1" }), Value::Null).is_err(), "{key:?}");
             assert!(holds(Value::Null, json!({ key: "AQI=" })).is_err(), "{key:?}");

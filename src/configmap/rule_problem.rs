@@ -345,6 +345,25 @@ mod tests {
     }
 
     #[test]
+    fn a_hint_is_only_given_where_it_helps() {
+        let syntax =
+            |why: &str| RulesError::Syntax { file: String::new(), why: why.into() }.hints()[0].clone();
+        assert!(syntax("unknown anchor at line 2 column 3").contains("quote a pattern"));
+        assert_eq!(syntax("a tab"), "correct the YAML there");
+        for (kind, is_ignored) in [
+            (ProblemKind::Unknown(None), true),
+            (ProblemKind::Removed("use `clusters`"), true),
+            (ProblemKind::BesideSection, true),
+            (ProblemKind::Duplicate, false),
+        ] {
+            let problems = vec![Problem { field: "maps".into(), line: None, kind }];
+            let hints = RulesError::Wrong { file: String::new(), problems }.hints();
+            let has_hint = hints.iter().any(|hint| hint.contains("--unknown-fields=ignore"));
+            assert_eq!(has_hint, is_ignored, "{hints:?}");
+        }
+    }
+
+    #[test]
     fn everything_wrong_with_rules_is_one_line_and_says_what_to_do() {
         let file = || "plugins.yaml".to_owned();
         let problem = |kind| Problem { field: "maps".into(), line: Some(3), kind };

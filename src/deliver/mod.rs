@@ -43,6 +43,7 @@ mod cause;
 mod causes;
 mod earlier_writes;
 mod follow;
+mod kept;
 mod lease;
 mod ledgers;
 mod orphaned;

@@ -138,7 +138,7 @@ async fn write_ledger<S: DeliveryInput>(
     survey: &NamespaceSurvey,
     targets: &[Target],
 ) -> Result<(), Error> {
-    let SurveyContext { cluster, options, policy, cancel } = writer.reader;
+    let SurveyContext { cluster, options, policy, cancel, .. } = writer.reader;
     let mut before = survey.ledger.clone();
     let mut meta = survey.ledger_meta.clone();
     let now = Timestamp::now();

@@ -352,7 +352,13 @@ mod tests {
         let options = Options { on_rewind, lag, ..options() };
         let (cluster, cancel) = (cluster(), Ending::default());
         let policy = options.policy(desired);
-        let reader = SurveyContext { cluster: &cluster, options: &options, policy: &policy, cancel: &cancel };
+        let reader = SurveyContext {
+            cluster: &cluster,
+            options: &options,
+            policy: &policy,
+            cancel: &cancel,
+            room: &crate::deliver::kept::room(0),
+        };
         let writer = Writer::new(reader, desired, remote);
         let checked = check_rewind(&writer, surveys, &mut None, &mut Notes::new("test")).await;
         match checked {
@@ -430,8 +436,13 @@ mod tests {
                 let options = Options { repository, on_rewind, lag: Duration::ZERO, ..options() };
                 let (cluster, cancel, desired) = (cluster(), Ending::default(), desired());
                 let policy = options.policy(&desired);
-                let reader =
-                    SurveyContext { cluster: &cluster, options: &options, policy: &policy, cancel: &cancel };
+                let reader = SurveyContext {
+                    cluster: &cluster,
+                    options: &options,
+                    policy: &policy,
+                    cancel: &cancel,
+                    room: &crate::deliver::kept::room(0),
+                };
                 let remote = Remote::new(Ok(Relation::UnknownToRemote));
                 let writer = Writer::new(reader, &desired, &remote);
                 let mut notes = Notes::new("test");

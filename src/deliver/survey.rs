@@ -3,10 +3,12 @@
 //! resourceVersion is not the one last verified.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::AtomicIsize;
 
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 
 use super::cause::Cause;
+use super::kept::{Kept, TooMuch};
 use super::pauses::{Ending, retried};
 use super::report::{Outcome, Target, Unread};
 use super::{Options, parse_revision};
@@ -16,6 +18,9 @@ use crate::configmap::apply::{
     Policy, TooLong, is_proven_by_record, names,
 };
 use crate::sources::Recorded;
+
+/// What a key or a word costs in memory besides its text, in bytes.
+const TEXT: usize = 64;
 
 /// The live state of one namespace, and the decision on each ConfigMap.
 #[derive(Debug)]
@@ -97,6 +102,13 @@ impl Item {
     pub(super) fn is_reported(&self) -> bool {
         self.meta.is_some() || self.decision.writes() || self.wanted.as_ref().is_some_and(|wanted| wanted.fed)
     }
+
+    /// Returns about how many bytes it keeps of what the server answered.
+    fn bytes(&self) -> usize {
+        // As differences and as moves.
+        let removed = self.decision.difference.removed.iter().map(|key| 2 * (TEXT + key.len()));
+        removed.sum::<usize>() + self.meta.as_ref().map_or(0, Meta::bytes)
+    }
 }
 
 /// Why a namespace could not be read, or its inventory not be written.
@@ -123,6 +135,19 @@ impl NamespaceFailure {
     }
 }
 
+impl From<TooMuch> for NamespaceFailure {
+    fn from(TooMuch: TooMuch) -> Self {
+        let hint = "look for ConfigMaps of ours with very many keys, labels or annotations";
+        Self {
+            why: "it has more keys and metadata than are held in memory".to_owned(),
+            hints: vec![hint.to_owned()],
+            transient: false,
+            outcome: Outcome::Failed,
+            cause: None,
+        }
+    }
+}
+
 /// What all reads of one pass share.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SurveyContext<'a> {
@@ -130,6 +155,8 @@ pub(super) struct SurveyContext<'a> {
     pub(super) options: &'a Options,
     pub(super) policy: &'a Policy,
     pub(super) cancel: &'a Ending,
+    /// How much may be kept, by [`super::kept::room`].
+    pub(super) room: &'a [AtomicIsize; 2],
 }
 
 impl SurveyContext<'_> {
@@ -143,19 +170,26 @@ impl SurveyContext<'_> {
         let none = BTreeMap::new();
         let config_maps = desired.of(name, namespace).unwrap_or(&none);
         let owner = &self.policy.owner;
+        let orphaned = desired.of(name, namespace).is_none();
+        let mut kept = Kept::of_namespace(self.room, !orphaned);
         let (marker, ledger) = tokio::join!(
             self.owned_record(namespace, owner.marker()), //
             self.owned_record(namespace, owner.ledger())
         );
-        let (marker_meta, marker) = match marker? {
+        let (marker, ledger) = (marker?, ledger?);
+        for record in [&marker, &ledger].into_iter().flatten() {
+            kept.add(record.bytes())?;
+        }
+        let (marker_meta, marker) = match marker {
             Some(object) => (Some(object.meta), Marker::read(&object.content.data)),
             None => (None, Marker::default()),
         };
+        kept.add(marker.before.len() * TEXT)?;
         let is_other =
             |meta: &Meta| meta.annotations.get(names::CLUSTER).is_none_or(|name| name != self.cluster.name());
         let outdated = marker_meta.as_ref().is_some_and(is_other);
         let recorded = marker_meta.as_ref().and_then(|meta| recorded(&marker, meta));
-        let (ledger_meta, ledger) = match ledger? {
+        let (ledger_meta, ledger) = match ledger {
             Some(object) => (Some(object.meta), Ledger::read(&object.content.data)),
             None => (None, Ledger::default()),
         };
@@ -166,6 +200,8 @@ impl SurveyContext<'_> {
         let all: Vec<&str> = names.iter().map(|name| name.as_str()).collect();
         let metas = retried(self.options, self.cancel, || self.cluster.survey(namespace, &all)).await;
         let metas = metas.map_err(|error| NamespaceFailure::of(&error))?;
+        let list_bytes = metas.values().map(Meta::bytes).sum::<usize>();
+        kept.add(list_bytes)?;
         let hint = format!("delete by hand what no rule names any more, or {spread}");
         let listed = to_be_listed(&names, config_maps, &metas);
         Marker::check(namespace, listed).map_err(|why| too_long(&why, &hint))?;
@@ -184,18 +220,23 @@ impl SurveyContext<'_> {
         // The first that fails ends the reads: the namespace fails with it, and a server that hangs would hold up each.
         let mut items: Vec<Item> = stream::iter(reads)
             .buffer_unordered(self.options.concurrency.max(1))
+            .map(|item| {
+                let item = item.map_err(|error| NamespaceFailure::of(&error))?;
+                kept.add(item.bytes())?;
+                Ok::<_, NamespaceFailure>(item)
+            })
             .try_collect()
-            .await
-            .map_err(|error| NamespaceFailure::of(&error))?;
+            .await?;
         items.sort_by(|a, b| a.name.cmp(&b.name));
         let is_part = |item: &&mut Item| desired.is_part_of_left_out((name, namespace), &item.name);
         items.iter_mut().filter(is_part).for_each(leave_part);
         if !marker.damaged.is_empty() {
             items.iter_mut().for_each(never_delete);
         }
+        kept.end(list_bytes);
         Ok(NamespaceSurvey {
             namespace: namespace.to_owned(),
-            orphaned: desired.of(name, namespace).is_none(),
+            orphaned,
             marker_meta,
             outdated,
             marker,
@@ -365,6 +406,17 @@ fn seen(object: &ConfigMap) -> LiveConfigMap {
 mod tests {
     use super::super::testing::{entry, survey};
     use super::*;
+
+    #[test]
+    fn what_is_kept_of_a_config_map_grows_with_its_metadata_and_with_keys_that_are_not_ours() {
+        let mut item = survey("ci", Decision::unchanged(String::new())).items.remove(0);
+        let before = item.bytes();
+        item.decision.difference.removed = (0..100).map(|key| key.to_string()).collect();
+        let with_keys = item.bytes();
+        assert!(with_keys > before + 100 * TEXT);
+        item.meta.as_mut().unwrap().annotations.insert("a".to_owned(), "x".repeat(1_000));
+        assert!(item.bytes() > with_keys + 1_000);
+    }
 
     #[test]
     fn what_an_earlier_pass_wrote_counts_where_that_very_object_is_there_and_not_listed() {

@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use super::aliases::Aliases;
 use super::earlier_writes::EarlierWrites;
+use super::kept;
 use super::orphaned;
 use super::pauses::{Ending, LAST_ANSWER_TIMEOUT, LAST_ERROR_TIMEOUT, RECORDING_TIMEOUT, pause};
 use super::pool::Pool;
@@ -180,7 +181,15 @@ impl<S: DeliveryInput> Worker<S> {
         }
         let (options, cluster, cancel) = (self.options.clone(), self.cluster.clone(), self.cancel.clone());
         let policy = options.policy(desired);
-        let reader = SurveyContext { cluster: &cluster, options: &options, policy: &policy, cancel: &cancel };
+        let here = desired.config_maps.iter().filter(|(place, _)| place.cluster == self.name);
+        let room = kept::room(here.map(|(_, config_maps)| config_maps.len()).sum());
+        let reader = SurveyContext {
+            cluster: &cluster,
+            options: &options,
+            policy: &policy,
+            cancel: &cancel,
+            room: &room,
+        };
         let (mut surveys, mut failures) = self.survey_writable(desired, reader, targets).await?;
         let input = Arc::clone(&self.input);
         let writer = Writer::new(reader, desired, &*input);

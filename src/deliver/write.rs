@@ -47,7 +47,7 @@ pub(super) struct Writer<'a, S> {
 #[derive(Debug)]
 pub(super) struct Written {
     pub(super) target: Target,
-    /// The object's metadata as last known; `None` if it is gone, or nothing is known.
+    /// What identifies the object and its version, as last known; `None` if it is gone, or nothing is known.
     pub(super) meta: Option<Meta>,
     /// The revision in the object's annotation.
     pub(super) revision: String,
@@ -127,7 +127,10 @@ impl<'a, S: DeliveryInput> Writer<'a, S> {
             };
             drop(slot);
             let error = match result {
-                Ok(meta) => return Written { meta, ..written(attempted, &item) },
+                Ok(meta) => {
+                    let meta = meta.as_ref().map(Meta::identity);
+                    return Written { meta, ..written(attempted, &item) };
+                }
                 Err(error) => error,
             };
             failures += 1;
@@ -184,7 +187,8 @@ impl<'a, S: DeliveryInput> Writer<'a, S> {
         };
         if error.is_unknown() && again.decision.action == Action::Nothing {
             // It took effect after all.
-            return ControlFlow::Break(Written { meta: again.meta, ..written(attempted, &item) });
+            let meta = again.meta.as_ref().map(Meta::identity);
+            return ControlFlow::Break(Written { meta, ..written(attempted, &item) });
         }
         if failures >= options.tries {
             return failed(&error);
@@ -344,7 +348,8 @@ fn error_line(error: &Error, item: &Item) -> String {
 }
 
 fn written(target: Target, item: &Item) -> Written {
-    Written { target, meta: item.meta.clone(), revision: item.decision.revision.clone() }
+    let meta = item.meta.as_ref().map(Meta::identity);
+    Written { target, meta, revision: item.decision.revision.clone() }
 }
 
 impl std::fmt::Display for StopReason {
@@ -378,7 +383,13 @@ mod tests {
         let options = Options { concurrency: 1, ..options() };
         let (cluster, desired, cancel) = (cluster(), desired(), Ending::default());
         let policy = options.policy(&desired);
-        let reader = SurveyContext { cluster: &cluster, options: &options, policy: &policy, cancel: &cancel };
+        let reader = SurveyContext {
+            cluster: &cluster,
+            options: &options,
+            policy: &policy,
+            cancel: &cancel,
+            room: &crate::deliver::kept::room(0),
+        };
         let remote = Remote(Relation::Ahead);
         let writer = Writer::new(reader, &desired, &remote);
         let replaced = Decision { action: Action::Replace, ..Decision::unchanged(String::new()) };
@@ -403,7 +414,13 @@ mod tests {
         let options = Options { tries: 2, backoff, ..options() };
         let (cluster, desired, cancel) = (cluster(), desired(), Ending::default());
         let policy = options.policy(&desired);
-        let reader = SurveyContext { cluster: &cluster, options: &options, policy: &policy, cancel: &cancel };
+        let reader = SurveyContext {
+            cluster: &cluster,
+            options: &options,
+            policy: &policy,
+            cancel: &cancel,
+            room: &crate::deliver::kept::room(0),
+        };
         let remote = Remote(Relation::Ahead);
         let writer = Writer::new(reader, &desired, &remote);
         let busy = || Failure::Busy { status: 429, pause: None };

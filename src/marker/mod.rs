@@ -104,7 +104,7 @@ impl Marker {
                 RULES => {
                     let mut rules = text.split_whitespace().map(str::to_owned);
                     marker.rules = rules.next().unwrap_or_default();
-                    marker.before = rules.collect();
+                    marker.before = rules.take(EARLIER_MAX).collect();
                 }
                 name => match serde_json::from_str(text) {
                     Ok(entry) => drop(marker.entries.insert(name.to_owned(), entry)),
@@ -253,5 +253,7 @@ mod tests {
         assert!(!by("a").shares_history_with("new", []), "a rule set that has nothing there yet");
         (0..100).for_each(|number| ours.set_rules(&number.to_string()));
         assert_eq!(ours.before.len(), EARLIER_MAX);
+        let planted = BTreeMap::from([(RULES.to_owned(), "a ".repeat(1_000))]);
+        assert_eq!(Marker::read(&planted).before.len(), EARLIER_MAX, "anybody can write an inventory");
     }
 }

@@ -202,6 +202,36 @@ async fn a_cluster_has_one_large_response_in_memory_at_a_time() {
     assert!(connection.send(&request, Instant::now() + LIMIT).await.is_ok());
 }
 
+/// The number that a request's first line gives by this name, or none.
+fn asked_for(line: &str, name: &str) -> usize {
+    let found = line.split(['?', '&', ' ']).find_map(|part| part.strip_prefix(name));
+    found.map_or(0, |number| number.parse().unwrap())
+}
+
+#[tokio::test]
+async fn a_list_keeps_no_long_annotations_which_together_may_be_more_than_it_keeps() {
+    let url = answering(|line| {
+        let (limit, from) = (asked_for(line, "limit="), asked_for(line, "continue="));
+        let end = (from + limit).min(100);
+        let item = |number: usize| {
+            let annotations = json!({ "long": "x".repeat(200 << 10), "short": "x" });
+            let name = number.to_string();
+            json!({ "metadata": { "namespace": "ci", "name": name, "uid": "u", "annotations": annotations } })
+        };
+        let items: Vec<Value> = (from..end).map(item).collect();
+        let next = if end < 100 { end.to_string() } else { String::new() };
+        let page =
+            json!({ "kind": "PartialObjectMetadataList", "metadata": { "continue": next }, "items": items });
+        (200, page.to_string())
+    })
+    .await;
+    let dir = tempfile::tempdir().unwrap();
+    let inner = Arc::new(connection(dir.path(), &url, &user(), LIMIT));
+    let found = crate::cluster::Cluster { inner }.list("ci").await.unwrap();
+    assert_eq!(found.len(), 100);
+    assert!(found.values().all(|meta| meta.annotations.keys().eq(["short"])));
+}
+
 #[tokio::test]
 async fn a_page_of_a_list_with_too_much_metadata_is_asked_for_in_parts() {
     let url = answering(|line| {
@@ -212,6 +242,19 @@ async fn a_page_of_a_list_with_too_much_metadata_is_asked_for_in_parts() {
     })
     .await;
     let dir = tempfile::tempdir().unwrap();
+    let inner = Arc::new(connection(dir.path(), &url, &user(), LIMIT));
+    assert!(crate::cluster::Cluster { inner }.list("ci").await.unwrap().is_empty());
+
+    // 20 objects with much metadata, and 4,000 others.
+    let url = answering(|line| {
+        let (limit, from) = (asked_for(line, "limit="), asked_for(line, "continue="));
+        let padding = if from < 20 && limit > 5 { MOST } else { 0 };
+        let next = Some(from + limit).filter(|next| *next < 4_020).map(|next| next.to_string());
+        let metadata = json!({ "continue": next.unwrap_or_default() });
+        let page = json!({ "kind": "PartialObjectMetadataList", "metadata": metadata });
+        (200, format!("{page}{}", " ".repeat(padding)))
+    })
+    .await;
     let inner = Arc::new(connection(dir.path(), &url, &user(), LIMIT));
     assert!(crate::cluster::Cluster { inner }.list("ci").await.unwrap().is_empty());
 

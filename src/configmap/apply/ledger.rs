@@ -143,7 +143,8 @@ impl Ledger {
         let sent = record.attempts > 0;
         if let Some(old) = old {
             record.repairs.clone_from(&old.repairs);
-            if !sent {
+            // What failed wrote over nothing: the last write is still the one before.
+            if !sent || record.error.is_some() {
                 record.over.clone_from(&old.over);
             }
             if old.digest == record.digest && old.revision == record.revision {
@@ -235,7 +236,9 @@ mod tests {
             (over("first", record(1, None, 1)), Some("first")),
             (record(2, Some("it is contested"), 0), Some("first")),
             (over("second", record(3, None, 1)), Some("second")),
-            (record(4, None, 1), None),
+            (over("third", record(4, Some("a webhook denies it"), 1)), Some("second")),
+            (record(5, Some("a webhook denies it"), 1), Some("second")),
+            (record(6, None, 1), None),
         ] {
             ledger.record_attempt("a", attempt, false);
             assert_eq!(ledger.records["a"].over.as_deref(), expected);

@@ -194,6 +194,11 @@ mod tests {
         assert_eq!(claim(&[], &[(names::OWNER_NAME, "Team A")]), Claim::Ours);
         assert_eq!(claim(&[(names::OWNER, owner.label())], &[]), Claim::Ours);
         assert_eq!(claim(&[], &[(names::OWNER_NAME, "b")]), Claim::Other("b".into()));
+        assert_eq!(
+            claim(&[(names::OWNER, "b")], &[]),
+            Claim::Other("b".into()),
+            "its annotation was removed"
+        );
         let both = [(names::OWNER, owner.label())];
         assert_eq!(claim(&both, &[(names::OWNER_NAME, "b")]), Claim::Other("b".into()), "the name decides");
         let long = format!("\u{1b}[31m{}", "x".repeat(1_000));

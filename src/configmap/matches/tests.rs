@@ -302,17 +302,25 @@ fn of_a_configmap_that_is_too_large_no_more_is_held_than_of_one_that_fits() {
 
 #[test]
 fn a_split_that_multiplies_the_configmaps_beyond_what_rules_may_name_is_refused() {
-    let names = |word: &str| (0..300).map(|n| format!("{word}-{n}")).collect::<Vec<_>>().join(", ");
-    let (clusters, namespaces) = (names("cluster"), names("namespace"));
-    let rules = rules_of(&format!(
-        "cluster_groups:\n  all: {{clusters: [{clusters}], namespaces: [{namespaces}]}}\n\
-         maps:\n  'large/*': {{name: large, cluster_groups: [all]}}\n"
-    ));
+    let names =
+        |word: &str, count: usize| (0..count).map(|n| format!("{word}-{n}")).collect::<Vec<_>>().join(", ");
     let file = |bytes: usize| Entry::File(bytes.into());
     let entries = BTreeMap::from([("large/a", file(600_000)), ("large/b", file(600_001))]);
-    let policies = Policies { oversize: Oversize::Grow, ..Policies::default() };
-    let options = Options { policies, ..Options::default() };
-    let plan = Matches::of(rules, options, &tree(&entries)).plan(&mut Sizes).unwrap();
+    let planned = |clusters: usize, namespaces: usize| {
+        let rules = rules_of(&format!(
+            "cluster_groups:\n  all: {{clusters: [{}], namespaces: [{}]}}\n\
+             maps:\n  'large/*': {{name: large, cluster_groups: [all]}}\n",
+            names("cluster", clusters),
+            names("namespace", namespaces)
+        ));
+        let policies = Policies { oversize: Oversize::Grow, ..Policies::default() };
+        let options = Options { policies, ..Options::default() };
+        Matches::of(rules, options, &tree(&entries)).plan(&mut Sizes).unwrap()
+    };
+    let plan = planned(250, 200);
+    assert_eq!(plan.configmaps.len() * 250 * 200, TARGETS_MAX, "it is split in two");
+    assert!(plan.refused.is_empty(), "{:?}", plan.refused);
+    let plan = planned(300, 300);
     let [Finding::TooManyTargets { targets, limit: TARGETS_MAX }] = &plan.refused[..] else {
         panic!("{:?}", plan.refused)
     };

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use futures_util::{StreamExt as _, stream};
 
 use super::Worker;
+use crate::cluster::Meta;
 use crate::configmap::apply::{Action, Order, order};
 use crate::deliver::report::{Outcome, Target};
 use crate::deliver::set;
@@ -84,7 +85,9 @@ impl<S: DeliveryInput> Worker<S> {
             _ => None,
         };
         match target {
-            Some(target) => Written { target, meta: item.meta.clone(), revision: String::new() },
+            Some(target) => {
+                Written { target, meta: item.meta.as_ref().map(Meta::identity), revision: String::new() }
+            }
             None => writer.write(&self.name, survey, item).await,
         }
     }
