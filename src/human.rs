@@ -69,11 +69,7 @@ pub fn elide_middle(text: &str) -> String {
 /// Makes untrusted text safe to print on one line: control characters, characters that change the writing direction and
 /// invisible characters are replaced, and the text is cut to `most` characters, the last of which is then an ellipsis.
 pub fn sanitize(text: &str, most: usize) -> String {
-    let shown = |c: char| {
-        let hidden = matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
-            | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}');
-        if hidden || c.is_control() { char::REPLACEMENT_CHARACTER } else { c }
-    };
+    let shown = |c: char| if is_hidden(c) { char::REPLACEMENT_CHARACTER } else { c };
     let mut text = text.chars().map(shown);
     let mut short: String = text.by_ref().take(most).collect();
     if text.next().is_some() {
@@ -81,6 +77,12 @@ pub fn sanitize(text: &str, most: usize) -> String {
         short.push('…');
     }
     short
+}
+
+fn is_hidden(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }
 
 /// A time as date and time of day: `2026-11-20 15:04:05 UTC`.
@@ -112,7 +114,7 @@ pub fn bytes_compared(size: u64, other: u64) -> String {
 }
 
 /// An error and its causes on one line, joined by `: `. A cause is left out if the text before it already ends with it.
-/// Control characters are replaced: a server or a program may have written a part.
+/// What [`sanitize`] replaces is replaced by blanks: a server or a program may have written a part.
 pub fn one_line(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
@@ -124,7 +126,7 @@ pub fn one_line(error: &(dyn std::error::Error + 'static)) -> String {
         }
         next = source.source();
     }
-    text.replace(char::is_control, " ")
+    text.replace(is_hidden, " ")
 }
 
 /// What is wrong with a text that is no valid YAML, from the parser's message: what that says about the parser is said
@@ -203,8 +205,8 @@ mod tests {
         assert_eq!(sanitize("a\u{1b}[2Jb\nc\u{202e}d\u{200b}e\u{9b}f", 40), "a�[2Jb�c�d�e�f");
         assert_eq!(sanitize("abcdef", 6), "abcdef");
         assert_eq!(sanitize("abcdefg", 6), "abcde…");
-        let error = std::io::Error::other("a\u{1b}[2Jb\r\nc\u{9b}d\u{7f}e\0f");
-        assert_eq!(one_line(&error), "a [2Jb  c d e f");
+        let error = std::io::Error::other("a\u{1b}[2Jb\r\nc\u{9b}d\u{7f}e\0f\u{202e}g");
+        assert_eq!(one_line(&error), "a [2Jb  c d e f g");
     }
 
     #[cfg(feature = "program")] // the parser belongs to it

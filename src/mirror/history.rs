@@ -247,11 +247,14 @@ fn is_lasting(error: &Error) -> bool {
 }
 
 /// Converts an error of the request for commits. A remote that does not support filters, refuses the request, or sends
-/// an unusable pack would do so again, so the relation is unknown; other transient errors are returned.
+/// an unusable pack would do so again, so the relation is unknown; other transient errors are returned. So is one of a
+/// credential or a key, which may have expired since the last attempt: that it is unknown would refuse the revision.
 fn relation_or_error(error: Error) -> Result<Relation, Error> {
+    use wire::Error::{Auth, Credential, Ssh, Tls};
     let useless =
         matches!(error, Error::BadPack { .. } | Error::Incomplete { .. }) || remote_message(&error).is_some();
-    if error.is_transient() && !useless {
+    let not_let_in = matches!(error, Error::Wire(Auth { .. } | Credential { .. } | Ssh { .. } | Tls { .. }));
+    if (error.is_transient() || not_let_in) && !useless {
         return Err(error);
     }
     tracing::debug!(error = crate::human::one_line(&error), "the remote does not send its history");
@@ -272,6 +275,15 @@ mod tests {
         Graph(
             commits.iter().map(|(at, parents)| (id(*at), parents.iter().map(|p| id(*p)).collect())).collect(),
         )
+    }
+
+    #[test]
+    fn a_credential_that_expired_leaves_no_relation_unknown() {
+        let remote = || "https://h/a".to_owned();
+        let expired = wire::Error::Auth { remote: remote(), status: 401, username: None, with: Vec::new() };
+        assert!(relation_or_error(expired.into()).is_err());
+        let no_filter = wire::Error::Unsupported { remote: remote(), feature: "filter" };
+        assert_eq!(relation_or_error(no_filter.into()).unwrap(), Relation::Unknown);
     }
 
     #[test]

@@ -82,10 +82,14 @@ pub(super) struct Policy<'a> {
 /// path.
 pub(super) fn address(base: &str, url: Option<&str>, policy: &Policy<'_>) -> Result<Address, String> {
     let url = url.filter(|url| !url.is_empty()).ok_or("`.gitmodules` has no url for it")?;
+    let too_long = || format!("its url has more than {URL_MAX} bytes");
+    if url.len() > URL_MAX {
+        return Err(too_long());
+    }
     let written =
         if url.starts_with("./") || url.starts_with("../") { relative(base, url)? } else { url.to_owned() };
-    if url.len().max(written.len()) > URL_MAX {
-        return Err(format!("its url has more than {URL_MAX} bytes"));
+    if written.len() > URL_MAX {
+        return Err(too_long());
     }
     let url = policy.instead_of.rewritten(&written);
     check(&url, policy)?;

@@ -10,13 +10,17 @@ use super::declared::{self, FILE_MAX};
 use crate::mirror::Error;
 use crate::mirror::descriptors::descriptors_used_up;
 use crate::mirror::object_error::ObjectError;
-use crate::mirror::odb::{ObjectReader, Store};
+use crate::mirror::odb::{ObjectReader, Store, TREE_MAX};
 use crate::mirror::tree::{DIRECTORY, FORMAT, Line, REGULAR, SUBMODULE, lines};
 use crate::payload::{Refusal, Rule, escaped, join};
 use crate::revision::{ObjectId, Revision};
 
 /// The id of git's empty tree.
 const EMPTY_TREE: &str = "4b825dc642cb6eb9a060e54bf8d69288fbee4904";
+
+/// The most bytes of trees that are read to find submodules, in a repository or in all nested ones together. A large
+/// tree counts at each path: `.gitmodules` can name a thousand that lead through it, which would take minutes.
+const TREES_MAX: usize = 4 * TREE_MAX;
 
 /// A submodule of one repository.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -90,7 +94,17 @@ pub(in crate::mirror) fn links(
     reader: &ObjectReader<'_>,
     tree: ObjectId,
 ) -> Result<(Vec<Link>, Vec<String>), ModulesError> {
-    let file = entries(reader, tree, &[".gitmodules"])?.pop().flatten();
+    let mut left = TREES_MAX;
+    links_within(reader, tree, &mut left)
+}
+
+/// The same, reading at most the bytes of trees that are `left`.
+fn links_within(
+    reader: &ObjectReader<'_>,
+    tree: ObjectId,
+    left: &mut usize,
+) -> Result<(Vec<Link>, Vec<String>), ModulesError> {
+    let file = entries(reader, tree, &[".gitmodules"], left)?.pop().flatten();
     let Some((mode, id)) = file else { return Ok(Default::default()) };
     let refused = |why: String| ModulesError::Refused { path: ".gitmodules".to_owned(), why };
     if mode & FORMAT != REGULAR {
@@ -103,7 +117,7 @@ pub(in crate::mirror) fn links(
     let mut links = Vec::new();
     let mut skipped = Vec::new();
     let paths: Vec<_> = declared.iter().map(|one| &*one.path).collect();
-    let found = entries(reader, tree, &paths)?;
+    let found = entries(reader, tree, &paths, left)?;
     for (one, found) in declared.into_iter().zip(found) {
         match found {
             Some((mode, _)) if mode & FORMAT == SUBMODULE && one.skipped => skipped.push(one.path),
@@ -171,12 +185,14 @@ pub(super) fn kept_links(store: &Store, kept: &[Revision], linked: bool) -> Kept
 }
 
 /// The mode and id of the entry at each path, in the order of `paths`; `None` if there is none. Symbolic links are not
-/// followed. Trees may be large and have a thousand of the paths below them, so each is read only once.
+/// followed. Trees may be large and have a thousand of the paths below them, so each is read only once where it stands.
+/// `left` is how many bytes of trees may still be read.
 fn entries(
     reader: &ObjectReader<'_>,
     top: ObjectId,
     paths: &[&str],
-) -> Result<Vec<Option<(u32, ObjectId)>>, ObjectError> {
+    left: &mut usize,
+) -> Result<Vec<Option<(u32, ObjectId)>>, ModulesError> {
     let mut found = vec![None; paths.len()];
     let mut waiting = vec![(top, paths.iter().copied().enumerate().collect::<Vec<_>>())];
     while let Some((id, paths)) = waiting.pop() {
@@ -186,6 +202,10 @@ fn entries(
             wanted.entry(name.as_bytes()).or_default().push((at, rest));
         }
         let tree = reader.tree(&id)?;
+        *left = left.checked_sub(tree.data().len()).ok_or_else(|| ModulesError::Refused {
+            path: ".gitmodules".to_owned(),
+            why: format!("its paths lead through more than {TREES_MAX} bytes of trees"),
+        })?;
         for line in lines(&id, tree.data())? {
             let mut below = Vec::new();
             for (at, rest) in wanted.remove(line.name).unwrap_or_default() {
@@ -224,8 +244,9 @@ impl Modules {
             return Ok(all);
         }
         let mut waiting = vec![(Vec::new(), tree, 0)];
+        let mut left = TREES_MAX;
         while let Some((at, tree, level)) = waiting.pop() {
-            let (links, skipped) = links(reader, tree).map_err(|error| error.below(&at))?;
+            let (links, skipped) = links_within(reader, tree, &mut left).map_err(|error| error.below(&at))?;
             all.skipped.extend(skipped.iter().map(|path| join(&at, path.as_bytes())));
             for link in links {
                 let path = join(&at, link.path.as_bytes());
@@ -317,7 +338,8 @@ mod tests {
         let store = fixture.shared.store().unwrap();
         let reader = store.reader().unwrap();
         let found = |paths: &[&str]| {
-            let modes = entries(&reader, top, paths).unwrap().into_iter();
+            let mut left = TREES_MAX;
+            let modes = entries(&reader, top, paths, &mut left).unwrap().into_iter();
             modes.map(|found| found.map_or(0, |(mode, _)| mode)).collect::<Vec<_>>()
         };
         let odd = ["b", "a/00007", "c", "c/x", "a", "a/x", "a/00007/x", "b", "x"];
@@ -335,5 +357,24 @@ mod tests {
         };
         let (many, one) = (time(&paths), time(&paths[..1]));
         assert!(many < one * 100, "a thousand took {many:?}, one {one:?}");
+    }
+
+    #[test]
+    fn a_tree_that_stands_at_many_paths_counts_at_each() {
+        let fixture = Fixture::new();
+        let blob = fixture.blob(b"x");
+        let shared = fixture.tree(&[("100644", b"f", blob)]);
+        let top = fixture.tree(&[("40000", b"a", shared), ("40000", b"b", shared)]);
+        let store = fixture.shared.store().unwrap();
+        let reader = store.reader().unwrap();
+        let bytes = |tree| reader.tree(&tree).unwrap().data().len();
+        let needed = bytes(top) + 2 * bytes(shared);
+        for (mut left, is_allowed) in [(needed, true), (needed - 1, false)] {
+            match entries(&reader, top, &["a/f", "b/f"], &mut left) {
+                Ok(found) => assert!(is_allowed && found == [Some((0o100644, blob)); 2], "{found:?}"),
+                Err(ModulesError::Refused { path, .. }) => assert!(!is_allowed && path == ".gitmodules"),
+                Err(error) => panic!("{error:?}"),
+            }
+        }
     }
 }

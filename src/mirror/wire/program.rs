@@ -250,6 +250,10 @@ impl Fetcher {
         if status.success() {
             return Ok(String::from_utf8_lossy(&listing).into_owned());
         }
+        // Its words do not tell whether the credential was rejected: one of a GitHub App would stay for an hour.
+        if let Some(issuer) = &mut self.issuer {
+            issuer.forget();
+        }
         let said = String::from_utf8_lossy(&said.settled().await).trim().to_owned();
         let said = crate::secret::quoted(&said).replace(char::is_control, " ");
         Err(Error::Program { program: self.program.path.clone(), remote: self.name.clone(), status, said })
@@ -480,6 +484,32 @@ mod tests {
         let mut fetcher = Fetcher::new(program, options).unwrap();
         assert!(fetcher.credentials().await.is_err());
         assert_eq!(*outcomes.lock().unwrap(), [false]);
+    }
+
+    #[tokio::test]
+    async fn a_credential_is_requested_again_after_the_program_failed() {
+        let outcomes = Arc::new(Mutex::new(Vec::new()));
+        let reported = Arc::clone(&outcomes);
+        let issued = Issued::to(move |is_issued| reported.lock().unwrap().push(is_issued));
+        let server = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let askpass = format!("http://{}/", server.local_addr().unwrap()).parse().unwrap();
+        let serving = tokio::spawn(async move {
+            while let Ok((mut client, _)) = server.accept().await {
+                let _ = client.read(&mut [0; 1024]).await.unwrap();
+                let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 11\r\nconnection: close\r\n\r\npassword=pw";
+                client.write_all(answer).await.unwrap();
+            }
+        });
+        let options =
+            Options { issuance: Some(Issuance::Askpass(askpass)), issued, ..Options::new("https://h/a") };
+        let program = Program { path: "false".into(), config: Vec::new(), mirror: PathBuf::new() };
+        let mut fetcher = Fetcher::new(program, options).unwrap();
+        for _ in 0..2 {
+            let failed = fetcher.run(&[], None).await.unwrap_err();
+            assert!(matches!(failed, Error::Program { .. }), "{failed:?}");
+        }
+        serving.abort();
+        assert_eq!(*outcomes.lock().unwrap(), [true, true]);
     }
 
     #[tokio::test]
