@@ -7,6 +7,7 @@
 
 mod allocator;
 mod delayed_trigger;
+mod delivery_reporter;
 mod error;
 mod ledger;
 mod listener;
@@ -46,11 +47,11 @@ pub use memory::plan_limit as plan_memory_limit;
 pub use rules_only::Rules;
 pub use startup_warnings::startup_warnings;
 
+use delivery_reporter::DeliveryReporter;
 use error::system;
 use memory::Content;
 use opening::Opening;
 use root_and_rules::RootDelivery;
-use rules_only::DeliveryReporter;
 use startup::Startup;
 
 /// How long an idle thread of tokio's blocking pool is kept. Longer than the default `--period` of ten seconds, so

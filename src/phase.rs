@@ -1,7 +1,8 @@
 //! The status record of a running sync, and its parts: attempts, generations, hooks, sources, ConfigMap targets. It is
 //! what `/status`, the page and `treeswap status` show, and its serialized form is described in
-//! `docs/reference/status.md`. The sync's state machine is in [`machine`]; [`spare`] says when the spare is prepared
-//! after a failure. No I/O here; the clock is read only to stamp a [`LastAnswer`] and for the liveness deadline.
+//! `docs/reference/status.md`. The sync's state machine is in [`machine`]; [`spare`] says when a spare is prepared again
+//! whose preparation failed. No I/O here; the clock is read only to stamp a [`LastAnswer`] and for the liveness
+//! deadline.
 
 pub mod machine;
 pub mod spare;

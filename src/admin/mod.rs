@@ -91,8 +91,8 @@ const CONNECTION_LIMIT: Duration = Duration::from_secs(30);
 /// How long requests under way may take at shutdown.
 const DRAIN: Duration = Duration::from_secs(1);
 
-/// The pause after the kernel had no descriptor or memory for a connection.
-const EXHAUSTED_PAUSE: Duration = Duration::from_millis(100);
+/// The pause after a connection could not be accepted, for example for a lack of descriptors or memory.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Options of the listener.
 #[derive(Clone, Debug, Default)]
@@ -175,37 +175,34 @@ impl Listener {
         self.address
     }
 
-    /// Serves until `shutdown` is cancelled. Requests under way are then finished, within a second.
-    ///
-    /// # Errors
-    /// If the socket itself fails. Failures of single connections and a lack of descriptors do not end it.
-    pub async fn serve(self, state: State, shutdown: CancellationToken) -> Result<(), Error> {
+    /// Serves until `shutdown` is cancelled. Requests under way are then finished, within a second. No failure to accept
+    /// a connection ends it: without probes the container would be restarted.
+    pub async fn serve(self, state: State, shutdown: CancellationToken) {
         let router = routes::router(state, &self.options);
         let mut connections = Connections::default();
-        let mut exhausted = Repeats::default();
-        let ended = loop {
+        let mut failing = Repeats::default();
+        loop {
             tokio::select! {
-                () = shutdown.cancelled() => break Ok(()),
+                () = shutdown.cancelled() => break,
                 accepted = self.listener.accept() => match accepted {
                     Ok((stream, _)) => connections.add(stream, router.clone(), shutdown.clone()),
-                    Err(error) if is_exhausted(&error) => {
-                        if let Some(times) = exhausted.should_log(&error.to_string()) {
-                            let times = suppressed(times);
-                            tracing::warn!(%error, "out of resources for a connection; closing the oldest one{times}");
+                    // The client is gone. After a pause it would have delayed the others.
+                    Err(error) if error.kind() == std::io::ErrorKind::ConnectionAborted => {}
+                    Err(error) => {
+                        if let Some(times) = failing.should_log(&error.to_string()) {
+                            tracing::warn!(%error, "cannot accept a connection{}", suppressed(times));
                         }
-                        connections.open.cut_oldest();
-                        tokio::time::sleep(EXHAUSTED_PAUSE).await;
+                        if is_exhausted(&error) {
+                            connections.open.cut_oldest();
+                        }
+                        tokio::time::sleep(ACCEPT_PAUSE).await;
                     }
-                    Err(error) if is_peer_error(&error) => {}
-                    Err(source) => break Err(Error::Accept { address: self.address, source }),
                 },
             }
-        };
-        shutdown.cancel();
+        }
         let drained =
             tokio::time::timeout(DRAIN, async { while connections.tasks.join_next().await.is_some() {} });
         let _ = drained.await; // the rest is aborted when the set is dropped
-        ended
     }
 }
 
@@ -217,15 +214,6 @@ fn no_ipv6(error: &std::io::Error) -> bool {
 /// Returns true if accept(2) failed for a lack of descriptors or memory, which passes.
 fn is_exhausted(error: &std::io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM))
-}
-
-/// Returns true if the error is one of the accepted connection, not of the listening socket. accept(2): "Linux passes
-/// already-pending network errors on the new socket as an error code from accept()".
-fn is_peer_error(error: &std::io::Error) -> bool {
-    !matches!(
-        Errno::from_io_error(error),
-        None | Some(Errno::BADF | Errno::INVAL | Errno::NOTSOCK | Errno::OPNOTSUPP)
-    )
 }
 
 /// The open connections.
@@ -314,37 +302,22 @@ pub enum Error {
         #[source]
         source: std::io::Error,
     },
-    /// The listening socket failed.
-    #[error("cannot accept connections at {address} any more")]
-    Accept {
-        /// The address that it listened at.
-        address: SocketAddr,
-        /// The system's error.
-        #[source]
-        source: std::io::Error,
-    },
 }
 
 impl Error {
     /// What an operator can do, a line each.
     pub fn hints(&self) -> Vec<String> {
-        match self {
-            Self::Address(_) => {
-                vec!["write :8080, 127.0.0.1:8080 or [::1]:8080 (IPv6 in brackets)".to_owned()]
-            }
+        let hint = match self {
+            Self::Address(_) => "write :8080, 127.0.0.1:8080 or [::1]:8080 (IPv6 in brackets)",
             Self::Bind { source, .. } => match Errno::from_io_error(source) {
                 Some(Errno::ADDRINUSE) => {
-                    vec!["another process listens there (containers of a Pod share their ports); choose another port".to_owned()]
+                    "another process listens there (containers of a Pod share their ports); choose another port"
                 }
-                Some(Errno::ACCESS) => {
-                    vec!["ports below 1024 need privileges; choose a higher one".to_owned()]
-                }
-                _ => vec!["--http-bind names an address of this machine, or only a port: :8080".to_owned()],
+                Some(Errno::ACCESS) => "ports below 1024 need privileges; choose a higher one",
+                _ => "--http-bind names an address of this machine, or only a port: :8080",
             },
-            Self::Accept { .. } => {
-                vec!["syncing goes on without probes and metrics; a restart listens again".to_owned()]
-            }
-        }
+        };
+        vec![hint.to_owned()]
     }
 }
 
@@ -376,6 +349,7 @@ fn port(bind: &str) -> Option<u16> {
 #[cfg(test)]
 mod tests {
     use std::collections::VecDeque;
+    use std::os::fd::AsFd as _;
 
     use axum::routing::get;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -390,6 +364,24 @@ mod tests {
         for bad in ["::1:8080", ":::8080", "::8080", "8080", "[::1]", ":http", "[::1:8080"] {
             assert!(!is_address(bad), "{bad}");
         }
+    }
+
+    /// After shutdown(2), accept(2) fails with EINVAL for good.
+    #[tokio::test(start_paused = true)]
+    async fn a_socket_that_accepts_no_more_connections_does_not_end_the_listener() {
+        let options = Options { bind: "127.0.0.1:0".into(), ..Options::default() };
+        let listener = Listener::bind(options).await.unwrap();
+        let socket = std::net::TcpStream::from(listener.listener.as_fd().try_clone_to_owned().unwrap());
+        socket.shutdown(std::net::Shutdown::Both).unwrap();
+        let (_status, status) = tokio::sync::watch::channel(Status::default());
+        let trigger: TriggerFn = Arc::new(|_: Trigger, _: &[String]| {});
+        let state = State { status, registry: Arc::default(), git_sync_registry: None, trigger };
+        let shutdown = CancellationToken::new();
+        let serving = tokio::spawn(listener.serve(state, shutdown.clone()));
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert!(!serving.is_finished());
+        shutdown.cancel();
+        serving.await.unwrap();
     }
 
     #[tokio::test(start_paused = true)]

@@ -19,6 +19,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
+use crate::detached_io;
 use crate::fsx::{self, Inode};
 use crate::phase::Status;
 use crate::repeats::{Repeats, suppressed};
@@ -214,24 +215,19 @@ fn answer(status: Status) -> Vec<u8> {
 
 /// Asks the writer of a root for its status. Blocks for at most `timeout`.
 pub fn query_writer(path: &Path, timeout: Duration) -> WriterState {
-    let (send, received) = std::sync::mpsc::channel();
-    let path = path.to_owned();
-    // On a thread, as connect(2) blocks without a timeout while the listener's backlog is full.
-    let asking = std::thread::Builder::new().spawn(move || send.send(connect(&path, timeout)));
-    if let Err(error) = asking {
-        return WriterState::Unknown(error.to_string());
-    }
-    match received.recv_timeout(timeout) {
-        Ok(Ok(text)) => match serde_json::from_slice(&text) {
+    let own = path.to_owned();
+    // connect(2) blocks without a timeout while the listener's backlog is full.
+    match detached_io::wait(path, timeout, move || connect(&own, timeout)) {
+        Some(Ok(text)) => match serde_json::from_slice(&text) {
             Ok(answer) => WriterState::Answers(Box::new(answer)),
             Err(error) => WriterState::Unknown(format!("its response cannot be parsed: {error}")),
         },
-        Ok(Err(error)) => match error.kind() {
+        Some(Err(error)) => match error.kind() {
             ErrorKind::NotFound | ErrorKind::ConnectionRefused => WriterState::Absent,
             ErrorKind::WouldBlock | ErrorKind::TimedOut => WriterState::Silent,
             _ => WriterState::Unknown(error.to_string()),
         },
-        Err(_) => WriterState::Silent,
+        None => WriterState::Silent,
     }
 }
 

@@ -87,25 +87,21 @@ impl Error {
 
     /// What an operator can do about it, one line per hint.
     pub fn hints(&self) -> Vec<String> {
-        match self {
-            Self::Store(error) => error.hints(),
-            Self::Mirror(error) => error.hints(),
-            Self::Admin(error) => error.hints(),
-            Self::Source(error) => error.hints.clone(),
-            Self::Sandbox(missing) => missing.hints(),
-            Self::GaveUp { last, .. } => last.hints(),
-            Self::Hook(error) => error.hints(),
-            Self::Sources { .. } | Self::Stale { .. } => {
-                vec!["the lines above say what is wrong with each".to_owned()]
-            }
-            Self::Interrupted => vec!["nothing to do: the next start begins again".to_owned()],
+        let hint = match self {
+            Self::Store(error) => return error.hints(),
+            Self::Mirror(error) => return error.hints(),
+            Self::Admin(error) => return error.hints(),
+            Self::Source(error) => return error.hints.clone(),
+            Self::Sandbox(missing) => return missing.hints(),
+            Self::GaveUp { last, .. } => return last.hints(),
+            Self::Hook(error) => return error.hints(),
+            Self::Sources { .. } | Self::Stale { .. } => "the lines above say what is wrong with each",
+            Self::Interrupted => "nothing to do: the next start begins again",
             Self::System { .. } => {
-                vec![
-                    "the system is short of threads, memory or descriptors: raise the container's limits"
-                        .to_owned(),
-                ]
+                "the system is short of threads, memory or descriptors: raise the container's limits"
             }
-        }
+        };
+        vec![hint.to_owned()]
     }
 }
 
@@ -131,7 +127,6 @@ mod tests {
             admin::Error::Address("x".into()),
             admin::Error::Bind { bind: ":1".into(), source: io() },
             admin::Error::Bind { bind: ":1".into(), source: std::io::ErrorKind::AddrInUse.into() },
-            admin::Error::Accept { address: ([127, 0, 0, 1], 1).into(), source: io() },
         ];
         let each = [
             Error::Store(store::Error::Cancelled),
@@ -151,9 +146,7 @@ mod tests {
         ];
         for error in each.into_iter().chain(listener.map(Error::Admin)) {
             match &error {
-                Error::Admin(
-                    admin::Error::Address(_) | admin::Error::Bind { .. } | admin::Error::Accept { .. },
-                )
+                Error::Admin(admin::Error::Address(_) | admin::Error::Bind { .. })
                 | Error::Store(_)
                 | Error::Mirror(_)
                 | Error::Source(_)

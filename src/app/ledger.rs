@@ -81,36 +81,17 @@ impl LedgerKeeper {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
-    use crate::retention;
-    use crate::store::{Durability, Layout, Options, Spare, Store};
+    use crate::app::tests::store_options;
+    use crate::store::Store;
 
     #[test]
     fn what_could_not_be_written_is_written_with_the_next_delivery_though_nothing_changed() {
         let root = tempfile::tempdir().unwrap();
         let gone = tempfile::tempdir().unwrap();
-        let retention = retention::Options {
-            grace: Duration::ZERO,
-            max_pin: Duration::ZERO,
-            max_generations: 8,
-            max_bytes: None,
-        };
-        let options = Options {
-            root: root.path().to_owned(),
-            layout: Layout::Kubelet,
-            operator_names: std::collections::BTreeSet::new(),
-            durability: Durability::None,
-            spare: Spare::Off,
-            group_write: false,
-            writers: 1,
-            retention,
-        };
-        let elsewhere = Options { root: gone.path().to_owned(), ..options.clone() };
-        let nowhere = Store::open(elsewhere).unwrap().0.ledger();
+        let nowhere = Store::open(store_options(gone.path())).unwrap().0.ledger();
         drop(gone);
-        let (store, _) = Store::open(options).unwrap();
+        let (store, _) = Store::open(store_options(root.path())).unwrap();
         let mut keeper = LedgerKeeper::with_file(store.ledger());
         let there = keeper.file.replace(nowhere);
         let mut ledgers = LedgerSet::default();

@@ -6,12 +6,12 @@ use prometheus_client::registry::Registry;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use tracing::{error, info};
+use tracing::info;
 
+use crate::admin;
 use crate::config::{Personality, Settings};
 use crate::phase::Status;
 use crate::telemetry::metrics::Metrics;
-use crate::{admin, human};
 
 /// Starts serving in the background. Called before the root is opened, which may take as long as `--lock-wait` allows:
 /// probes are answered meanwhile.
@@ -44,15 +44,5 @@ pub(super) fn start(
         git_sync_registry,
         trigger: Arc::clone(trigger),
     };
-    // A listener that fails cancels its token for the connections that it has, and nothing else.
-    runtime.spawn(serve(listener, state, draining.child_token()));
-}
-
-/// Serves until the process drains. A listener that fails is logged and takes nothing else down: publishing matters
-/// more.
-async fn serve(listener: admin::Listener, state: admin::State, draining: CancellationToken) {
-    if let Err(error) = listener.serve(state, draining).await {
-        let hints = error.hints().join("; ");
-        error!(name: "listener_ended", error = human::one_line(&error), hints, "the listener ended; syncing goes on");
-    }
+    runtime.spawn(listener.serve(state, draining.clone()));
 }

@@ -38,7 +38,8 @@ impl Opening<'_> {
         let mut logged = Repeats::default();
         let mut failures = 0;
         loop {
-            let (at, began) = (Timestamp::now(), Instant::now());
+            let at = Timestamp::now();
+            let began = Instant::now();
             let full = match open() {
                 Err(error) if error.is_full() => error,
                 opened => {
@@ -52,12 +53,14 @@ impl Opening<'_> {
             if self.sync.failure_limits.init_failures.is_some_and(|limit| failures >= limit) {
                 return Err(full);
             }
-            let (text, hints) = (one_line(&full), full.hints());
+            let text = one_line(&full);
+            let hints = full.hints();
             if let Some(times) = logged.should_log(&text) {
                 let hints = hints.join("; ");
                 error!(error = text, failures, hints, "cannot start{}; trying again", suppressed(times));
             }
-            let (trigger, outcome) = (Trigger::StartUp, Outcome::Failed);
+            let trigger = Trigger::StartUp;
+            let outcome = Outcome::Failed;
             let duration_ms = millis(began.elapsed());
             self.failed(Attempt { at, trigger, outcome, duration_ms, error: Some(text), hints }, failures);
             if !self.pause(self.sync.pace.init_backoff.delay(failures)) {
@@ -175,33 +178,16 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+    use crate::app::tests::store_options;
     use crate::mirror;
     use crate::payload::testing::{Blobs, payload, tree};
     use crate::payload::{Kind, Rules};
     use crate::phase::machine::{FailureLimits, Timing};
-    use crate::retention;
     use crate::retry::Backoff;
-    use crate::store::{Durability, Layout, Spare};
 
     /// A root with a generation, whose writer has recorded a success for the remote `r`.
     fn published(root: &Path, success: Timestamp) -> Store {
-        let retention = retention::Options {
-            grace: Duration::ZERO,
-            max_pin: Duration::ZERO,
-            max_generations: 8,
-            max_bytes: None,
-        };
-        let options = store::Options {
-            root: root.to_owned(),
-            layout: Layout::Kubelet,
-            operator_names: std::collections::BTreeSet::new(),
-            durability: Durability::None,
-            spare: Spare::Off,
-            group_write: false,
-            writers: 1,
-            retention,
-        };
-        let (mut store, _) = Store::open(options).unwrap();
+        let (mut store, _) = Store::open(store_options(root)).unwrap();
         let files = tree(&[("a", Kind::File, "1")]);
         let all = payload(&files, Rules::default()).unwrap();
         let staged = store.stage(&all, "all", &Blobs::of(&[&files]), &CancellationToken::new()).unwrap();

@@ -12,7 +12,8 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::Rules;
-use super::rules_only::{DeliveryReporter, loop_timing};
+use super::delivery_reporter::DeliveryReporter;
+use super::rules_only::loop_timing;
 use crate::deliver::{self, LoopEvent, LoopTiming};
 use crate::mirror::Objects;
 use crate::phase::Trigger;

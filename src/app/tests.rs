@@ -1,4 +1,26 @@
 use super::*;
+use crate::retention;
+use crate::store::{Durability, Layout, Spare};
+
+/// Options of a root without spares.
+pub(super) fn store_options(root: &Path) -> store::Options {
+    let retention = retention::Options {
+        grace: Duration::ZERO,
+        max_pin: Duration::ZERO,
+        max_generations: 8,
+        max_bytes: None,
+    };
+    store::Options {
+        root: root.to_owned(),
+        layout: Layout::Kubelet,
+        operator_names: std::collections::BTreeSet::new(),
+        durability: Durability::None,
+        spare: Spare::Off,
+        group_write: false,
+        writers: 1,
+        retention,
+    }
+}
 
 #[tokio::test]
 async fn a_panic_of_the_delivery_ends_the_process_while_the_sync_goes_on() {

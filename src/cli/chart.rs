@@ -286,7 +286,11 @@ fn the_charts_schema_and_the_flags_take_the_same_values() {
                         "--{flag}={text:?}: schema {schema_accepts}, parser {parser_accepts}: {schema}"
                     ));
                 }
-                *(if schema_accepts && parser_accepts { &mut both_accept } else { &mut refused }) += 1;
+                if schema_accepts && parser_accepts {
+                    both_accept += 1;
+                } else {
+                    refused += 1;
+                }
             }
         }
     }

@@ -95,7 +95,7 @@ fn unreadable_files(args: &config::Args, settings: &Settings, origins: &FlagOrig
     let given = given.map(|(flag, path)| (flag, PathBuf::from(path)));
     let wire = &settings.mirror.wire;
     let passwords = wire.credentials.iter().filter_map(|one| match &one.password {
-        // That of `--username` has no URL.
+        // The credential of `--username` has no URL.
         SecretFrom::File(path) if one.url.is_none() => Some(("password-file", path.clone())),
         SecretFrom::File(path) => Some(("credential", path.clone())),
         SecretFrom::Value(_) => None,

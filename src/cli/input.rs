@@ -27,7 +27,7 @@ use crate::sources::{SetOptions, SourceError, Upstream};
 
 /// The largest file of `--rules`, in bytes; the parser accepts no more. The file may be in a published tree, so that the
 /// author of a commit decides its size.
-const RULES_MAX: u64 = 1 << 20;
+const RULES_BYTES_MAX: u64 = 1 << 20;
 
 /// The help heading of the limits on fetching, which have no effect on a directory.
 const LIMITS: &str = "Limits";
@@ -112,7 +112,7 @@ pub(super) struct RuleArgs {
     policies: Policy,
 }
 
-/// Whether to go on.
+/// What to do with files that cannot be delivered as they are.
 #[derive(Clone, Debug, clap::Args)]
 struct Policy {
     /// A file that several rules match: refuse it, or give it to the first rule or to the most specific one
@@ -331,7 +331,7 @@ pub(super) fn revision(text: Option<&str>, one: &str) -> Result<Revision, config
 /// Reads the file of `--rules`.
 fn read_rules(rules: &Path) -> Result<String, config::Error> {
     let hint = "name a file of rules; --rules-in-tree names one in the tree";
-    let read = |path: &Path| fsx::read_text(std::fs::File::open(path)?, RULES_MAX);
+    let read = |path: &Path| fsx::read_text(std::fs::File::open(path)?, RULES_BYTES_MAX);
     detached_io::wait_for_io(rules, read).map_err(|error| unread("--rules", rules, error, hint))
 }
 

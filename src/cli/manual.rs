@@ -2,6 +2,7 @@
 
 use std::os::fd::AsFd;
 
+use clap::builder::StyledStr;
 use clap::{Arg, Command};
 
 use crate::config::gitsync::{FLAGS, Flag, Kind};
@@ -12,6 +13,9 @@ const MEANING: usize = 44;
 /// The line width of the manual, and of the usage if the terminal's width is unknown.
 const WIDTH: usize = 100;
 
+/// The smallest line width that is supported.
+const NARROW: usize = 40;
+
 /// The line width for the usage: the terminal's, but at most 120, as longer lines are hard to read.
 pub(super) fn width() -> usize {
     let columns = |size: rustix::termios::Winsize| usize::from(size.ws_col);
@@ -19,9 +23,6 @@ pub(super) fn width() -> usize {
     let found = of(&std::io::stdout()).or_else(|| of(&std::io::stderr())).filter(|columns| *columns > 0);
     found.unwrap_or(WIDTH).clamp(NARROW, 120)
 }
-
-/// The smallest line width that is supported.
-const NARROW: usize = 40;
 
 const ENVIRONMENT: &str = "\
 Every flag has a variable, except --git-config-add: --max-failures is $GITSYNC_MAX_FAILURES. The flag wins.
@@ -31,11 +32,11 @@ Of treeswap's own flags the variable is $TREESWAP_…: --max-pin is $TREESWAP_MA
 
 /// The text of `--help`.
 pub(super) fn usage(name: &str, sync: &Command, width: usize) -> String {
-    let row = |name: &str, word: &str, meaning: &str| row(name, word, meaning, width);
+    let row = |name: &str, placeholder: &str, meaning: &str| row(name, placeholder, meaning, width);
     let mut text = format!("Usage: {name} [FLAGS...]\n\nFlags:\n");
     for flag in FLAGS {
         let short = if flag.name == "verbose" { "-v, " } else { "" };
-        let meaning = with_default(short_help(flag, sync), flag.here(), sync);
+        let meaning = with_default(help(flag, sync, Arg::get_help), flag.here(), sync);
         text += &row(&format!("{short}--{}", flag.name), flag.kind.placeholder(), &meaning);
     }
     text += &row("-h, --help", "", "Print this");
@@ -45,7 +46,7 @@ pub(super) fn usage(name: &str, sync: &Command, width: usize) -> String {
     for arg in own_flags(sync) {
         let name = arg.get_long().unwrap_or_default();
         let meaning = arg.get_help().map(ToString::to_string).unwrap_or_default();
-        text += &row(&format!("--{name}"), word(arg), &with_default(meaning, name, sync));
+        text += &row(&format!("--{name}"), placeholder(arg), &with_default(meaning, name, sync));
     }
     text += "\nEnvironment variables:\n";
     ENVIRONMENT.lines().fold(text, |text, line| text + &wrapped(line, "", width))
@@ -60,14 +61,14 @@ pub(super) fn manual(sync: &Command) -> String {
         let mut names: Vec<String> = flag.variable().into_iter().map(|name| format!("${name}")).collect();
         names.extend(flag.older.iter().map(|name| format!("${name} (deprecated)")));
         let names = if names.is_empty() { "no variable".to_owned() } else { names.join(", ") };
-        let meaning = with_default(long_help(flag, sync), flag.here(), sync);
+        let meaning = with_default(help(flag, sync, long), flag.here(), sync);
         text += &entry(heading.trim_end(), &[names, meaning]);
     }
     text += "\nFLAGS THAT GIT-SYNC DOES NOT HAVE\n";
     for arg in own_flags(sync) {
         let name = arg.get_long().unwrap_or_default();
-        let heading = format!("--{name} {}", word(arg));
-        let meaning = arg.get_long_help().or(arg.get_help()).map(ToString::to_string).unwrap_or_default();
+        let heading = format!("--{name} {}", placeholder(arg));
+        let meaning = long(arg).map(ToString::to_string).unwrap_or_default();
         let variable = arg.get_env().and_then(|name| name.to_str()).map(|name| format!("${name}"));
         text +=
             &entry(heading.trim_end(), &[variable.unwrap_or_default(), with_default(meaning, name, sync)]);
@@ -76,9 +77,9 @@ pub(super) fn manual(sync: &Command) -> String {
 }
 
 /// A row of the usage, with the meaning in a column of its own, or on lines below if the terminal is too narrow.
-fn row(name: &str, word: &str, meaning: &str, width: usize) -> String {
+fn row(name: &str, placeholder: &str, meaning: &str, width: usize) -> String {
     let indent = if name.starts_with("--") { "      " } else { "  " };
-    let left = format!("{indent}{name} {word}");
+    let left = format!("{indent}{name} {placeholder}");
     let left = left.trim_end();
     let column = if width >= MEANING + 40 { MEANING } else { 10 };
     let meaning = wrapped(meaning, &" ".repeat(column + 1), width);
@@ -119,16 +120,15 @@ fn arg<'a>(name: &str, sync: &'a Command) -> Option<&'a Arg> {
     sync.get_arguments().find(|arg| arg.get_long() == Some(name))
 }
 
-fn short_help(flag: &Flag, sync: &Command) -> String {
-    let said = || arg(flag.here(), sync)?.get_help().map(ToString::to_string);
-    flag.help.map(str::to_owned).or_else(said).unwrap_or_default()
+/// The description of a flag: git-sync's own, or what `of` takes from ours.
+fn help(flag: &Flag, sync: &Command, of: fn(&Arg) -> Option<&StyledStr>) -> String {
+    let ours = || arg(flag.here(), sync).and_then(of).map(ToString::to_string);
+    flag.help.map(str::to_owned).or_else(ours).unwrap_or_default()
 }
 
-fn long_help(flag: &Flag, sync: &Command) -> String {
-    let said = || {
-        arg(flag.here(), sync).and_then(|arg| arg.get_long_help().or(arg.get_help())).map(ToString::to_string)
-    };
-    flag.help.map(str::to_owned).or_else(said).unwrap_or_default()
+/// The long description of one of our own flags.
+fn long(arg: &Arg) -> Option<&StyledStr> {
+    arg.get_long_help().or(arg.get_help())
 }
 
 /// Appends the default to the meaning unless it is empty or false.
@@ -151,7 +151,7 @@ fn own_flags(sync: &Command) -> impl Iterator<Item = &Arg> {
 }
 
 /// The placeholder for the value of one of our own flags.
-fn word(arg: &Arg) -> &str {
+fn placeholder(arg: &Arg) -> &str {
     if arg.get_num_args().is_some_and(|values| values.min_values() == 0) {
         return Kind::Bool.placeholder();
     }

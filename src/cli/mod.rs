@@ -370,28 +370,24 @@ fn print_error(
 
 /// The hints of the first error in the chain whose type has hints.
 fn hints(error: &anyhow::Error) -> Vec<String> {
-    let of = |cause: &(dyn std::error::Error + 'static)| {
-        let app = cause.downcast_ref::<app::Error>().map(app::Error::hints);
-        let config = || cause.downcast_ref::<config::Error>().map(config::Error::hints);
-        let store = || cause.downcast_ref::<store::Error>().map(store::Error::hints);
-        let pin = || cause.downcast_ref::<crate::pin::Error>().map(crate::pin::Error::hints);
-        let mirror = || cause.downcast_ref::<mirror::Error>().map(mirror::Error::hints);
-        let rules = || cause.downcast_ref::<configmap::RulesError>().map(configmap::RulesError::hints);
-        let sandbox = || cause.downcast_ref::<sandbox::Missing>().map(sandbox::Missing::hints);
-        let plan = || cause.downcast_ref::<desired::Error>().map(desired::Error::hints);
-        let source = || cause.downcast_ref::<sources::SourceError>().map(|error| error.hints.clone());
-        let cluster = || cause.downcast_ref::<cluster::ConfigError>().map(cluster::ConfigError::hints);
-        app.or_else(config)
-            .or_else(store)
-            .or_else(pin)
-            .or_else(mirror)
-            .or_else(rules)
-            .or_else(sandbox)
-            .or_else(plan)
-            .or_else(source)
-            .or_else(cluster)
+    use std::error::Error;
+    type Cause<'a> = &'a (dyn Error + 'static);
+    fn of<E: Error + 'static>(cause: Cause<'_>, hints: fn(&E) -> Vec<String>) -> Option<Vec<String>> {
+        cause.downcast_ref::<E>().map(hints)
+    }
+    let of_any = |cause: Cause<'_>| {
+        of(cause, app::Error::hints)
+            .or_else(|| of(cause, config::Error::hints))
+            .or_else(|| of(cause, store::Error::hints))
+            .or_else(|| of(cause, crate::pin::Error::hints))
+            .or_else(|| of(cause, mirror::Error::hints))
+            .or_else(|| of(cause, configmap::RulesError::hints))
+            .or_else(|| of(cause, sandbox::Missing::hints))
+            .or_else(|| of(cause, desired::Error::hints))
+            .or_else(|| of(cause, |error: &sources::SourceError| error.hints.clone()))
+            .or_else(|| of(cause, cluster::ConfigError::hints))
     };
-    error.chain().find_map(of).unwrap_or_default()
+    error.chain().find_map(of_any).unwrap_or_default()
 }
 
 #[cfg(test)]

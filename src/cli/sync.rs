@@ -129,12 +129,12 @@ impl Args {
     /// Reads what the flags name, and starts the log.
     fn job(&self, given: &FlagOrigins) -> anyhow::Result<Job> {
         let mode = self.mode(given)?;
-        let has_root = mode == Mode::Both;
+        let has_both = mode == Mode::Both;
         let limit = TimeLimit { time: self.sync.pace.sync_timeout, set_by: Some("--sync-timeout") };
         let rules = || -> anyhow::Result<app::Rules> {
             Ok(app::Rules {
                 options: self.rights.options(&self.clusters)?,
-                planner: self.rules.planner(self.rights.extra_keys()?, has_root)?.within(limit),
+                planner: self.rules.planner(self.rights.extra_keys()?, has_both)?.within(limit),
                 clusters: self.clusters.load()?,
                 resync: if self.resync_period.is_zero() { NEVER } else { self.resync_period },
             })
@@ -142,7 +142,7 @@ impl Args {
         let Mode::ConfigMaps(mirror) = mode else {
             let settings = given.settings(&self.sync)?;
             telemetry::start(&settings.telemetry); // before the rules, whose warnings go to the log
-            let rules = if has_root { Some(rules()?) } else { None };
+            let rules = if has_both { Some(rules()?) } else { None };
             return Ok(Job::Publish(settings, rules));
         };
         // Without a root there is no place for the mirror.

@@ -291,7 +291,7 @@ impl Check<'_> {
         if self.args.source.submodules != "off" {
             return None;
         }
-        // That of --username has no URL, and is for the repository.
+        // The credential of --username has no URL, and is for the repository.
         let urls: Option<Vec<Url>> = given.iter().map(|one| Url::parse(one.url.as_deref()?).ok()).collect();
         let urls = urls.filter(|urls| !urls.is_empty())?;
         // As git-sync paths hardly matter, and most URLs are in the list twice.

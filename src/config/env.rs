@@ -144,7 +144,7 @@ fn instead_of(rest: &str) -> Option<String> {
 
 /// Variables that hooks, `pin` and `watch` set for what they run, which may be this program, and one that every command
 /// reads.
-const SET_BY_US: [&str; 7] = [
+const OWN_VARIABLES: [&str; 7] = [
     "GITSYNC_HASH",
     "TREESWAP_DIR",
     "TREESWAP_GENERATION",
@@ -158,7 +158,7 @@ const SET_BY_US: [&str; 7] = [
 pub fn warnings(command: &Command, origins: &Origins, set: impl Iterator<Item = String>) -> Vec<String> {
     let personality = origins.personality();
     let secrets = PASSWORDS.into_iter().chain(PRIVATE_KEYS).chain(CREDENTIALS);
-    let mut known: Vec<String> = secrets.chain(SET_BY_US).map(str::to_owned).collect();
+    let mut known: Vec<String> = secrets.chain(OWN_VARIABLES).map(str::to_owned).collect();
     if personality == Personality::GitSync {
         known.extend(older_names().map(str::to_owned));
     }
@@ -236,25 +236,12 @@ fn without_reader(name: &str, known: &[String]) -> Option<String> {
 }
 
 /// Whether the kubelet sets this variable for a Service called `treeswap`, `gitsync` or `git-sync`, or like one of them
-/// with more behind a dash (kubelet/envvars). `set` are all variables that are set: the kubelet sets a port beside its
-/// host, so one without it, such as `TREESWAP_HTTP_PORT`, is somebody's mistake.
+/// with more behind a dash (kubelet/envvars). `set` are all variables that are set: the kubelet sets a host for each
+/// Service, so a port without it, such as `TREESWAP_HTTP_PORT`, is somebody's mistake.
 fn is_service_link(name: &str, set: &[String]) -> bool {
-    let prefixes = ["TREESWAP_", "GITSYNC_", "GIT_SYNC_"];
-    let Some(rest) = prefixes.iter().find_map(|prefix| name.strip_prefix(prefix)) else { return false };
-    // As in 9375_TCP and 9375_TCP_ADDR.
-    let is_port = |port: &str| {
-        let mut parts = port.split('_');
-        let is_number = parts.next().is_some_and(|number| number.parse::<u16>().is_ok());
-        is_number && parts.next().is_some_and(|protocol| matches!(protocol, "TCP" | "UDP" | "SCTP"))
-    };
-    let has_host = |before: &str| set.iter().any(|other| other.strip_prefix(before) == Some("SERVICE_HOST"));
-    let is_link = |tail: &str| {
-        matches!(tail, "SERVICE_HOST" | "SERVICE_PORT")
-            || (tail == "PORT" && name.strip_suffix(tail).is_some_and(has_host))
-            || tail.starts_with("SERVICE_PORT_")
-            || tail.strip_prefix("PORT_").is_some_and(is_port)
-    };
-    is_link(rest) || rest.match_indices('_').any(|(at, _)| is_link(&rest[at + 1..]))
+    let services = set.iter().filter_map(|other| other.strip_suffix("SERVICE_HOST"));
+    let mut tails = services.filter_map(|service| name.strip_prefix(service));
+    tails.any(|tail| tail == "PORT" || tail.starts_with("PORT_") || tail.starts_with("SERVICE_"))
 }
 
 #[cfg(test)]
@@ -270,35 +257,28 @@ mod tests {
 
     #[test]
     fn no_flag_reads_a_variable_that_a_kubelet_sets() {
-        let is_link = |name: &str| {
-            let host = name.strip_suffix("PORT").map(|service| format!("{service}SERVICE_HOST"));
-            is_service_link(name, host.as_slice())
-        };
+        let may_be_link = |name: &str| name.contains("_SERVICE_") || format!("{name}_").contains("_PORT_");
         for flag in command().get_arguments().filter_map(clap::Arg::get_long) {
             let (ours, theirs) = variables(flag);
             for name in [Some(ours), theirs].into_iter().flatten() {
-                assert!(!is_link(&name), "{name}");
+                assert!(!may_be_link(&name), "{name}");
             }
         }
-        assert!(!older_names().any(is_link));
+        assert!(!older_names().any(may_be_link));
+        let hosts = ["TREESWAP_SERVICE_HOST", "TREESWAP_A_SERVICE_HOST", "GITSYNC_SERVICE_HOST"];
+        let hosts = hosts.map(str::to_owned);
         for name in [
-            "TREESWAP_ADMIN_PORT",
-            "TREESWAP_APPLY_SERVICE_PORT_METRICS",
+            "TREESWAP_A_SERVICE_HOST",
+            "TREESWAP_A_SERVICE_PORT_METRICS",
             "TREESWAP_PORT_9375_TCP_PROTO",
             "TREESWAP_A_PORT_53_UDP",
             "GITSYNC_PORT",
-            "GIT_SYNC_SERVICE_HOST",
-            "GIT_SYNC_METRICS_PORT_80_SCTP_ADDR",
         ] {
-            assert!(is_link(name), "{name}");
+            assert!(is_service_link(name, &hosts), "{name}");
         }
-        for name in
-            ["TREESWAP_REPORT", "TREESWAP_PORT_X_TCP", "TREESWAP_PORT_80_X", "A_PORT", "GITSYNC_PORTS"]
-        {
-            assert!(!is_link(name), "{name}");
+        for name in ["TREESWAP_REPORT", "TREESWAP_PORTS", "TREESWAP_HTTP_PORT", "GIT_SYNC_PORT"] {
+            assert!(!is_service_link(name, &hosts), "{name}: its Service has no host");
         }
-        let other = ["TREESWAP_SERVICE_HOST".to_owned()];
-        assert!(!is_service_link("TREESWAP_HTTP_PORT", &other), "the host is another Service's");
     }
 
     #[test]
@@ -318,6 +298,7 @@ mod tests {
             "TREESWAP_SERVICE_HOST",
             "TREESWAP_SERVICE_PORT_HTTP",
             "TREESWAP_PORT_9375_TCP_ADDR",
+            "TREESWAP_ADMIN_SERVICE_HOST",
             "TREESWAP_ADMIN_SERVICE_PORT",
             "TREESWAP_ADMIN_PORT_9375_TCP",
             "HOME",

@@ -137,7 +137,7 @@ impl Error {
             Self::Unread { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
                 vec!["the user that treeswap runs as needs access to it".to_owned()]
             }
-            // Not a system call's EBUSY.
+            // Our own "changed while it was read", not EBUSY of a system call.
             Self::Unread { source, .. }
                 if source.kind() == io::ErrorKind::ResourceBusy && source.raw_os_error().is_none() =>
             {

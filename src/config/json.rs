@@ -106,7 +106,7 @@ pub(super) fn credentials_in(
 }
 
 /// Checks that git-sync takes the text. An empty text is valid, and holds no credentials.
-pub(super) fn is_well_formed(text: &str) -> Result<(), String> {
+pub(super) fn check(text: &str) -> Result<(), String> {
     parse(text, Personality::GitSync).map(drop).ok_or_else(|| NO_JSON.to_owned())
 }
 

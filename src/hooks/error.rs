@@ -115,44 +115,42 @@ impl Error {
     /// What an operator can do, a line each.
     pub fn hints(&self) -> Vec<String> {
         let name = self.kind.label();
-        match &self.why {
+        let hint = match &self.why {
             Failure::Start { program, dir, source }
                 if source.kind() == std::io::ErrorKind::NotFound && exists(program, dir) =>
             {
-                vec![format!(
+                format!(
                     "the file exists, but not what runs it: the interpreter in a script's first line (or that line ends \
                      in CR), or a binary's dynamic loader; make --{name}-command a static binary, or add that to the image"
-                )]
+                )
             }
-            Failure::Start { source, .. } if source.kind() == std::io::ErrorKind::NotFound => vec![format!(
+            Failure::Start { source, .. } if source.kind() == std::io::ErrorKind::NotFound => format!(
                 "--{name}-command is one program, without arguments and without a shell; a path with a slash is relative to \
                  the generation"
-            )],
+            ),
             Failure::Start { program, dir, .. } if is_directory(program, dir) => {
-                vec!["it is a directory: name a program in it".to_owned()]
+                "it is a directory: name a program in it".to_owned()
             }
             Failure::Start { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => {
-                vec![
-                    "it must be executable for the user treeswap runs as, on a file system without noexec"
-                        .to_owned(),
-                ]
+                "it must be executable for the user treeswap runs as, on a file system without noexec"
+                    .to_owned()
             }
-            Failure::Start { source, .. } if Errno::from_io_error(source) == Some(Errno::NOEXEC) => vec![
+            Failure::Start { source, .. } if Errno::from_io_error(source) == Some(Errno::NOEXEC) => {
                 "a script needs its interpreter in its first line, as in #!/bin/sh; a binary must be for this processor"
-                    .to_owned(),
-            ],
-            Failure::Start { .. } => vec![format!("--{name}-command names a program that can be run here")],
-            Failure::Timeout { .. } if self.kind == Kind::PrePublish => vec![format!(
-                "raise --{name}-timeout, and with a gate --sync-timeout, if it may take that long"
-            )],
+                    .to_owned()
+            }
+            Failure::Start { .. } => format!("--{name}-command names a program that can be run here"),
+            Failure::Timeout { .. } if self.kind == Kind::PrePublish => {
+                format!("raise --{name}-timeout, and with a gate --sync-timeout, if it may take that long")
+            }
             Failure::Timeout { .. } | Failure::NoResponse { .. } => {
-                vec![format!("raise --{name}-timeout if it may take that long")]
+                format!("raise --{name}-timeout if it may take that long")
             }
             Failure::Status { status: 404, .. } => {
-                vec![format!("check the path in --{name}-url, and --{name}-method")]
+                format!("check the path in --{name}-url, and --{name}-method")
             }
             Failure::Status { .. } => {
-                vec![format!("--{name}-success-status sets the status that counts as success; 0 accepts any")]
+                format!("--{name}-success-status sets the status that counts as success; 0 accepts any")
             }
             Failure::Ended { output, .. } => {
                 let printed = if output.is_empty() {
@@ -160,30 +158,23 @@ impl Error {
                 } else {
                     "the text after the exit status is what the program printed"
                 };
-                vec![format!(
-                    "{printed}; to see it fail, check out that revision and run the program there, as this \
-                     user"
-                )]
+                format!(
+                    "{printed}; to see it fail, check out that revision and run the program there, as this user"
+                )
             }
             Failure::Send { .. } => {
-                vec![format!("check --{name}-url, and that what listens there can be reached from here")]
+                format!("check --{name}-url, and that what listens there can be reached from here")
             }
             Failure::ShutDown if self.kind == Kind::PrePublish => {
-                vec![
-                    "the next publication runs it; for what is already published it does not run again"
-                        .to_owned(),
-                ]
+                "the next publication runs it; for what is already published it does not run again".to_owned()
             }
-            Failure::ShutDown => {
-                vec!["nothing to do: the next start runs it for what is current then".to_owned()]
-            }
+            Failure::ShutDown => "nothing to do: the next start runs it for what is current then".to_owned(),
             Failure::System { .. } => {
-                vec![
-                    "the system is short of processes, memory or descriptors: raise the container's limits"
-                        .to_owned(),
-                ]
+                "the system is short of processes, memory or descriptors: raise the container's limits"
+                    .to_owned()
             }
-        }
+        };
+        vec![hint]
     }
 }
 

@@ -15,7 +15,6 @@ use super::operator_files::FailureCount;
 use super::report::Report;
 use super::view::{Done, View};
 use crate::phase::machine::{Machine, Phase};
-use crate::phase::spare::{self, Plan, Situation};
 use crate::phase::{Status, Trigger};
 use crate::retry;
 use crate::revision::Revision;
@@ -240,19 +239,19 @@ impl<W: Work> Drive<'_, W> {
     /// Begins the spare again after a failure, if the attempt may have used it up: otherwise the next one would write
     /// its generation in full.
     async fn replace_spare(&mut self, is_root_missing: bool) {
-        let situation = Situation {
-            may_be_missing: self.work.needs_housekeeping(),
-            is_root_missing,
-            lacked_room: self.lacked_room,
-            is_last: self.machine.phase() == Phase::GivenUp,
+        let why = if self.machine.phase() == Phase::GivenUp {
+            "no attempt follows that could use it"
+        } else if is_root_missing {
+            "the root is missing"
+        } else if self.lacked_room {
+            "its room is needed" // the next attempt would drop it to make room, and lack it again
+        } else if !self.work.needs_housekeeping() {
+            "the last one was not used"
+        } else {
+            let bounds = Bounds::new(BEGIN_SPARE, self.draining.clone());
+            return self.work.prepare_spare(&bounds).await;
         };
-        match spare::plan(situation) {
-            Plan::Prepare => {
-                let bounds = Bounds::new(BEGIN_SPARE, self.draining.clone());
-                self.work.prepare_spare(&bounds).await;
-            }
-            Plan::Leave(why) => debug!(why, "no spare is prepared"),
-        }
+        debug!(why, "no spare is prepared");
     }
 
     /// Does what follows a success after its report: notifies hooks and runs the housekeeping.

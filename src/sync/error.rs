@@ -148,38 +148,32 @@ impl Error {
 
     /// What an operator can do, one line each.
     pub fn hints(&self) -> Vec<String> {
-        match self {
-            Self::Mirror(error) => error.hints(),
-            Self::Sources(error) => error.hints(),
-            Self::Store(error) => error.hints(),
+        let hint = match self {
+            Self::Mirror(error) => return error.hints(),
+            Self::Sources(error) => return error.hints(),
+            Self::Store(error) => return error.hints(),
             Self::Gate { source, .. } if self.is_refusal() => {
                 let again = "the hook runs again for another revision or at the next start; with \
                              --pre-publish-gate-retry, at every attempt";
-                source.hints().into_iter().chain([again.to_owned()]).collect()
+                return source.hints().into_iter().chain([again.to_owned()]).collect();
             }
-            Self::Gate { source, .. } => source.hints(),
-            Self::StillRefused { hints, .. } => hints.clone(),
+            Self::Gate { source, .. } => return source.hints(),
+            Self::StillRefused { hints, .. } => return hints.clone(),
             Self::Timeout { stage: Stage::Resolve, .. } => {
-                vec!["the remote did not answer: check it, and the network in between".to_owned()]
+                "the remote did not answer: check it, and the network in between"
             }
-            Self::Timeout { stage: Stage::Gate, .. } => {
-                vec!["see whether the gate hangs, or raise --sync-timeout".to_owned()]
-            }
-            Self::Timeout { .. } => {
-                vec!["raise --sync-timeout if the repository is large or the disk slow".to_owned()]
-            }
+            Self::Timeout { stage: Stage::Gate, .. } => "see whether the gate hangs, or raise --sync-timeout",
+            Self::Timeout { .. } => "raise --sync-timeout if the repository is large or the disk slow",
             Self::UpstreamInUse { .. } => {
-                vec!["the remote sends its history slowly: check it, and the network in between".to_owned()]
+                "the remote sends its history slowly: check it, and the network in between"
             }
-            Self::Panicked { .. } => {
-                vec!["this is a bug in treeswap: please report it with the lines above".to_owned()]
-            }
-            Self::Sparse { .. } => vec![
+            Self::Panicked { .. } => "this is a bug in treeswap: please report it with the lines above",
+            Self::Sparse { .. } => {
                 "--sparse-checkout-file names a text file that this user can read; it is read again at every attempt"
-                    .to_owned(),
-            ],
-            Self::Interrupted => vec!["nothing to do: treeswap is shutting down".to_owned()],
-        }
+            }
+            Self::Interrupted => "nothing to do: treeswap is shutting down",
+        };
+        vec![hint.to_owned()]
     }
 
     /// Returns true if blocking work ended because its token was cancelled.

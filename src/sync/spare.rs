@@ -25,7 +25,7 @@ use crate::generation::Name;
 use crate::human::one_line;
 use crate::mirror::{self, Objects, Selection};
 use crate::payload::{BlobSource, Payload};
-use crate::phase::spare::{Failures, Plan};
+use crate::phase::spare::Failures;
 use crate::revision::Revision;
 use crate::store::{SpareTask, Store};
 use crate::telemetry::metrics::Metrics;
@@ -156,12 +156,9 @@ impl SpareWork {
         let generation = task.generation().name.clone();
         let links = task.links();
         // After a success it is begun in any case: that is rare, and the next success would not try again.
-        if is_after_failure {
-            let plan = lock(&self.failures).plan(&generation, clock::monotonic());
-            if let Plan::Leave(why) = plan {
-                debug!(why, "no spare is prepared");
-                return;
-            }
+        if is_after_failure && lock(&self.failures).must_wait(&generation, clock::monotonic()) {
+            let why = "its preparation failed, and is tried again later";
+            return debug!(why, "no spare is prepared");
         }
         self.stop();
         let cancel = CancellationToken::new();

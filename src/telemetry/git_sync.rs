@@ -46,7 +46,6 @@ const WORDS: &[Words] = &[
     words("no_root", 0, "FATAL: can't make root dir", &[]),
     words("no_listener", 0, "can't bind HTTP endpoint", &[]),
     words("listening", 0, "serving HTTP", &[("serves", "reasons")]),
-    words("listener_ended", 0, "HTTP server terminated", &[]),
     words("listens_for", 1, "installing signal handler", &[]),
     words("signal", 1, "caught signal", &[]),
     words("gave_up", 0, "too many failures, aborting", &[]),

@@ -278,21 +278,17 @@ impl Limitation {
         let raise = |key: &str, to: &str| {
             let now = fs_err::read_to_string(format!("/proc/sys/fs/inotify/{key}"));
             let now = now.map(|now| format!(" (now {})", now.trim())).unwrap_or_default();
-            vec![format!(
-                "raise fs.inotify.{key}{now} on the node, for example: sysctl -w fs.inotify.{key}={to}"
-            )]
+            format!("raise fs.inotify.{key}{now} on the node, for example: sysctl -w fs.inotify.{key}={to}")
         };
-        match self {
+        vec![match self {
             Self::Instances => raise("max_user_instances", "1024"),
             Self::Watches => raise("max_user_watches", "524288"),
-            Self::Descriptors => vec!["raise the limit of open files, as in: ulimit -n 1024".to_owned()],
+            Self::Descriptors => "raise the limit of open files, as in: ulimit -n 1024".to_owned(),
             Self::Other(_) => {
-                vec![
-                    "does the directory exist, on a file system that has inotify? polling is used instead"
-                        .to_owned(),
-                ]
+                "does the directory exist, on a file system that has inotify? polling is used instead"
+                    .to_owned()
             }
-        }
+        }]
     }
 }
 

@@ -55,7 +55,7 @@ struct Server {
     status: tokio::sync::watch::Sender<Status>,
     looks: Arc<AtomicUsize>,
     shutdown: CancellationToken,
-    thread: Option<std::thread::JoinHandle<Result<(), Error>>>,
+    thread: Option<std::thread::JoinHandle<()>>,
     dir: tempfile::TempDir,
 }
 
@@ -86,8 +86,8 @@ impl Server {
                     Options { bind: "127.0.0.1:0".into(), webhook_secrets: files, ..Options::default() };
                 let listener = Listener::bind(options).await.unwrap();
                 tell.send(listener.address()).unwrap();
-                listener.serve(state, stop).await
-            })
+                listener.serve(state, stop).await;
+            });
         });
         Self { address: told.recv().unwrap(), status, looks, shutdown, thread: Some(thread), dir }
     }
@@ -134,7 +134,7 @@ impl Drop for Server {
         self.shutdown.cancel();
         if let Some(thread) = self.thread.take() {
             let served = thread.join();
-            assert!(std::thread::panicking() || matches!(served, Ok(Ok(()))), "serving failed: {served:?}");
+            assert!(std::thread::panicking() || served.is_ok(), "serving failed: {served:?}");
         }
     }
 }
@@ -410,7 +410,7 @@ async fn unhurried(request: &str) -> Vec<u8> {
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).await.unwrap();
     shutdown.cancel();
-    serving.await.unwrap().unwrap();
+    serving.await.unwrap();
     assert_eq!(parts.looks.load(Ordering::SeqCst), 0);
     answer
 }
@@ -439,7 +439,7 @@ fn shutting_down_does_not_wait_for_idle_connections() {
     let mut byte = [0];
     idle.read_exact(&mut byte).unwrap();
     server.shutdown.cancel();
-    server.thread.take().unwrap().join().unwrap().unwrap();
+    server.thread.take().unwrap().join().unwrap();
     let mut rest = Vec::new();
     idle.read_to_end(&mut rest).expect("the connection is closed");
 }

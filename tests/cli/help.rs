@@ -163,3 +163,41 @@ fn on_a_terminal_git_syncs_help_is_as_wide_as_it() {
         assert!(line.trim_end().chars().count() <= 70, "{line:?}");
     }
 }
+
+#[test]
+fn the_manual_of_a_command_has_the_commands_own_exit_codes() {
+    let world = World::new();
+    let status = |command: &str| {
+        let page = treeswap(&world, &["man", command], &[]).expect_ok("man").stdout;
+        let rest = page.split(".SH \"EXIT STATUS\"").nth(1).expect("a section").to_owned();
+        rest.split(".SH ").next().unwrap().replace("\\-", "-")
+    };
+    for (command, has, lacks) in [
+        ("pin", &["126", "127", "the command's own"][..], "differences"),
+        ("watch", &["SIGTERM", "--exit-on-failure"], "targets"),
+        ("status", &["a generation is published", "--max-age"], "targets"),
+        ("sync", &["some targets or sources are not done", "128+N"], "differences"),
+        ("git-sync", &["an argument cannot be read", "128+N"], "targets"),
+        ("apply", &["some targets or sources are not done", "differences found"], "126"),
+        ("render", &["usage or configuration"], "targets"),
+    ] {
+        let text = status(command).replace("\\*(Aq", "'").replace("\\(aq", "'");
+        for words in has {
+            assert!(text.contains(words), "{command}: {words} is not in {text}");
+        }
+        assert!(!text.contains(lacks), "{command}: {lacks} is in {text}");
+    }
+}
+
+#[test]
+fn the_manual_of_a_command_names_the_secrets_that_it_reads_from_variables() {
+    let world = World::new();
+    for command in ["sync", "apply", "render"] {
+        let page = treeswap(&world, &["man", command], &[]).expect_ok("man").stdout;
+        let rest = page.split(".SH ENVIRONMENT").nth(1).expect("a section");
+        let variables = rest.split(".SH ").next().unwrap();
+        for name in ["PASSWORD", "CREDENTIAL", "GITHUB_APP_PRIVATE_KEY"] {
+            assert!(variables.contains(&format!("TREESWAP_{name}\\fR")), "{command}: {name}: {variables}");
+        }
+    }
+}

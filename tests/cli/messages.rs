@@ -1,5 +1,5 @@
 //! What errors, warnings and hints say about a wrong path, flag or file: the line names the cause, and the hint works
-//! as it is written. Also `status` after a run for another ref, and the exit codes in the manual.
+//! as it is written.
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -14,11 +14,10 @@ fn status_and_pin_name_a_path_that_is_no_root() {
     let absent = text(&world.dir().join("absent"));
     let file = text(&world.dir().join("file"));
     std::fs::write(&file, "").unwrap();
-    for path in [&absent, &file] {
-        let none = match path == &file {
-            true => format!("treeswap: {path} is not a directory\n"),
-            false => format!("treeswap: there is no directory {path}\n"),
-        };
+    for (path, none) in [
+        (&absent, format!("treeswap: there is no directory {absent}\n")),
+        (&file, format!("treeswap: {file} is not a directory\n")),
+    ] {
         complains(&treeswap(&world, &["status", path], &[]), 1, &[&none, "has as --root"]);
         let pin = treeswap(&world, &["pin", path, "--", "true"], &[]);
         assert!(!pin.stderr.contains("--wait"), "waiting will not help: {}", pin.stderr);
@@ -134,35 +133,6 @@ fn a_root_that_leads_through_a_link_to_nothing_is_named_with_it() {
     run::to_end(command.arg(&world.remote.path).arg("--root").arg(&link)).expect_ok("the directory was made");
 }
 
-#[test]
-fn a_run_for_another_ref_takes_nothing_from_the_record_of_success() {
-    let world = World::new();
-    let commit = world.remote.commit(&files("1"));
-    world.sync_once(&[]).expect_ok("main");
-    let last = |json: bool| {
-        let root = world.root.to_str().unwrap();
-        let args: &[&str] = if json { &["status", "--json", root] } else { &["status", root] };
-        treeswap(&world, args, &[]).expect_ok("status").stdout
-    };
-    let sync = || serde_json::from_str::<serde_json::Value>(&last(true)).unwrap()["sync"].clone();
-    let at = sync()["last_success"].clone();
-    assert!(at.is_string(), "{at}");
-    world.sync_once(&["--ref=nobr"]).expect_failure("there is no such branch");
-    assert_eq!(sync()["last_success"], serde_json::Value::Null, "of this ref there is none");
-    assert_eq!(sync()["earlier_success"]["ref"], "main");
-    let table = last(false);
-    let line = table.lines().find(|line| line.starts_with("last success")).unwrap();
-    assert!(
-        line.contains("never; of ") && line.contains("/remote main ") && line.ends_with(" UTC)"),
-        "{line}"
-    );
-    let away = world.remote.away();
-    world.sync_once(&[]).expect_failure("the remote is away");
-    assert_eq!(sync()["last_success"], at, "it is known again");
-    drop(away);
-    world.assert_published(&commit);
-}
-
 /// Renders an empty tree by rules of this text.
 fn render_by(world: &World, text: &str) -> Ran {
     let (tree, rules) = (world.dir().join("tree"), world.dir().join("rules.yaml"));
@@ -253,44 +223,6 @@ fn a_hint_does_not_recommend_the_command_that_was_just_run() {
     let check = treeswap(&world, &["check", &sources, "--root=/x"], &[]);
     complains(&check, 2, &["hint: fix the file, or its path\n"]);
     assert!(!check.stderr.contains("`treeswap check"), "{}", check.stderr);
-}
-
-#[test]
-fn the_manual_of_a_command_has_the_commands_own_exit_codes() {
-    let world = World::new();
-    let status = |command: &str| {
-        let page = treeswap(&world, &["man", command], &[]).expect_ok("man").stdout;
-        let rest = page.split(".SH \"EXIT STATUS\"").nth(1).expect("a section").to_owned();
-        rest.split(".SH ").next().unwrap().replace("\\-", "-")
-    };
-    for (command, has, lacks) in [
-        ("pin", &["126", "127", "the command's own"][..], "differences"),
-        ("watch", &["SIGTERM", "--exit-on-failure"], "targets"),
-        ("status", &["a generation is published", "--max-age"], "targets"),
-        ("sync", &["some targets or sources are not done", "128+N"], "differences"),
-        ("git-sync", &["an argument cannot be read", "128+N"], "targets"),
-        ("apply", &["some targets or sources are not done", "differences found"], "126"),
-        ("render", &["usage or configuration"], "targets"),
-    ] {
-        let text = status(command).replace("\\*(Aq", "'").replace("\\(aq", "'");
-        for words in has {
-            assert!(text.contains(words), "{command}: {words} is not in {text}");
-        }
-        assert!(!text.contains(lacks), "{command}: {lacks} is in {text}");
-    }
-}
-
-#[test]
-fn the_manual_of_a_command_names_the_secrets_that_it_reads_from_variables() {
-    let world = World::new();
-    for command in ["sync", "apply", "render"] {
-        let page = treeswap(&world, &["man", command], &[]).expect_ok("man").stdout;
-        let rest = page.split(".SH ENVIRONMENT").nth(1).expect("a section");
-        let variables = rest.split(".SH ").next().unwrap();
-        for name in ["PASSWORD", "CREDENTIAL", "GITHUB_APP_PRIVATE_KEY"] {
-            assert!(variables.contains(&format!("TREESWAP_{name}\\fR")), "{command}: {name}: {variables}");
-        }
-    }
 }
 
 #[test]

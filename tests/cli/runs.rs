@@ -231,3 +231,32 @@ fn the_error_file_holds_the_last_error_until_a_success_and_the_touch_file_is_tou
     world.sync_once(&flags).expect_ok("now there is a commit");
     assert!(!error.exists() && touched.exists());
 }
+
+#[test]
+fn a_run_for_another_ref_takes_nothing_from_the_record_of_success() {
+    let world = World::new();
+    let commit = world.remote.commit(&files("1"));
+    world.sync_once(&[]).expect_ok("main");
+    let last = |json: bool| {
+        let root = world.root.to_str().unwrap();
+        let args: &[&str] = if json { &["status", "--json", root] } else { &["status", root] };
+        treeswap(&world, args, &[]).expect_ok("status").stdout
+    };
+    let sync = || serde_json::from_str::<serde_json::Value>(&last(true)).unwrap()["sync"].clone();
+    let at = sync()["last_success"].clone();
+    assert!(at.is_string(), "{at}");
+    world.sync_once(&["--ref=nobr"]).expect_failure("there is no such branch");
+    assert_eq!(sync()["last_success"], serde_json::Value::Null, "of this ref there is none");
+    assert_eq!(sync()["earlier_success"]["ref"], "main");
+    let table = last(false);
+    let line = table.lines().find(|line| line.starts_with("last success")).unwrap();
+    assert!(
+        line.contains("never; of ") && line.contains("/remote main ") && line.ends_with(" UTC)"),
+        "{line}"
+    );
+    let away = world.remote.away();
+    world.sync_once(&[]).expect_failure("the remote is away");
+    assert_eq!(sync()["last_success"], at, "it is known again");
+    drop(away);
+    world.assert_published(&commit);
+}

@@ -187,8 +187,9 @@ pub(super) fn run(args: &Args, given: &FlagOrigins) -> anyhow::Result<ExitCode> 
     let time_left = || limit.saturating_sub(began.elapsed());
     let (ended, timed_out) = match args.input.tree_location("apply", given)? {
         TreeLocation::Directory(directory) => {
-            let (revision, directory) = (args.once.revision()?, directory.to_owned());
-            let delivery = deliver_tree(directory, revision, planner, &clusters, &options, &cancel);
+            let revision = args.once.revision()?;
+            let delivery =
+                deliver_tree(directory.to_owned(), revision, planner, &clusters, &options, &cancel);
             runtime.block_on(with_timeout(time_left(), &cancel, delivery))
         }
         TreeLocation::Remote(flag) => {

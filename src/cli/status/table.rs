@@ -18,10 +18,10 @@ pub(super) fn table(report: &Report<'_>, now: Timestamp) -> String {
     };
     line("root", &report.root.display().to_string());
     let current = report.generations.iter().find(|one| one.current);
-    let revision = current.and_then(|one| one.record.as_ref());
+    let record = current.and_then(|one| one.record.as_ref());
     let id =
         |record: &Facts<'_>| record.revision.map_or_else(unknown_revision, |revision| revision.to_string());
-    line("revision", &revision.map(id).unwrap_or_default());
+    line("revision", &record.map(id).unwrap_or_default());
     line("commit", &current.and_then(|one| one.commit.as_ref()).map(commit_line).unwrap_or_default());
     line("problem", report.problem.unwrap_or_default());
     line("writer", &report.writer_line());

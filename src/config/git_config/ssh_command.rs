@@ -67,7 +67,7 @@ pub(in crate::config) fn ssh_command(text: &str) -> SshCommand {
         match name.as_str() {
             "identityfile" => found.keys.push(setting.into()),
             "userknownhostsfile" => known_hosts = known_hosts.or(Some(setting)),
-            // They change nothing: no agent is used, nothing is prompted for, and there are no messages of ssh.
+            // No effect: no agent is used, nothing is prompted for, and ssh logs nothing.
             "identitiesonly" | "batchmode" | "loglevel" => {}
             "stricthostkeychecking" => {
                 let is = |words: &[&str]| words.iter().any(|word| setting.eq_ignore_ascii_case(word));

@@ -59,7 +59,7 @@ impl Kind {
                 _ => Err("it is not a number".to_owned()),
             },
             Self::Duration => any_duration(unsigned).map(drop),
-            Self::Json => super::super::json::is_well_formed(text),
+            Self::Json => super::super::json::check(text),
             Self::Cookies if text.starts_with('/') => Ok(()),
             Self::Cookies => boolean(text).map(drop),
         }

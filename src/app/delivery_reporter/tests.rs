@@ -1,12 +1,14 @@
 use std::cell::RefCell;
+use std::sync::Arc;
 
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::cluster::{self, Kind, Operation, Verb};
 use crate::configmap::apply::{Desired, DesiredConfigMap, ExtraKeys, Owner, VersionKey};
 use crate::configmap::{ClusterNamespace, DesiredData};
-use crate::deliver::{Options, Relation};
+use crate::deliver::{LoopTiming, Options, Relation};
 use crate::retry::{Backoff, ErrorClass};
 use crate::revision::{ObjectId, Revision};
 use crate::sources::{DeliveryInput, Named, Recorded};
@@ -124,13 +126,13 @@ fn polls_that_no_source_answers_are_no_success_without_a_root() {
 
 #[test]
 fn the_metrics_show_that_an_attempt_runs_unless_attempts_are_the_roots() {
-    for ((mut reporter, _shown), is_beside) in [(without_root(), false), (with_root(), true)] {
+    for ((mut reporter, _shown), has_root) in [(without_root(), false), (with_root(), true)] {
         let metrics = reporter.metrics.clone();
         let known = || (metrics.attempt_start.get().is_some(), metrics.phase_changed.get().is_some());
         reporter.report(&LoopEvent::Begins(Trigger::Timer));
-        assert_eq!(known(), (!is_beside, !is_beside));
+        assert_eq!(known(), (!has_root, !has_root));
         reporter.report(&LoopEvent::Failed(&down()));
-        assert_eq!(known(), (false, !is_beside), "it has ended");
+        assert_eq!(known(), (false, !has_root), "it has ended");
     }
 }
 
@@ -146,11 +148,11 @@ fn a_failure_that_a_poll_counted_is_not_counted_again_if_a_step_is_shown_before_
         found
     };
     let answers = || (Vec::new(), LastAnswer::not_yet());
-    reporter.tell(&LoopEvent::Begins(Trigger::Timer), take_state, answers);
+    reporter.record(&LoopEvent::Begins(Trigger::Timer), take_state, answers);
     new_failures.borrow_mut().push(("resolve", ErrorClass::Transient));
-    reporter.tell(&LoopEvent::Runs(Step::Resolve), take_state, answers);
+    reporter.record(&LoopEvent::Runs(Step::Resolve), take_state, answers);
     assert_eq!(new_failures.borrow().len(), 1, "it belongs to how the attempt ends");
-    reporter.tell(&LoopEvent::Failed(&down()), take_state, answers);
+    reporter.record(&LoopEvent::Failed(&down()), take_state, answers);
     let errors = |stage| metrics.errors.get_or_create(&ErrorLabel { stage, class: "transient" }).get();
     assert_eq!((errors("resolve"), errors("apply")), (1, 0));
 }
@@ -159,9 +161,9 @@ fn a_failure_that_a_poll_counted_is_not_counted_again_if_a_step_is_shown_before_
 fn what_a_remote_answers_during_a_delivery_shows_before_that_ends() {
     let (mut reporter, shown) = without_root();
     let answer = LastAnswer { at: Some(Timestamp::now()), ..LastAnswer::not_yet() };
-    reporter.tell(&LoopEvent::Begins(Trigger::Timer), PollState::new, || panic!("no delivery runs"));
+    reporter.record(&LoopEvent::Begins(Trigger::Timer), PollState::new, || panic!("no delivery runs"));
     assert_eq!(shown.borrow().last_answer.at, None);
-    reporter.tell(&LoopEvent::Runs(Step::Plan), || panic!("it has not ended"), || (Vec::new(), answer));
+    reporter.record(&LoopEvent::Runs(Step::Plan), || panic!("it has not ended"), || (Vec::new(), answer));
     assert_eq!(shown.borrow().last_answer, answer);
 }
 
@@ -241,7 +243,7 @@ fn of_many_failures_the_cause_that_hides_others_is_logged_first_and_no_hint_with
 
 #[test]
 fn the_step_of_a_delivery_that_takes_long_is_shown_until_it_ends() {
-    for ((mut reporter, shown), is_beside) in [(without_root(), false), (with_root(), true)] {
+    for ((mut reporter, shown), has_root) in [(without_root(), false), (with_root(), true)] {
         let stages = || {
             let status = shown.borrow();
             let stage = |progress: Option<&Progress>| progress.map(|progress| progress.stage.clone());
@@ -251,7 +253,7 @@ fn the_step_of_a_delivery_that_takes_long_is_shown_until_it_ends() {
         assert_eq!(stages(), (None, None));
         reporter.report(&LoopEvent::Runs(Step::Plan));
         let plan = Some("plan".to_owned());
-        assert_eq!(stages(), if is_beside { (None, plan) } else { (plan, None) });
+        assert_eq!(stages(), if has_root { (None, plan) } else { (plan, None) });
         reporter.report(&LoopEvent::Failed(&down()));
         assert_eq!(stages(), (None, None));
     }
