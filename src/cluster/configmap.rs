@@ -19,9 +19,6 @@ const PAGES_MAX: usize = 200;
 /// The most metadata that a list keeps, in bytes: 8 KiB for each of the 2,000 or so ConfigMaps that an inventory can
 /// list. As many namespaces of a cluster are listed at once as requests may be in flight, each within this limit.
 const KEPT_MAX: usize = 16 << 20;
-/// The longest annotation that a list keeps, in bytes. `kubectl apply` leaves a copy of the object in one, of up to 256
-/// KiB; what is written is read by itself, with all of them.
-const ANNOTATION_MAX: usize = 4 << 10;
 
 /// The objects of a list, by namespace and name.
 type Listed = BTreeMap<(String, String), Meta>;
@@ -90,8 +87,8 @@ impl Cluster {
             };
             // A few objects that anybody annotated must not make all pages after them as small.
             limit = (2 * limit).min(PAGE);
-            for mut meta in page.items.into_iter().filter(|meta| is_of(operation, meta) && keep(meta)) {
-                meta.annotations.retain(|_, text| text.len() <= ANNOTATION_MAX);
+            for meta in page.items.into_iter().filter(|meta| is_of(operation, meta) && keep(meta)) {
+                let meta = meta.without_long_annotations();
                 kept += meta.bytes();
                 found.insert((meta.namespace.clone(), meta.name.clone()), meta);
             }
@@ -119,7 +116,7 @@ impl Cluster {
         namespace: &str,
         name: &str,
     ) -> Result<Option<Meta>, Error> {
-        let found = self.head(namespace, name).await?;
+        let found = self.head(namespace, name).await?.map(Meta::without_long_annotations);
         let bytes = found.as_ref().map_or(0, Meta::bytes);
         if kept.fetch_add(bytes, Ordering::Relaxed) + bytes > KEPT_MAX {
             let request = Request::new(Operation::of(Verb::Get, Kind::ConfigMap, namespace, name));
@@ -134,6 +131,7 @@ impl Cluster {
         let wanted: BTreeSet<&str> = names.iter().copied().collect();
         match self.list_if(namespace, |meta| wanted.contains(meta.name.as_str())).await {
             Err(Error { why: Failure::Forbidden { .. }, .. }) => {
+                let _place = self.inner.lists.acquire().await; // as for a list
                 let kept = AtomicUsize::new(0);
                 let found = names.iter().map(|name| self.head_within(&kept, namespace, name));
                 let found = futures_util::future::try_join_all(found).await?;

@@ -19,6 +19,9 @@ const CONTENT_MAX: usize = 4 << 20;
 /// What a key costs in memory besides its text, in bytes.
 const ENTRY: usize = 64;
 
+/// The longest annotation that is kept of what is only looked at, in bytes. `kubectl apply` leaves a copy of the object
+/// in one, of up to 256 KiB.
+const ANNOTATION_MAX: usize = 4 << 10;
 /// The longest uid and resourceVersion: real ones have some 40 bytes, and both are kept and written to inventories.
 const ID_MAX: usize = 253;
 
@@ -55,6 +58,14 @@ impl Meta {
             resource_version: self.resource_version.clone(),
             ..Self::default()
         }
+    }
+
+    /// Without annotations of more than [`ANNOTATION_MAX`], which nothing is decided by. An object that is written again
+    /// needs them.
+    #[must_use]
+    pub fn without_long_annotations(mut self) -> Self {
+        self.annotations.retain(|_, text| text.len() <= ANNOTATION_MAX);
+        self
     }
 
     /// Returns about how many bytes it takes in memory: most for its texts, and [`ENTRY`] for each.

@@ -1,5 +1,5 @@
-//! How much a pass keeps in memory of what one cluster answers. The server, and everybody who may write to it, decide on the
-//! size of objects and on their number.
+//! How much a pass keeps in memory of what one cluster answers. The server, and everybody who may write to it, decide on
+//! the size of objects and on their number.
 
 use std::sync::atomic::{AtomicIsize, Ordering};
 
@@ -10,8 +10,9 @@ const KEPT_MAX: usize = 32 << 20;
 /// and the most of all other namespaces: anybody can make inventories there, and they must not take the room of the
 /// former.
 const ALL_KEPT_MAX: usize = 64 << 20;
-/// How much a pass may keep of each ConfigMap that is desired, in bytes: some times of what it usually is.
-const KEPT_OF_EACH: usize = 4 << 10;
+/// How much a pass may keep of each ConfigMap that is desired, in bytes: of most a few KiB, but all annotations of those
+/// that it replaces.
+const KEPT_OF_EACH: usize = 64 << 10;
 
 /// How many bytes a pass may keep of what a cluster answers: of namespaces that rules name, which have so many
 /// ConfigMaps, and of others.

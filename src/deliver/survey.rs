@@ -305,12 +305,10 @@ impl SurveyContext<'_> {
         };
         let seen = object.as_ref().map(seen);
         let decision = self.policy.decide(wanted, seen.as_ref(), entry, record);
-        Ok(Item {
-            name: name.to_owned(),
-            wanted: wanted.cloned(),
-            meta: object.map(|object| object.meta),
-            decision,
-        })
+        let is_sent_again = matches!(decision.action, Action::Replace | Action::Recreate);
+        let meta = object.map(|object| object.meta);
+        let meta = if is_sent_again { meta } else { meta.map(Meta::without_long_annotations) };
+        Ok(Item { name: name.to_owned(), wanted: wanted.cloned(), meta, decision })
     }
 
     /// Reads one ConfigMap again and decides again.

@@ -233,6 +233,28 @@ async fn a_list_keeps_no_long_annotations_which_together_may_be_more_than_it_kee
 }
 
 #[tokio::test]
+async fn without_the_right_to_list_no_long_annotations_are_kept_either() {
+    let url = answering(|line| {
+        let path = line.split(['?', ' ']).nth(1).unwrap();
+        let Some((_, name)) = path.split_once("configmaps/") else {
+            let message = "configmaps is forbidden: User \"a\" cannot list resource \"configmaps\"";
+            return (403, json!({ "kind": "Status", "reason": "Forbidden", "message": message }).to_string());
+        };
+        let annotations = json!({ "long": "x".repeat(200 << 10), "short": "x" });
+        let metadata = json!({ "namespace": "ci", "name": name, "uid": "u", "annotations": annotations });
+        (200, json!({ "kind": "PartialObjectMetadata", "metadata": metadata }).to_string())
+    })
+    .await;
+    let dir = tempfile::tempdir().unwrap();
+    let inner = Arc::new(connection(dir.path(), &url, &user(), LIMIT));
+    let names: Vec<String> = (0..100).map(|number| number.to_string()).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let found = crate::cluster::Cluster { inner }.survey("ci", &names).await.unwrap();
+    assert_eq!(found.len(), 100);
+    assert!(found.values().all(|meta| meta.annotations.keys().eq(["short"])));
+}
+
+#[tokio::test]
 async fn a_page_of_a_list_with_too_much_metadata_is_asked_for_in_parts() {
     let url = answering(|line| {
         let limit = line.split(['?', '&', ' ']).find_map(|part| part.strip_prefix("limit="));

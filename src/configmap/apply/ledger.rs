@@ -141,10 +141,11 @@ impl Ledger {
             return;
         }
         let sent = record.attempts > 0;
+        let wrote = sent && record.error.is_none(); // as far as is known
+        record.over.take_if(|_| !wrote);
         if let Some(old) = old {
             record.repairs.clone_from(&old.repairs);
-            // What failed wrote over nothing: the last write is still the one before.
-            if !sent || record.error.is_some() {
+            if !wrote {
                 record.over.clone_from(&old.over);
             }
             if old.digest == record.digest && old.revision == record.revision {
@@ -233,6 +234,7 @@ mod tests {
         let mut ledger = Ledger::default();
         let over = |over: &str, record: LastAttempt| LastAttempt { over: Some(over.to_owned()), ..record };
         for (attempt, expected) in [
+            (over("none", record(0, Some("a webhook denies it"), 1)), None),
             (over("first", record(1, None, 1)), Some("first")),
             (record(2, Some("it is contested"), 0), Some("first")),
             (over("second", record(3, None, 1)), Some("second")),
