@@ -94,6 +94,25 @@ fn what_is_only_warned_of_is_told_with_its_field() {
 }
 
 #[test]
+fn a_group_that_names_no_place_is_warned_of() {
+    for (group, warnings) in [
+        ("clusters: [c], namespaces: [ns]", 0),
+        ("clusters: [], namespaces: [ns]", 1),
+        ("clusters: [c], namespaces: []", 1),
+    ] {
+        let yaml = format!("cluster_groups: {{g: {{{group}}}}}\nmaps: {{a: {{name: a}}}}\n");
+        assert_eq!(read(&yaml, false).unwrap().warnings.len(), warnings, "{group}");
+    }
+}
+
+#[test]
+fn no_more_problems_are_listed_than_the_limit() {
+    let maps: String = (0..=PROBLEMS_MAX).map(|at| format!("  a{at}: {{}}\n")).collect();
+    let error = read(&format!("maps:\n{maps}"), false).unwrap_err();
+    assert_eq!(error.problems().len(), PROBLEMS_MAX);
+}
+
+#[test]
 fn a_rule_goes_to_each_namespace_of_its_clusters() {
     let places = |fields: &str| {
         let groups = "cluster_groups: {g: {clusters: [d, c], namespaces: [o, '']}}\n";
