@@ -75,10 +75,9 @@ impl ImplicitType {
         let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
         let plain = digits.replace('_', "");
         let number = digits.starts_with(|c: char| c.is_ascii_digit())
-            && (plain.bytes().all(|byte| byte.is_ascii_digit())
-                || plain
-                    .strip_prefix("0b")
-                    .is_some_and(|bits| bits.bytes().all(|bit| matches!(bit, b'0' | b'1')))
+            && (plain
+                .strip_prefix("0b")
+                .is_some_and(|bits| bits.bytes().all(|bit| matches!(bit, b'0' | b'1')))
                 || plain.parse::<f64>().is_ok());
         number.then_some(Self::Number)
     }

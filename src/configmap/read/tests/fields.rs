@@ -94,6 +94,34 @@ fn what_is_only_warned_of_is_told_with_its_field() {
 }
 
 #[test]
+fn a_word_that_yaml_reads_as_another_type_has_to_be_quoted() {
+    for (word, what) in [
+        ("yes", Some("a boolean")),
+        ("1_000", Some("a number")),
+        ("-5", Some("a number")),
+        ("1e3", Some("a number")),
+        ("0b101", Some("a number")),
+        ("\"yes\"", None),
+        ("'1'", None),
+        ("5x", None),
+        ("0b12", None),
+        ("x1", None),
+    ] {
+        let yaml = format!("maps: {{a: {{name: a, clusters: {{c: [{word}]}}}}}}\n");
+        let error = read(&yaml, false).err().map(|error| error.to_string());
+        let is_type = |what: &str| error.as_ref().is_some_and(|error| error.contains(what));
+        assert!(what.map_or(error.is_none(), is_type), "{word}: {error:?}");
+    }
+    assert!(read("1: {}\n", false).is_err(), "nothing is before it");
+}
+
+#[test]
+fn a_tag_is_refused_in_words() {
+    let error = read("maps: {a: !x {name: a}}\n", false).unwrap_err().to_string();
+    assert!(error.contains("expected a value without a tag at line 1"), "{error}");
+}
+
+#[test]
 fn a_group_that_names_no_place_is_warned_of() {
     for (group, warnings) in [
         ("clusters: [c], namespaces: [ns]", 0),
