@@ -113,12 +113,15 @@ fn a_word_that_yaml_reads_as_another_type_has_to_be_quoted() {
         assert!(what.map_or(error.is_none(), is_type), "{word}: {error:?}");
     }
     assert!(read("1: {}\n", false).is_err(), "nothing is before it");
+    assert!(problem("maps: {yes: {name: a}}\n").1.contains("a boolean"), "a key");
 }
 
 #[test]
-fn a_tag_is_refused_in_words() {
+fn a_tag_and_a_list_are_refused_in_words() {
     let error = read("maps: {a: !x {name: a}}\n", false).unwrap_err().to_string();
     assert!(error.contains("expected a value without a tag at line 1"), "{error}");
+    let error = read("- a\n", false).unwrap_err().to_string();
+    assert!(error.contains("expected a mapping with config_updater, or with maps"), "{error}");
 }
 
 #[test]
