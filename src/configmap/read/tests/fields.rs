@@ -33,6 +33,11 @@ fn each_problem_is_told_with_its_field() {
         assert_eq!(at, format!("maps[\"a\"]{field}"), "{told}");
         assert!(told.starts_with(what), "{fields}: {told}");
     }
+    // `name` has as many letters, and a word of three has too few to be known by two of them.
+    for field in ["wxyz", "kex"] {
+        let (_, told) = problem(&map(&format!("name: a, {field}: b")));
+        assert!(!told.contains("did you mean"), "{told}");
+    }
     let most = format!("partitioned_names: [{}]", names(256));
     assert_eq!(rules(&map(&most))[0].names.all().len(), 256);
 }
