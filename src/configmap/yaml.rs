@@ -53,7 +53,7 @@ impl Node<'_> {
     /// The type that YAML 1.1 reads this unquoted text as; `None` if that is text.
     pub(super) fn implicit_type(&self, source: &str) -> Option<ImplicitType> {
         let (Self::Text(text), Some(offset)) = (self, self.offset(source)) else { return None };
-        let quoted = offset > 0 && matches!(source.as_bytes()[offset - 1], b'"' | b'\'');
+        let quoted = matches!(source.as_bytes()[..offset].last(), Some(b'"' | b'\''));
         if quoted { None } else { ImplicitType::of(text) }
     }
 }
