@@ -284,7 +284,7 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     use super::super::pauses::Ending;
-    use super::super::testing::{cluster, desired, options, revision, survey};
+    use super::super::testing::{cluster, context, desired, options, revision, survey};
     use super::*;
     use crate::cluster::Meta;
     use crate::configmap::apply::{Action, Decision, Desired, PlacedSource, Placement};
@@ -352,13 +352,7 @@ mod tests {
         let options = Options { on_rewind, lag, ..options() };
         let (cluster, cancel) = (cluster(), Ending::default());
         let policy = options.policy(desired);
-        let reader = SurveyContext {
-            cluster: &cluster,
-            options: &options,
-            policy: &policy,
-            cancel: &cancel,
-            room: &crate::deliver::kept::room(0),
-        };
+        let reader = context(&cluster, &options, &policy, &cancel);
         let writer = Writer::new(reader, desired, remote);
         let checked = check_rewind(&writer, surveys, &mut None, &mut Notes::new("test")).await;
         match checked {
@@ -436,13 +430,7 @@ mod tests {
                 let options = Options { repository, on_rewind, lag: Duration::ZERO, ..options() };
                 let (cluster, cancel, desired) = (cluster(), Ending::default(), desired());
                 let policy = options.policy(&desired);
-                let reader = SurveyContext {
-                    cluster: &cluster,
-                    options: &options,
-                    policy: &policy,
-                    cancel: &cancel,
-                    room: &crate::deliver::kept::room(0),
-                };
+                let reader = context(&cluster, &options, &policy, &cancel);
                 let remote = Remote::new(Ok(Relation::UnknownToRemote));
                 let writer = Writer::new(reader, &desired, &remote);
                 let mut notes = Notes::new("test");

@@ -1,13 +1,15 @@
 //! What the unit tests of a delivery share: a remote, a cluster that no request reaches, and a survey of one ConfigMap.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicIsize;
 
 use super::Options;
-use super::survey::{Item, NamespaceSurvey};
+use super::pauses::Ending;
+use super::survey::{Item, NamespaceSurvey, SurveyContext};
 use crate::cluster::{self, Cluster, Clusters, Meta};
 use crate::configmap::DesiredData;
 use crate::configmap::apply::{
-    Decision, Desired, DesiredConfigMap, Entry, ExtraKeys, Ledger, Marker, Owner, Placement,
+    Decision, Desired, DesiredConfigMap, Entry, ExtraKeys, Ledger, Marker, Owner, Placement, Policy,
 };
 use crate::revision::{ObjectId, Relation, Revision};
 use crate::sources::{DeliveryInput, Named, Recorded, SourceError};
@@ -33,6 +35,17 @@ impl DeliveryInput for Remote {
     async fn relation(&self, _: Recorded, _: Revision) -> Result<Relation, SourceError> {
         Ok(self.0)
     }
+}
+
+/// What the reads of a pass share that may keep nothing.
+pub(super) fn context<'a>(
+    cluster: &'a Cluster,
+    options: &'a Options,
+    policy: &'a Policy,
+    cancel: &'a Ending,
+) -> SurveyContext<'a> {
+    static ROOM: [AtomicIsize; 2] = [AtomicIsize::new(0), AtomicIsize::new(0)];
+    SurveyContext { cluster, options, policy, cancel, room: &ROOM }
 }
 
 /// The desired state of revision 2, without a ConfigMap.

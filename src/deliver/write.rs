@@ -370,7 +370,7 @@ mod tests {
     use std::time::Duration;
 
     use super::super::pauses::Ending;
-    use super::super::testing::{Remote, cluster, desired, options, revision, survey};
+    use super::super::testing::{Remote, cluster, context, desired, options, revision, survey};
     use super::*;
     use crate::configmap::apply::Refusal;
     use crate::deliver::Options;
@@ -383,13 +383,7 @@ mod tests {
         let options = Options { concurrency: 1, ..options() };
         let (cluster, desired, cancel) = (cluster(), desired(), Ending::default());
         let policy = options.policy(&desired);
-        let reader = SurveyContext {
-            cluster: &cluster,
-            options: &options,
-            policy: &policy,
-            cancel: &cancel,
-            room: &crate::deliver::kept::room(0),
-        };
+        let reader = context(&cluster, &options, &policy, &cancel);
         let remote = Remote(Relation::Ahead);
         let writer = Writer::new(reader, &desired, &remote);
         let replaced = Decision { action: Action::Replace, ..Decision::unchanged(String::new()) };
@@ -414,13 +408,7 @@ mod tests {
         let options = Options { tries: 2, backoff, ..options() };
         let (cluster, desired, cancel) = (cluster(), desired(), Ending::default());
         let policy = options.policy(&desired);
-        let reader = SurveyContext {
-            cluster: &cluster,
-            options: &options,
-            policy: &policy,
-            cancel: &cancel,
-            room: &crate::deliver::kept::room(0),
-        };
+        let reader = context(&cluster, &options, &policy, &cancel);
         let remote = Remote(Relation::Ahead);
         let writer = Writer::new(reader, &desired, &remote);
         let busy = || Failure::Busy { status: 429, pause: None };
