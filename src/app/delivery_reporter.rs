@@ -288,7 +288,7 @@ impl DeliveryReporter {
             status.targets = self.ledger.targets();
             status.applied = Some(Applied { revision, at, targets, totals, open, clusters });
             // As with a root, an outage after the first success does not make the process unready.
-            status.ready |= !self.has_root() && report.is_success();
+            status.ready |= !self.has_root() && report.is_served();
         });
     }
 

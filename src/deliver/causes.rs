@@ -65,7 +65,7 @@ mod tests {
             why: "refused".to_owned(),
             transient: true,
         };
-        let large = || Failure::TooLarge { said: "3 MiB".to_owned() };
+        let large = || Failure::TooLarge { message: "3 MiB".to_owned() };
         let targets =
             vec![failed("a", away()), failed("b", large()), failed("c", away()), failed("d", large())];
         let report = Report { targets, ..Report::new(&desired()) };
@@ -106,7 +106,7 @@ mod tests {
         for name in &names {
             let mut ended = ClusterOutcome::failed(&desired, name, "there is no such context", &[]);
             ended.targets.reverse();
-            report.add(name.clone(), ended);
+            report.add(&desired, name.clone(), ended);
         }
         let took = began.elapsed();
         assert!(took < Duration::from_secs(20), "{took:?}");
@@ -123,7 +123,7 @@ mod tests {
             let (notes, failures) = (Vec::new(), vec![failure.clone()]);
             let mut report = Report::new(&desired());
             let ended = ClusterOutcome { revision, targets, notes, failures, unread };
-            report.add("default".to_owned(), ended);
+            report.add(&desired(), "default".to_owned(), ended);
             (report.causes().len(), report.other_failures().count())
         };
         let mut targets = vec![failed("a", busy()), failed("b", busy())];

@@ -285,7 +285,7 @@ async fn deliver_in_steps<S: DeliveryInput>(
     }
     let mut report = Report::new(&desired);
     report.failures = failures;
-    outcomes.into_iter().for_each(|(name, outcome)| report.add(name, outcome));
+    outcomes.into_iter().for_each(|(name, outcome)| report.add(&desired, name, outcome));
     Ok(report)
 }
 

@@ -153,6 +153,9 @@ pub struct Target {
     /// True if the ledger of its namespace has this result.
     #[serde(skip)]
     pub(super) recorded: bool,
+    /// True if no rule names its namespace: it is there only to be pruned.
+    #[serde(skip)]
+    pub(super) orphaned: bool,
     /// What it failed by, if that fails everything in its cluster or namespace.
     #[serde(skip)]
     pub(super) cause: Option<Cause>,
@@ -318,6 +321,7 @@ impl Target {
             counted: false,
             over: None,
             recorded: false,
+            orphaned: false,
             cause: None,
         }
     }
@@ -360,7 +364,10 @@ impl Report {
 
     /// Adds the result for one cluster. To be called in the order of the clusters' names: there may be many, so only
     /// the targets of this one are sorted.
-    pub(super) fn add(&mut self, cluster: String, mut ended: ClusterOutcome) {
+    pub(super) fn add(&mut self, desired: &Desired, cluster: String, mut ended: ClusterOutcome) {
+        for target in &mut ended.targets {
+            target.orphaned = desired.of(&cluster, &target.namespace).is_none();
+        }
         // Where something succeeded, what may be of single requests did not fail the whole cluster.
         if ended.targets.iter().any(|target| target.outcome.is_success()) {
             for target in &mut ended.targets {
@@ -379,6 +386,13 @@ impl Report {
     /// Returns true if there is no failure and every target is in its desired state.
     pub fn is_success(&self) -> bool {
         self.failures.is_empty() && self.targets.iter().all(|target| target.outcome.is_success())
+    }
+
+    /// Returns true if there is no failure and every target in a namespace that a rule names is in its desired state.
+    /// In other namespaces anybody who may create ConfigMaps there can make an inventory that is refused for ever.
+    pub fn is_served(&self) -> bool {
+        let served = |target: &Target| target.orphaned || target.outcome.is_success();
+        self.failures.is_empty() && self.targets.iter().all(served)
     }
 
     /// Returns true if it is a success, and every source answered.

@@ -7,6 +7,7 @@ use serde::Deserialize as _;
 use serde_json::{Value, json};
 
 use crate::common::run::Background;
+use crate::common::sidecar::Sidecar;
 use crate::common::{Files, Ran, World, eventually, full, run};
 use crate::kubernetes::{Access, Kubernetes, kubeconfig};
 use crate::proxy::{Fault, Proxy};
@@ -65,6 +66,7 @@ impl Installation {
 
     fn command(
         &self,
+        verb: &str,
         contexts: &[(&str, Access)],
         places: Places<'_>,
         more: &[&str],
@@ -74,7 +76,7 @@ impl Installation {
         let maps = json!({ "maps": { "map/*": { "name": "map", "clusters": clusters } } });
         let rules = self.world.dir().join("rules.yaml");
         std::fs::write(&rules, maps.to_string()).unwrap();
-        let mut command = self.world.treeswap(&["apply", "--ref=main", "--output=lines", "--repo"]);
+        let mut command = self.world.treeswap(&[verb, "--ref=main", "--repo"]);
         command.arg(&self.world.remote.path).arg(format!("--owner={}", self.owner)).arg("--rules").arg(rules);
         command.arg("--kubeconfig").arg(kubeconfig(&self.world.dir().join("kubeconfig"), contexts));
         command.args(more);
@@ -86,7 +88,7 @@ impl Installation {
         let mut names: BTreeSet<&str> = places.iter().map(|(cluster, _)| *cluster).collect();
         names.extend(["east", "west"]);
         let contexts: Vec<_> = names.into_iter().map(|name| (name, access.clone())).collect();
-        run::to_end(&mut self.command(&contexts, places, more))
+        run::to_end(&mut self.command("apply", &contexts, places, &[&["--output=lines"], more].concat()))
     }
 
     /// Makes an inventory as anybody can who may create ConfigMaps there, with what is to be read on ours.
@@ -184,7 +186,8 @@ fn a_cluster_that_no_rule_names_any_more_is_pruned_and_two_names_of_one_server_d
     let mut gone = Kubernetes::shared().access("pruner");
     gone.server = "https://127.0.0.1:1".into(); // nobody listens there
     let contexts = [("east", Kubernetes::shared().access("pruner")), ("gone", gone)];
-    let ran = run::to_end(&mut installation.command(&contexts, only_a, &["--prune"]));
+    let ran =
+        run::to_end(&mut installation.command("apply", &contexts, only_a, &["--prune", "--output=lines"]));
     ends(
         &ran,
         0,
@@ -286,6 +289,15 @@ fn an_inventory_that_anybody_made_elsewhere_stops_nothing_where_rules_name_the_n
     let refused = ["x", "y"].map(|name| format!("east/{b}/{name}: refused: 2 of 3 ConfigMaps"));
     ends(&installation.apply(only_a, &["--prune"]), 3, &["1 replaced", &refused[0], &refused[1]]);
     assert_eq!(installation.names(b).len(), 3, "nothing was deleted");
+    // Nor does it keep a process without a root from being ready.
+    let contexts = [("east", Kubernetes::shared().access("pruner"))];
+    let more = ["--prune", "--http-bind=127.0.0.1:0"];
+    let sync = Sidecar::of(&installation.world, &mut installation.command("sync", &contexts, only_a, &more));
+    eventually(60, "it is ready", || {
+        sync.ask("/readyz").is_some_and(|answer| answer.starts_with("HTTP/1.1 200 ")).then_some(())
+    });
+    let open = sync.status()["applied"]["open"].to_string();
+    assert!(open.contains(&refused[0]), "{open}");
 }
 
 /// A ConfigMap that is left out stays as it is, also if it was split before: its parts go once it fits.
@@ -330,7 +342,7 @@ fn nothing_that_was_made_before_a_kill_is_stranded_when_the_rules_change() {
     let contexts = [("east", counter.access("pruner"))];
     // Without a Lease: a killed holder's Lease would delay the next run and shift the requests at which runs are killed.
     let alone = "--lease-duration=0s";
-    run::to_end(&mut installation.command(&contexts, both, &[alone, "--concurrency=1"]))
+    run::to_end(&mut installation.command("apply", &contexts, both, &[alone, "--concurrency=1"]))
         .expect_ok("a run that is not killed");
     let requests = counter.seen().len();
     let prune = || installation.apply(&[("east", a)], &[alone, "--prune"]);
@@ -341,7 +353,7 @@ fn nothing_that_was_made_before_a_kill_is_stranded_when_the_rules_change() {
             let proxy = Proxy::start(Kubernetes::shared());
             proxy.plan("", "/", at, 1, fault);
             let contexts = [("east", proxy.access("pruner"))];
-            let mut command = installation.command(&contexts, both, &[alone, "--concurrency=1"]);
+            let mut command = installation.command("apply", &contexts, both, &[alone, "--concurrency=1"]);
             let mut killed = Background::start(&mut command, &installation.world.dir().join("killed.log"));
             eventually(120, "it is at that request, or done without one", || {
                 (proxy.seen().len() > at || !killed.is_running()).then_some(())

@@ -1,5 +1,7 @@
 //! Patterns one by one: the names of their dialects, what is literal in them, and variables in those of Prow.
 
+use regex::bytes::Regex;
+
 use crate::configmap::{Dialect, Pattern};
 
 #[test]
@@ -65,5 +67,49 @@ fn variables_are_whole_components_and_paths_are_cleaned() {
     ] {
         let read = Pattern::new(Dialect::Zglob, pattern, &variable).unwrap();
         assert!(read.matches(path.as_bytes()), "{pattern} {path}");
+    }
+}
+
+/// All sequences of up to `most` of these pieces.
+fn sequences(pieces: &[&str], most: usize) -> Vec<String> {
+    let mut all = vec![String::new()];
+    let mut longest = 0..1;
+    for _ in 0..most {
+        for at in longest.clone() {
+            let longer = pieces.iter().map(|piece| all[at].clone() + piece).collect::<Vec<_>>();
+            all.extend(longer);
+        }
+        longest = longest.end..all.len();
+    }
+    all
+}
+
+/// What go-zglob makes of a cleaned pattern: a regular expression, and the length that only longer paths match.
+fn as_go_zglob_reads(pattern: &str) -> (Regex, usize) {
+    let components = pattern.split('/').take_while(|component| !component.contains('*')).collect::<Vec<_>>();
+    let expression = pattern
+        .replace("**/", "(.D/)?")
+        .replace('*', "[^/]S")
+        .replace("{}", "\\}")
+        .replace("{a,ab}", "(a|ab)")
+        .replace('D', "*")
+        .replace('S', "*");
+    (Regex::new(&format!("^{expression}$")).unwrap(), components.join("/").len().max(1))
+}
+
+#[test]
+fn short_patterns_match_what_their_regular_expressions_match() {
+    let paths = sequences(&["a", "b", "/", "\n", "}"], 4);
+    let is_cleaned = |pattern: &&String| !pattern.contains("//") && !pattern.ends_with('/');
+    for pattern in sequences(&["a", "/", "*", "**/", "{a,ab}", "{}"], 4).iter().filter(is_cleaned) {
+        if !pattern.contains('*') {
+            continue;
+        }
+        let (expression, root) = as_go_zglob_reads(pattern);
+        let read = Pattern::new(Dialect::Zglob, pattern, &|_| None).unwrap();
+        for path in paths.iter().map(|path| path.as_bytes()) {
+            let expected = path.len() > root && expression.is_match(path);
+            assert_eq!(read.matches(path), expected, "{pattern:?} {:?}", path.escape_ascii().to_string());
+        }
     }
 }
