@@ -99,7 +99,7 @@ fn run_process<T>(
     warnings: &[String],
     run: impl FnOnce(&Runtime, Settings) -> Result<T, Error>,
 ) -> Result<T, Error> {
-    allocator::limit_heaps();
+    allocator::configure();
     telemetry::start(&settings.telemetry);
     log_start(lines);
     // git-sync has no such ceilings: an installation that replaces it must not be refused what git-sync had room for.
@@ -216,7 +216,10 @@ fn publish(
     store: store::Store,
 ) -> Result<(), Error> {
     let one_time = settings.sync.one_time;
-    let opened = open_upstream(&mut settings, &startup, rules.is_some())?;
+    let has_rules = rules.is_some();
+    let set_options =
+        |sources: SetOptions| SetOptions { rules: has_rules, attempt_is_bounded: true, ..sources };
+    let opened = open_upstream(&mut settings, &startup, set_options)?;
     let Some(upstream) = opened else { return interrupted(one_time) };
     let Startup { draining, signals, metrics, status, shown, ask, .. } = startup;
     let rules = rules
@@ -262,7 +265,7 @@ fn interrupted(one_time: bool) -> Result<(), Error> {
 fn open_root(settings: &Settings, startup: &Startup) -> Result<Option<store::Store>, Error> {
     let Startup { draining, metrics, status, .. } = startup;
     let opening = Opening { sync: &settings.sync, draining, status, metrics };
-    let opened = opening.while_full(|| opening.root(settings.store.clone(), settings.lock_wait))?;
+    let opened = opening.retry_while_full(|| opening.root(settings.store.clone(), settings.lock_wait))?;
     let Some((store, recovered)) = opened.flatten() else { return Ok(None) };
     recovered.done.iter().for_each(|line| info!("recovered: {line}"));
     recovered.foreign.iter().for_each(|line| warn!("left alone: {line}"));
@@ -276,11 +279,12 @@ fn open_root(settings: &Settings, startup: &Startup) -> Result<Option<store::Sto
     Ok(Some(store))
 }
 
-/// Opens the mirrors. `None` means that the process was asked to end.
+/// Opens the mirrors. If there are several sources, `set_options` first adapts their options. `None` means that the
+/// process was asked to end.
 fn open_upstream(
     settings: &mut Settings,
     startup: &Startup,
-    has_rules: bool,
+    set_options: impl FnOnce(SetOptions) -> SetOptions,
 ) -> Result<Option<Upstream>, Error> {
     let Startup { draining, metrics, status, requests, .. } = startup;
     let opening = Opening { sync: &settings.sync, draining, status, metrics };
@@ -289,10 +293,9 @@ fn open_upstream(
         Some(Issuance::GitHubApp(_)) => Issued::to(move |well| counted.token(well)),
         _ => Issued::to(move |well| counted.askpass(well)),
     };
-    let bounded = |sources: SetOptions| SetOptions { rules: has_rules, attempt_is_bounded: true, ..sources };
-    let sources = settings.sources.take().map(bounded);
+    let sources = settings.sources.take().map(set_options);
     let open = || Ok(Upstream::open(settings.mirror.clone(), sources.clone())?);
-    let Some(mut upstream) = opening.while_full(open)? else { return Ok(None) };
+    let Some(mut upstream) = opening.retry_while_full(open)? else { return Ok(None) };
     upstream.set_requests(requests.clone());
     Ok(Some(upstream))
 }

@@ -18,7 +18,7 @@ static JEMALLOC: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 /// 64 KiB, which includes zlib-ng's state.
 ///
 /// jemalloc purges on the next allocation, which may never come at rest; its background thread purges a few times a
-/// second. One such thread is enough, and only the service starts it (`limit_heaps` in src/app/allocator.rs): the
+/// second. One such thread is enough, and only the service starts it (`configure` in src/app/allocator.rs): the
 /// child that reads packs must not have a second thread before it has entered its sandbox.
 #[cfg(target_env = "musl")]
 #[expect(unsafe_code, reason = "jemalloc looks for a symbol of this name")]

@@ -273,6 +273,9 @@ fn a_switch_without_a_value_is_written_alone_or_left_out() {
         let ran = treeswap(&world, &["apply", "--owner=x", "--rules=x", &flag], &[]);
         complains(&ran, 2, &["treeswap: --dry-run takes no value\n", &format!("hint: {hint}\n")]);
     }
+    let ran = treeswap(&world, &["sync", "--help=xyz"], &[]);
+    let hint = "hint: write --help alone, or --help=all for all options\n";
+    complains(&ran, 2, &["treeswap: --help takes no value but `all`\n", hint]);
 }
 
 #[test]

@@ -5,14 +5,14 @@
 //! | `GET /livez` | 200 while the sync loop meets the deadline that it set for its next sign of life, else 503 |
 //! | `GET /readyz`, `/healthz` | 503 until the first generation is published, then 200, unless it is stale ([`Options::max_stale`]); `?verbose` lists the checks |
 //! | `GET /` | the same codes, for probes written for git-sync; a browser gets the page; as git-sync's drop-in 503 until an attempt of the process has succeeded |
-//! | `GET /metrics` | OpenMetrics text |
+//! | `GET /metrics` | OpenMetrics text, if it is enabled |
 //! | `GET /status` | the status as JSON; a browser gets the page (`Accept` decides) |
 //! | `GET /status.json`, `/status.html` | JSON or the page, whatever `Accept` says |
 //! | `GET /debug/pprof/` | with `--http-pprof`: 200 and a line that says why there are no profiles |
 //! | `POST /sync` | 202 at once, and triggers an attempt; 403 without a valid signature or token (`hook`) |
 //!
-//! As git-sync's drop-in ([`Fallback::GitSync`]) every other path answers as `/` does, and so does `/metrics` unless it
-//! is enabled.
+//! Every other path, also `/metrics` if it is not enabled, answers 404; as git-sync's drop-in ([`Fallback::GitSync`]) it
+//! answers as `/` does.
 //!
 //! A process that can read the root can instead ask its writer through a socket there: see [`status_socket`].
 //!
@@ -103,6 +103,8 @@ pub struct Options {
     /// Files with the secrets for `POST /sync`, one a line (two while one is being rotated); read at each request. If
     /// empty, the route is closed.
     pub webhook_secrets: Vec<PathBuf>,
+    /// Whether `/metrics` is a route; if not, it is an unknown path.
+    pub metrics: bool,
     /// What answers on unknown paths.
     pub fallback: Fallback,
     /// Whether `/debug/pprof/` answers.
@@ -118,10 +120,7 @@ pub enum Fallback {
     #[default]
     Treeswap,
     /// The readiness, as in git-sync.
-    GitSync {
-        /// Whether `/metrics` is a route; if not, it is an unknown path, too.
-        metrics: bool,
-    },
+    GitSync,
 }
 
 /// What the listener shows, and the trigger that it can fire.

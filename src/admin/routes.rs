@@ -63,13 +63,11 @@ pub(super) fn router(state: State, options: &Options) -> Router {
     } else {
         router
     };
+    let router = if options.metrics { router.route("/metrics", get(metrics)) } else { router };
     let not_found = async || answer(StatusCode::NOT_FOUND, TEXT, "not found\n");
     let router = match options.fallback {
-        Fallback::Treeswap => {
-            router.route("/metrics", get(metrics)).route("/", get(front)).fallback(not_found)
-        }
-        Fallback::GitSync { metrics: true } => router.route("/metrics", get(metrics)).fallback(front),
-        Fallback::GitSync { metrics: false } => router.fallback(front),
+        Fallback::Treeswap => router.route("/", get(front)).fallback(not_found),
+        Fallback::GitSync => router.fallback(front),
     };
     router.with_state(shared)
 }

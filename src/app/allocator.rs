@@ -5,7 +5,7 @@
 /// The few threads that share the one arena mostly wait for files.
 #[cfg(target_env = "gnu")]
 #[expect(unsafe_code, reason = "mallopt(3) has no safe form")]
-pub(super) fn limit_heaps() {
+pub(super) fn configure() {
     // SAFETY: mallopt(3) is called before other threads are started. If it fails, the default stays.
     unsafe { libc::mallopt(libc::M_ARENA_MAX, 1) };
 }
@@ -14,7 +14,7 @@ pub(super) fn limit_heaps() {
 /// cannot be started, memory is returned on later allocations.
 #[cfg(target_env = "musl")]
 #[expect(unsafe_code, reason = "mallctl(3) has no safe form")]
-pub(super) fn limit_heaps() {
+pub(super) fn configure() {
     let set = |mut on: bool| {
         let value = (&raw mut on).cast();
         let none = std::ptr::null_mut();
@@ -30,4 +30,4 @@ pub(super) fn limit_heaps() {
 }
 
 #[cfg(not(any(target_env = "gnu", target_env = "musl")))]
-pub(super) fn limit_heaps() {}
+pub(super) fn configure() {}

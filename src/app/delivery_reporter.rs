@@ -46,7 +46,7 @@ impl Polls {
 }
 
 /// The attempt that runs now.
-struct Began {
+struct RunningAttempt {
     trigger: Trigger,
     at: Timestamp,
     /// The same on the monotonic clock.
@@ -60,7 +60,7 @@ pub(super) struct DeliveryReporter {
     polls: Option<Polls>,
     status: watch::Sender<Status>,
     metrics: Metrics,
-    began: Option<Began>,
+    running: Option<RunningAttempt>,
     /// Limits how often a lasting failure is logged.
     failing: Repeats,
     /// The notes of the previous delivery, which are not logged again.
@@ -84,7 +84,7 @@ impl DeliveryReporter {
             polls: None,
             status,
             metrics,
-            began: None,
+            running: None,
             failing: Repeats::default(),
             noted: Vec::new(),
             clusters: clusters.names().map(str::to_owned).collect(),
@@ -110,8 +110,8 @@ impl DeliveryReporter {
         self.polls.is_none()
     }
 
-    /// Records one event of the delivery loop and, before it, what the polls found, which `take_state` takes. Between
-    /// two steps only the `answers` are recorded: the rest belongs to how the attempt ends.
+    /// Records one event of the delivery loop and, before it, what the polls found, which `take_state` takes. In the
+    /// middle of an attempt only the `answers` are recorded, and the rest when it ends.
     pub(super) fn record(
         &mut self,
         event: &LoopEvent<'_>,
@@ -171,7 +171,7 @@ impl DeliveryReporter {
 
     fn begins(&mut self, trigger: Trigger) {
         let now = Timestamp::now();
-        self.began = Some(Began { trigger, at: now, since: Instant::now() });
+        self.running = Some(RunningAttempt { trigger, at: now, since: Instant::now() });
         let Some(polls) = &self.polls else { return };
         self.metrics.attempt_start.set(seconds(now));
         self.metrics.phase_changed.set(seconds(now));
@@ -187,10 +187,10 @@ impl DeliveryReporter {
 
     /// Shows in the status that the attempt is still running, and its step.
     fn runs(&self, step: Step) {
-        let Some(began) = &self.began else { return };
+        let Some(running) = &self.running else { return };
         let fetched = |polls: &Polls| polls.received.bytes().saturating_sub(polls.counted);
         let progress = Some(Progress {
-            since: began.at,
+            since: running.at,
             stage: step.label().to_owned(),
             what: step.phrase().to_owned(),
             fetched_bytes: self.polls.as_ref().map_or(0, fetched),
@@ -215,61 +215,72 @@ impl DeliveryReporter {
 
     /// Records a delivery that reached the clusters, whatever its outcome.
     fn delivered(&mut self, report: &Report) {
+        let failed: Vec<&Target> =
+            report.targets.iter().filter(|target| !target.outcome.is_success()).collect();
+        let of_targets = failed.iter().map(|target| failure_line(target, 0));
+        let failures: Vec<String> = of_targets.chain(report.failures.iter().cloned()).collect();
+        self.count(report, &failed);
+        self.log(report, &failures);
+        // The ledger's file is written: other tasks of this worker thread must not wait for it.
+        tokio::task::block_in_place(|| self.ledger.record(report));
+        self.fill_status(report, &failures);
+        let outcome = match (failures.is_empty(), report.differs()) {
+            (false, _) => Outcome::Failed,
+            (true, true) => Outcome::Published,
+            (true, false) => Outcome::Unchanged,
+        };
+        let hints: BTreeSet<&String> = failed.iter().flat_map(|target| &target.hints).collect();
+        let hints = hints.into_iter().cloned().collect();
+        self.ended(outcome, failures.is_empty(), failures.first().cloned(), hints);
+    }
+
+    /// Counts a delivery in the metrics.
+    fn count(&self, report: &Report, failed: &[&Target]) {
         self.metrics.delivery_failures.set(0);
-        let counts = report.counts();
-        let words: Vec<String> = counts.iter().map(|(outcome, count)| format!("{count} {outcome}")).collect();
-        let wrong = report.targets.iter().filter(|target| !target.outcome.is_success());
-        let wrong = wrong.map(|target| failure_line(target, 0));
-        let wrong: Vec<String> = wrong.chain(report.failures.iter().cloned()).collect();
-        for target in report.targets.iter().filter(|target| target.outcome.is_write()) {
-            let changed_keys = target.added.len() + target.changed.len() + target.removed.len();
-            let outcome = target.outcome.label();
-            let place = format!("{}/{}", target.cluster, target.namespace);
-            info!(changed_keys, "{place}/{}: {outcome}: {}", target.name, target.why);
-        }
-        for target in report.targets.iter().filter(|target| !target.outcome.is_success()) {
+        for target in failed {
             self.metrics.error("apply", if target.transient { "transient" } else { "permanent" });
         }
         report.failures.iter().for_each(|_| self.metrics.error("apply", "transient"));
         let cluster = |name| self.clusters.get(name).map_or(UNKNOWN, String::as_str);
         let ended = report.targets.iter().map(|target| (cluster(&target.cluster), target.outcome.label()));
         self.metrics.delivered(ended);
-        let hints = report.targets.iter().filter(|target| !target.outcome.is_success());
-        let hints: BTreeSet<String> = hints.flat_map(|target| target.hints.clone()).collect();
-        let hints: Vec<String> = hints.into_iter().collect();
+    }
+
+    /// Logs what a delivery wrote, its result, and the notes that the delivery before did not have.
+    fn log(&mut self, report: &Report, failures: &[String]) {
+        for target in report.targets.iter().filter(|target| target.outcome.is_write()) {
+            let changed_keys = target.added.len() + target.changed.len() + target.removed.len();
+            let outcome = target.outcome.label();
+            let place = format!("{}/{}", target.cluster, target.namespace);
+            info!(changed_keys, "{place}/{}: {outcome}: {}", target.name, target.why);
+        }
+        let counts = report.counts();
+        let counts: Vec<String> =
+            counts.iter().map(|(outcome, count)| format!("{count} {outcome}")).collect();
         let revision = report.revision;
-        let summary = format!("revision {}: {}", revision.short(), words.join(", "));
-        match (wrong.first(), report.differs()) {
-            (None, true) => info!(%revision, "{summary}"),
-            (None, false) => tracing::debug!(%revision, "{summary}"),
-            (Some(_), _) => {
-                if let Some(times) = self.failing.should_log(&wrong.join("\n")) {
-                    for (lines, hints) in failures_with_hints(report) {
-                        lines.iter().for_each(|line| error!("{line}"));
-                        hints.iter().for_each(|hint| info!("hint: {hint}"));
-                    }
-                    warn!(%revision, "{summary}{}", suppressed(times));
-                }
+        let summary = format!("revision {}: {}", revision.short(), counts.join(", "));
+        if failures.is_empty() {
+            if report.differs() {
+                info!(%revision, "{summary}");
+            } else {
+                tracing::debug!(%revision, "{summary}");
             }
+        } else if let Some(times) = self.failing.should_log(&failures.join("\n")) {
+            for (lines, hints) in failures_with_hints(report) {
+                lines.iter().for_each(|line| error!("{line}"));
+                hints.iter().for_each(|hint| info!("hint: {hint}"));
+            }
+            warn!(%revision, "{summary}{}", suppressed(times));
         }
         for note in report.notes.iter().filter(|note| !self.noted.contains(note)) {
             warn!("{note}");
             note.hint.iter().for_each(|hint| info!("hint: {hint}"));
         }
         self.noted.clone_from(&report.notes);
-        // The ledger's file is written: other tasks of this worker thread must not wait for it.
-        tokio::task::block_in_place(|| self.ledger.record(report));
-        self.fill_status(report, &wrong);
-        let outcome = match (wrong.is_empty(), report.differs()) {
-            (false, _) => Outcome::Failed,
-            (true, true) => Outcome::Published,
-            (true, false) => Outcome::Unchanged,
-        };
-        self.ended(outcome, outcome != Outcome::Failed, wrong.first().cloned(), hints);
     }
 
-    /// Shows a delivery in the status; `wrong` describes its failed targets.
-    fn fill_status(&self, report: &Report, wrong: &[String]) {
+    /// Shows a delivery in the status.
+    fn fill_status(&self, report: &Report, failures: &[String]) {
         let at = Timestamp::now();
         let in_sync = report.clusters_in_sync();
         self.status.send_modify(|status| {
@@ -283,7 +294,7 @@ impl DeliveryReporter {
             for (outcome, count) in &targets {
                 *totals.entry(outcome.clone()).or_default() += count;
             }
-            let open = wrong.iter().take(MAX_LISTED).cloned().collect();
+            let open = failures.iter().take(MAX_LISTED).cloned().collect();
             let revision = report.revision;
             status.targets = self.ledger.targets();
             status.applied = Some(Applied { revision, at, targets, totals, open, clusters });
@@ -311,7 +322,7 @@ impl DeliveryReporter {
 
     /// Records the end of an attempt. An unchanged revision is a success only if its last delivery was one (`success`).
     fn ended(&mut self, outcome: Outcome, success: bool, error: Option<String>, hints: Vec<String>) {
-        let Some(Began { trigger, at, since }) = self.began.take() else { return };
+        let Some(RunningAttempt { trigger, at, since }) = self.running.take() else { return };
         if success {
             self.failing.forget();
         }
@@ -368,8 +379,8 @@ fn failure_line(target: &Target, more: usize) -> String {
 }
 
 /// What is logged of a delivery that failed: lines, and the hints that follow them. All targets that fail by a cause of
-/// their whole cluster or namespace are one line, and each hint is given once. These lines come first, as failures are
-/// left out that only repeat them.
+/// their whole cluster or namespace are one line, and each hint is given once. Such causes come before those of single
+/// targets: they have to be within the limit, as failures that only repeat them are left out.
 fn failures_with_hints(report: &Report) -> Vec<(Vec<String>, Vec<&String>)> {
     let failures: Vec<String> = report.other_failures().take(MAX_LISTED).cloned().collect();
     let mut log = vec![(failures, Vec::new())];

@@ -24,10 +24,9 @@ pub(super) fn start(
     trigger: &admin::TriggerFn,
     draining: &CancellationToken,
 ) {
-    let serves =
-        [("metrics", settings.metrics), ("pprof", settings.admin.as_ref().is_some_and(|admin| admin.pprof))];
-    let serves = serves.iter().filter(|(_, served)| *served).map(|(what, _)| format!(" {what}"));
-    let serves = format!("liveness{}", serves.collect::<String>());
+    let with_metrics = if settings.metrics { " metrics" } else { "" };
+    let with_pprof = if settings.admin.as_ref().is_some_and(|admin| admin.pprof) { " pprof" } else { "" };
+    let serves = format!("liveness{with_metrics}{with_pprof}");
     info!(name: "listening", endpoint = %listener.address(), serves, "listening at {}", listener.address());
     let git_sync_registry = (settings.personality == Personality::GitSync).then(|| {
         let mut registry = Registry::default();

@@ -17,7 +17,8 @@ use crate::store::{self, Store};
 use crate::sync;
 use crate::telemetry::metrics::Metrics;
 
-/// Pause between two attempts to lock a root that another writer holds.
+/// Pause between two attempts to lock a root that another writer holds, and between two checks, while waiting, of
+/// whether the process was asked to end.
 const LOCK_PAUSE: Duration = Duration::from_millis(200);
 
 /// What opening depends on.
@@ -34,7 +35,10 @@ impl Opening<'_> {
     ///
     /// # Errors
     /// Other errors, and the last one if there were too many failures.
-    pub(super) fn while_full<T>(&self, open: impl Fn() -> Result<T, Error>) -> Result<Option<T>, Error> {
+    pub(super) fn retry_while_full<T>(
+        &self,
+        open: impl Fn() -> Result<T, Error>,
+    ) -> Result<Option<T>, Error> {
         let mut logged = Repeats::default();
         let mut failures = 0;
         loop {
@@ -59,8 +63,7 @@ impl Opening<'_> {
                 let hints = hints.join("; ");
                 error!(error = text, failures, hints, "cannot start{}; trying again", suppressed(times));
             }
-            let trigger = Trigger::StartUp;
-            let outcome = Outcome::Failed;
+            let (trigger, outcome) = (Trigger::StartUp, Outcome::Failed);
             let duration_ms = millis(began.elapsed());
             self.failed(Attempt { at, trigger, outcome, duration_ms, error: Some(text), hints }, failures);
             if !self.pause(self.sync.pace.init_backoff.delay(failures)) {
@@ -105,7 +108,7 @@ impl Opening<'_> {
     /// Shows what is known of the opened root until its sync runs: what is published, and when an attempt for `remote`
     /// last succeeded. Opening the mirrors may take long, or fail for as long as their volume is full.
     pub(super) fn show_root(&self, store: &Store, remote: String) {
-        let status = known(self.sync, store, remote);
+        let status = recorded_status(self.sync, store, remote);
         self.metrics.succeeded(status.last_success.map(seconds));
         self.status.send_replace(status);
     }
@@ -125,8 +128,7 @@ impl Opening<'_> {
                         info!("{error}: waiting");
                         self.status.send_replace(starting(error.to_string()));
                     }
-                    std::thread::sleep(LOCK_PAUSE);
-                    if self.draining.is_cancelled() {
+                    if !self.pause(LOCK_PAUSE) {
                         return Ok(None);
                     }
                 }
@@ -137,10 +139,10 @@ impl Opening<'_> {
 }
 
 /// The status of an opened root before its sync runs, from the root's records.
-fn known(options: &sync::Options, store: &Store, remote: String) -> Status {
+fn recorded_status(options: &sync::Options, store: &Store, remote: String) -> Status {
     let before = store.status();
     let recorded = before.as_ref().and_then(|before| before.current.clone());
-    let current = store.current().map(|record| shown(record, recorded));
+    let current = store.current().map(|record| generation_status(record, recorded));
     // As the sync will find it.
     let (last_success, _) = options.known_success(before, store.current(), &remote);
     Status {
@@ -156,7 +158,7 @@ fn known(options: &sync::Options, store: &Store, remote: String) -> Status {
 }
 
 /// The current generation in the status. Its commit is the one last recorded, if that was of the same revision.
-fn shown(record: &GenerationRecord, before: Option<GenerationStatus>) -> GenerationStatus {
+fn generation_status(record: &GenerationRecord, before: Option<GenerationStatus>) -> GenerationStatus {
     let before =
         before.filter(|before| before.name == record.name && before.revision == record.known_revision());
     GenerationStatus {
@@ -245,7 +247,7 @@ mod tests {
             let source = std::io::ErrorKind::StorageFull.into();
             Err(mirror::Error::Local { act: "make the mirror", path: "m".into(), source }.into())
         };
-        opening.while_full(full).unwrap_err();
+        opening.retry_while_full(full).unwrap_err();
         let shown = shown.borrow();
         assert!(shown.ready, "a probe of its readiness takes the application out of service");
         assert_eq!(shown.current.as_ref().map(|one| &one.name), store.current().map(|record| &record.name));

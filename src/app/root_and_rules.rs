@@ -2,9 +2,9 @@
 //! clusters.
 //!
 //! The root comes first. Its sync loop polls, fetches and publishes as if there were no rules. A delivery begins when
-//! the root has a new revision; when the delivery needs the remote's newest revision, it triggers an attempt of the
-//! sync loop ([`RevisionQuery`]), so that there is one mirror and one connection to the remote. The root never waits for a
-//! cluster.
+//! the root has a new revision. When the delivery needs the remote's newest revision, it triggers an attempt of the
+//! sync loop ([`RevisionQuery`]), so that there is one mirror and one connection to the remote. The root never waits
+//! for a cluster.
 
 use std::sync::Arc;
 
@@ -52,14 +52,14 @@ impl RootDelivery {
         let (send, mut triggers) = mpsc::channel(1);
         let clusters = &rules.clusters;
         let options = &rules.options;
-        let tell = |event: LoopEvent<'_>| reporter.report(&event);
+        let on_event = |event: LoopEvent<'_>| reporter.report(&event);
         let news = async {
             while revision_query.changed().await.is_some() {
                 let _ = send.try_send(Trigger::Delivery); // full: the pending trigger covers this revision, too
             }
         };
         let deliveries =
-            deliver::follow(input, clusters, options, &loop_timing, &mut triggers, &ending, tell);
+            deliver::follow(input, clusters, options, &loop_timing, &mut triggers, &ending, on_event);
         tokio::select! {
             _ = deliveries => {}
             // After the sync loop has ended there are no more revisions, and only `ending` ends the deliveries.

@@ -8,16 +8,15 @@ use tokio::sync::mpsc;
 use tracing::info;
 
 use super::delivery_reporter::DeliveryReporter;
-use super::opening::Opening;
 use super::startup::Startup;
-use super::{Error, system};
+use super::{Error, open_upstream, system};
 use crate::cluster::Clusters;
 use crate::config::Settings;
 use crate::deliver::{self, LoopEvent, LoopTiming, Report};
 use crate::desired::Planner;
 use crate::phase::machine::Timing;
 use crate::phase::{LastAnswer, Trigger};
-use crate::sources::{Remote, SetOptions, Upstream};
+use crate::sources::{Remote, SetOptions};
 use crate::telemetry::metrics::{Metrics, SourceLabel};
 
 /// The time limit of one delivery; also the default of `treeswap apply --timeout`.
@@ -38,7 +37,7 @@ pub struct Rules {
     pub resync: Duration,
 }
 
-/// When deliveries beside a root run: without polling, and until the process drains.
+/// The timing of deliveries beside a root: without polling, and until the process drains.
 pub(super) fn loop_timing(rules: &Rules, pace: Timing) -> LoopTiming {
     LoopTiming {
         period: None,
@@ -53,25 +52,22 @@ pub(super) fn loop_timing(rules: &Rules, pace: Timing) -> LoopTiming {
 }
 
 /// Delivers until the process drains, which returns `None`, or once with `--one-time`, which returns the report.
-pub(super) fn run(runtime: &Runtime, settings: Settings, rules: &Rules) -> Result<Option<Report>, Error> {
+pub(super) fn run(runtime: &Runtime, mut settings: Settings, rules: &Rules) -> Result<Option<Report>, Error> {
     let once = settings.sync.one_time;
     let metrics = Metrics::default();
-    let (send, mut received) = mpsc::channel(1);
-    let triggers = metrics.triggers.clone();
+    let (send, mut triggers) = mpsc::channel(1);
+    let counted = metrics.triggers.clone();
     // The channel holds one trigger: while it is pending, it covers all that follow.
     let ask = move |trigger: Trigger| {
-        triggers.get_or_create(&SourceLabel { source: trigger.label() }).inc();
+        counted.get_or_create(&SourceLabel { source: trigger.label() }).inc();
         let _ = send.try_send(trigger);
     };
     let ask_for_source = ask.clone();
     let startup = Startup::begin(runtime, &settings, metrics, "the first delivery is under way", ask)?;
-    let Startup { draining, signals, metrics, status, requests, ask, .. } = startup;
-    let sources = settings.sources.map(|sources| SetOptions { rules: true, root: false, ..sources });
-    let opening = Opening { sync: &settings.sync, draining: &draining, status: &status, metrics: &metrics };
-    let open = || Ok(Upstream::open(settings.mirror.clone(), sources.clone())?);
-    let Some(mut upstream) = opening.while_full(open)? else { return Ok(None) };
-    upstream.set_requests(requests);
+    let set_options = |sources: SetOptions| SetOptions { rules: true, root: false, ..sources };
+    let Some(upstream) = open_upstream(&mut settings, &startup, set_options)? else { return Ok(None) };
     upstream.on_answer(move || ask_for_source(Trigger::Source));
+    let Startup { draining, signals, metrics, status, ask, .. } = startup;
     status.send_modify(|status| {
         status.remote = upstream.shown_name();
         status.last_answer = LastAnswer::not_yet();
@@ -90,10 +86,10 @@ pub(super) fn run(runtime: &Runtime, settings: Settings, rules: &Rules) -> Resul
         signals.on_trigger(move |trigger| ask(trigger, &[]));
         let clusters = &rules.clusters;
         let remote = Arc::clone(&input);
-        let tell =
+        let on_event =
             |event: LoopEvent<'_>| reporter.record(&event, || remote.take_state(), || remote.answers());
         let deliveries =
-            deliver::follow(input, clusters, &options, &loop_timing, &mut received, &draining, tell);
+            deliver::follow(input, clusters, &options, &loop_timing, &mut triggers, &draining, on_event);
         let end = tokio::select! {
             end = deliveries => end,
             // Every delivery would fail from now on, and the process look alive.

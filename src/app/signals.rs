@@ -31,11 +31,11 @@ impl Signals {
     /// Calls `ask` from now on whenever the trigger signal arrives.
     pub(super) fn on_trigger(self, ask: impl Fn(Trigger) + Clone + Send + 'static) {
         for (number, mut arrivals) in self.streams {
-            let triggers = self.trigger == Some(number);
+            let is_trigger = self.trigger == Some(number);
             let ask = ask.clone();
             tokio::spawn(async move {
                 while arrivals.recv().await.is_some() {
-                    if triggers {
+                    if is_trigger {
                         debug!(name: "signal", signal = signal_name(number), "a signal asks for a sync");
                         ask(Trigger::Signal);
                     }

@@ -1,5 +1,5 @@
-//! Finds programs and files that cannot be used, and a gate's timeout that its attempt does not leave it, so that the
-//! start warns about them and not only the first publication or webhook. They may be created later, or nothing that is
+//! Finds programs and files that cannot be used, and a gate that may outlast its attempt, so that the start
+//! warns about them and not only the first publication or webhook. They may be created later, or nothing that is
 //! published depends on them, so this is no error.
 
 use std::path::Path;
@@ -13,8 +13,8 @@ use crate::{admin, detached_io, hooks};
 const OPEN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Returns a warning for each program that is missing or not executable, for each file that is missing, unreadable or
-/// empty, for each that would be written into what treeswap publishes or keeps, and for a gate's timeout that its
-/// attempt does not leave it. Blocks, but only for seconds even if a file system hangs.
+/// empty, for each that would be written into what treeswap publishes or keeps, and for a gate that may outlast
+/// its attempt. Blocks, but only for seconds even if a file system hangs.
 pub fn startup_warnings(settings: &Settings) -> Vec<String> {
     let hooks = [
         ("exechook-command", &settings.hooks.exec),
@@ -40,7 +40,7 @@ pub fn startup_warnings(settings: &Settings) -> Vec<String> {
     hooks.chain(secrets).chain(git).chain(cookies).chain(misplaced).chain(slow_gate(settings)).collect()
 }
 
-/// The warning about a gate that may run for as long as an attempt, which ends it.
+/// The warning about a gate that may outlast its attempt: the end of the attempt kills it.
 fn slow_gate(settings: &Settings) -> Option<String> {
     let gate = settings.hooks.pre_publish.as_ref().filter(|_| settings.hooks.gate)?;
     let limit = settings.sync.sync_timeout;

@@ -194,6 +194,20 @@ fn the_charts_schema_of_options_is_the_flags() {
     );
 }
 
+/// An applier reads the repository of the other Pods, with the credentials that these have.
+#[test]
+fn the_chart_passes_all_credentials_on() {
+    let path = "deploy/helm/treeswap/templates/_applier.tpl";
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+    let template = std::fs::read_to_string(path).unwrap();
+    let flags = Parser::new().flags("apply", &APPLY_FLAGS_WITHOUT_SCHEMA);
+    let flags = flags.iter().filter(|arg| arg.get_help_heading() == Some("Credentials"));
+    let names: Vec<String> = flags.map(|arg| format!("{:?}", arg.get_long().unwrap())).collect();
+    assert!(names.len() > 10, "{names:?}");
+    let lacking: Vec<&String> = names.iter().filter(|name| !template.contains(name.as_str())).collect();
+    assert!(lacking.is_empty(), "{lacking:?}");
+}
+
 /// Whether a schema accepts a value; evaluates the keywords used here as Helm does.
 fn accepts(schema: &Value, value: &Value, patterns: &mut BTreeMap<String, Regex>) -> bool {
     let keyword = |(name, of): (&String, &Value)| match name.as_str() {

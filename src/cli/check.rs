@@ -2,7 +2,7 @@
 //! read, and prints the effective configuration.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 use super::Exit;
@@ -57,11 +57,8 @@ fn unreadable_credentials(list: &SourcesFile) -> Vec<String> {
     for source in &list.sources {
         for (key, file) in source.credentials.files() {
             if let Some(why) = read_error(file, key) {
-                found.push(format!(
-                    "source {}: {key}: {} cannot be read: {why}",
-                    source.name,
-                    file.display()
-                ));
+                let file = file.display();
+                found.push(format!("source {}: {key}: {file} cannot be read: {why}", source.name));
             } else if key == "ssh-key-file"
                 && let Some(why) = key_problem(file)
             {
@@ -92,31 +89,29 @@ fn unreadable_files(args: &config::Args, settings: &Settings, origins: &FlagOrig
         ("sparse-checkout-file", &args.source.sparse_checkout_file),
     ];
     let given = files.into_iter().filter(|(_, path)| !path.is_empty());
-    let given = given.map(|(flag, path)| (flag, PathBuf::from(path)));
+    let given = given.map(|(flag, path)| (flag, Path::new(path)));
     let wire = &settings.mirror.wire;
     let passwords = wire.credentials.iter().filter_map(|one| match &one.password {
         // The credential of `--username` has no URL.
-        SecretFrom::File(path) if one.url.is_none() => Some(("password-file", path.clone())),
-        SecretFrom::File(path) => Some(("credential", path.clone())),
+        SecretFrom::File(path) if one.url.is_none() => Some(("password-file", path.as_path())),
+        SecretFrom::File(path) => Some(("credential", path.as_path())),
         SecretFrom::Value(_) => None,
     });
-    // The defaults are places in an image, which need no file.
-    let ssh = &wire.ssh;
-    let keys = ssh.keys.iter().map(|path| ("ssh-key-file", path));
-    let hosts = match &ssh.known_hosts {
-        KnownHosts::Strict(path) => Some(("ssh-known-hosts-file", path)),
+    let keys = wire.ssh.keys.iter().map(|path| ("ssh-key-file", path.as_path()));
+    let hosts = match &wire.ssh.known_hosts {
+        KnownHosts::Strict(path) => Some(("ssh-known-hosts-file", path.as_path())),
         KnownHosts::Off => None,
     };
+    // The defaults are places in an image, which need no file.
     let of_ssh = keys.chain(hosts).filter(|(flag, _)| origins.is_given(flag));
-    let warning = |(flag, path): (&str, PathBuf)| {
-        let error = read_error(&path, flag)?;
+    let warning = |(flag, path): (&str, &Path)| {
+        let error = read_error(path, flag)?;
         let path = path.display();
         Some(match flag {
             "credential" => format!("--credential: the password file {path} cannot be read: {error}"),
             _ => format!("--{flag}={path} cannot be read: {error}"),
         })
     };
-    let of_ssh = of_ssh.map(|(flag, path)| (flag, path.clone()));
     let warnings: BTreeSet<String> = passwords.chain(given).chain(of_ssh).filter_map(warning).collect();
     Vec::from_iter(warnings) // several credentials may have one file
 }

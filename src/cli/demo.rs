@@ -17,13 +17,14 @@ use super::temporary::TempDir;
 use crate::mirror::author::{Author, Content};
 use crate::pin::{self, Pin};
 
-/// A file of the example: path, content, and whether it is executable.
-type File = (&'static str, &'static str, bool);
+/// The path and the content of a file of the example.
+type File = (&'static str, Content<'static>);
 
 macro_rules! release {
     ($number:literal: $($path:literal),+) => {
-        &[$(($path, include_str!(concat!("../../testdata/example/", $number, "/", $path)), false),)+
-          ("bin/check", include_str!(concat!("../../testdata/example/", $number, "/bin/check")), true)]
+        &[$(($path, Content::File(include_bytes!(concat!("../../testdata/example/", $number, "/", $path)))),)+
+          ("bin/check",
+           Content::Executable(include_bytes!(concat!("../../testdata/example/", $number, "/bin/check"))))]
     };
 }
 
@@ -47,7 +48,7 @@ const TEAM_FILE: &str = "scheduler/team/backup.yaml";
 /// Options of `treeswap demo`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Keep the repository and the root, and print their paths
+    /// Keep the repository and the root, and print the path of their directory
     #[arg(long)]
     keep: bool,
 }
@@ -135,7 +136,7 @@ impl Stage {
         std::thread::sleep(2 * GRACE);
         let status = self.status()?;
         ensure!(status.contains("pinned"), "the pin is not seen: {status}");
-        ensure!(complete(&pin.path(), "1", &[])?, "the pinned generation changed");
+        ensure!(is_complete(&pin.path(), "1", &[])?, "the pinned generation changed");
 
         self.say("Somebody commits a link to /etc/passwd. The revision is refused by name; release 2 keeps serving:");
         self.commit(2, &[("gateway/passwd", Content::Symlink("/etc/passwd"))])?;
@@ -184,7 +185,10 @@ impl Stage {
                 Ok(text) if text == number => {}
                 _ => return Ok(false),
             }
-            ensure!(complete(&pin.path(), "3", &[TEAM_FILE])?, "the first source's files are not release 3");
+            ensure!(
+                is_complete(&pin.path(), "3", &[TEAM_FILE])?,
+                "the first source's files are not release 3"
+            );
             Ok(true)
         };
         self.wait("both to be published", |stage| has(stage, "1"))?;
@@ -197,16 +201,7 @@ impl Stage {
 
     /// Commits a release of the example and the extra paths.
     fn commit(&self, release: usize, extra: &[(&str, Content<'_>)]) -> anyhow::Result<()> {
-        let mut paths: Vec<(&str, Content<'_>)> = RELEASES[release - 1]
-            .iter()
-            .map(|(path, text, executable)| {
-                if *executable {
-                    (*path, Content::Executable(text.as_bytes()))
-                } else {
-                    (*path, Content::File(text.as_bytes()))
-                }
-            })
-            .collect();
+        let mut paths: Vec<(&str, Content<'_>)> = RELEASES[release - 1].to_vec();
         paths.extend_from_slice(extra);
         let revision = self.author.commit(&paths, &format!("release {release}"))?;
         self.show(&format!("git commit {} on main", revision.short()));
@@ -245,7 +240,7 @@ impl Stage {
         if fs_err::read_to_string(pin.path().join("RELEASE"))?.trim() != release {
             return Ok(false);
         }
-        ensure!(complete(&pin.path(), release, &[])?, "release {release} was published incomplete");
+        ensure!(is_complete(&pin.path(), release, &[])?, "release {release} was published incomplete");
         Ok(true)
     }
 
@@ -331,22 +326,23 @@ fn end_with_this_process(command: &mut Command) {
 }
 
 /// Whether a directory has exactly the files of a release and the files `more`.
-fn complete(directory: &Path, release: &str, more: &[&str]) -> anyhow::Result<bool> {
+fn is_complete(directory: &Path, release: &str, more: &[&str]) -> anyhow::Result<bool> {
     let number: usize = release.parse().context("a release's number")?;
     let files = RELEASES[number - 1];
-    for (path, text, _) in files {
-        if fs_err::read_to_string(directory.join(path))? != *text {
+    for (path, content) in files {
+        let (Content::File(bytes) | Content::Executable(bytes)) = content else { continue };
+        if fs_err::read(directory.join(path))? != *bytes {
             return Ok(false);
         }
     }
-    Ok(count(directory)? == files.len() + more.len())
+    Ok(count_files(directory)? == files.len() + more.len())
 }
 
-fn count(directory: &Path) -> std::io::Result<usize> {
+fn count_files(directory: &Path) -> std::io::Result<usize> {
     let mut files = 0;
     for entry in fs_err::read_dir(directory)? {
         let entry = entry?;
-        files += if entry.file_type()?.is_dir() { count(&entry.path())? } else { 1 };
+        files += if entry.file_type()?.is_dir() { count_files(&entry.path())? } else { 1 };
     }
     Ok(files)
 }

@@ -94,7 +94,7 @@ mod tests {
     use crate::cli::input::unread;
 
     #[test]
-    fn what_can_never_be_a_root_or_a_mirror_is_told_apart_from_what_may_pass() {
+    fn only_what_can_never_be_a_root_or_a_mirror_is_a_usage_error() {
         let path = || std::path::PathBuf::from("/there");
         let of_root = |error: store::Error| Exit::of(&app::Error::Store(error).into());
         assert_eq!(of_root(store::Error::Refused { path: path(), why: "it is a file".into() }), Exit::Usage);
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_cannot_be_read_now_is_told_apart_from_one_that_is_none() {
+    fn a_file_that_may_be_readable_later_is_no_usage_error() {
         let path = || std::path::PathBuf::from("/there");
         let cases: [(fn() -> io::Error, Exit); 9] = [
             (|| Errno::NOENT.into(), Exit::Usage),

@@ -128,7 +128,7 @@ impl Refusal {
         match self {
             Self::Arguments { line, hints } => {
                 say!("{line}\n{usage}");
-                say_hints(hints);
+                hints.iter().for_each(|hint| say!("hint: {hint}"));
                 print(&format!("{line}\n")); // on stdout, too, for operators who keep only that
                 Exit::Usage.into()
             }
@@ -138,7 +138,7 @@ impl Refusal {
             }
             Self::Configuration { line, hints, termination_log } => {
                 say!("{line}\n{usage}\n{line}");
-                say_hints(hints);
+                hints.iter().for_each(|hint| say!("hint: {hint}"));
                 if let Some(file) = error_file {
                     write_error_file(file, secret::redacted(line).into_owned()); // plain text, as in git-sync
                 }
@@ -179,12 +179,6 @@ fn report_failure(error: &anyhow::Error, format: telemetry::Format, error_file: 
 fn write_error_file(file: &OperatorFile, text: String) {
     let own = file.clone();
     let _ = detached_io::wait_for_io(file.path(), move |_| own.write(text.as_bytes()));
-}
-
-fn say_hints(hints: &[String]) {
-    for hint in hints {
-        say!("hint: {hint}");
-    }
 }
 
 fn print(text: &str) {

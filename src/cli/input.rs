@@ -11,19 +11,15 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 
 use super::flags::FlagOrigins;
 use super::temporary::TempDir;
-use crate::app;
-use crate::config;
 use crate::configmap::apply::ExtraKeys;
 use crate::configmap::{Collisions, Dialect, IllegalKeys, Links, Overlaps, Oversize, Policies, RuleSet};
 use crate::desired::{self, Planner, Rules};
-use crate::detached_io;
-use crate::fsx;
 use crate::mirror::{self, Objects, Selection};
 use crate::payload::escaped;
 use crate::retry::ErrorClass;
 use crate::revision::{ObjectId, Revision};
-use crate::secret;
 use crate::sources::{SetOptions, SourceError, Upstream};
+use crate::{app, config, detached_io, fsx, secret};
 
 /// The largest file of `--rules`, in bytes; the parser accepts no more. The file may be in a published tree, so that the
 /// author of a commit decides its size.
@@ -335,8 +331,8 @@ fn read_rules(rules: &Path) -> Result<String, config::Error> {
     detached_io::wait_for_io(rules, read).map_err(|error| unread("--rules", rules, error, hint))
 }
 
-/// The error for a file or directory that the flag `name` names and that cannot be read. `hint` is for one that has to
-/// be named otherwise; what else prevents the reading may pass.
+/// The error for a file or directory that the flag `name` names and that cannot be read. `hint` is for a wrong name;
+/// other causes may pass.
 pub(super) fn unread(name: &str, path: &Path, error: io::Error, hint: &'static str) -> config::Error {
     config::Error::unread(name, path, error, |why| {
         let (name, value) = (name.to_owned(), path.display().to_string());

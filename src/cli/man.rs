@@ -238,7 +238,7 @@ fn about(command: &Command) -> String {
 fn synopsis(command: &Command) -> Roff {
     let usage = command.clone().render_usage().to_string();
     let usage = usage.trim_start_matches("Usage: ").trim();
-    let (name, rest) = usage.split_once([' ']).unwrap_or((usage, ""));
+    let (name, rest) = usage.split_once(' ').unwrap_or((usage, ""));
     let mut roff = Roff::new();
     roff.control("SH", ["SYNOPSIS"]).text([bold(name), roman(format!(" {rest}"))]);
     roff

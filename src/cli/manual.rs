@@ -19,8 +19,9 @@ const NARROW: usize = 40;
 /// The line width for the usage: the terminal's, but at most 120, as longer lines are hard to read.
 pub(super) fn width() -> usize {
     let columns = |size: rustix::termios::Winsize| usize::from(size.ws_col);
-    let of = |stream: &dyn AsFd| rustix::termios::tcgetwinsize(stream.as_fd()).map(columns).ok();
-    let found = of(&std::io::stdout()).or_else(|| of(&std::io::stderr())).filter(|columns| *columns > 0);
+    let width_of = |stream: &dyn AsFd| rustix::termios::tcgetwinsize(stream.as_fd()).map(columns).ok();
+    let found = width_of(&std::io::stdout()).or_else(|| width_of(&std::io::stderr()));
+    let found = found.filter(|columns| *columns > 0);
     found.unwrap_or(WIDTH).clamp(NARROW, 120)
 }
 

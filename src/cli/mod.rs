@@ -179,55 +179,50 @@ impl Help {
     }
 }
 
-/// The tree of commands, with each flag's variable. The short help leaves the variables out, so that every flag has one
-/// line.
+/// The tree of commands, with each flag's variable.
 fn tree(help: Help) -> clap::Command {
-    let short = help == Help::Short;
-    let lookup = |name: &str| std::env::var_os(name);
-    let with_variables = |command: clap::Command| {
-        let rest = if help == Help::All { "" } else { " --help=all has the rest, and ConfigMaps." };
-        let examples = if short || command.get_name() != "sync" { "" } else { SYNC_EXAMPLES };
-        let command = config::attach(command, config::Personality::Treeswap, &lookup).after_help(format!(
-            "Every flag has a variable: --max-pin is $TREESWAP_MAX_PIN. Flags that git-sync has are also read from \
-             $GITSYNC_…\nThe flag wins over the variable, ours over git-sync's.{rest}{examples}",
-        ));
-        // With rules the root is optional; whether it is missing is checked together with everything else.
-        let command =
-            command.mut_arg("root", |arg| arg.required(false).default_value("").hide_default_value(true));
-        let rare = |arg: &clap::Arg| {
-            arg.get_help_heading().is_some_and(|heading| sync::RULE_HEADINGS.contains(&heading))
-                || arg.is_hide_short_help_set()
-        };
-        let brief = |arg: clap::Arg| {
-            let hidden = rare(&arg);
-            arg.hide_env(true).hide_possible_values(true).hide_short_help(hidden)
-        };
-        match help {
-            Help::Short => command.mut_args(brief),
-            Help::Usual => command.mut_args(|arg| {
-                let hidden = rare(&arg);
-                arg.hide_long_help(hidden)
-            }),
-            Help::All => command,
-        }
-    };
-    let with_rules = |command: clap::Command| {
-        if short {
-            command.mut_args(|arg| {
-                let rare = matches!(arg.get_help_heading(), Some("Policies" | "Credentials"));
-                let hidden = rare || arg.is_hide_short_help_set();
-                let takes_value = arg.get_action().takes_values();
-                arg.hide_possible_values(takes_value).hide_short_help(hidden)
-            })
-        } else {
-            command
-        }
-    };
     Cli::command()
-        .mut_subcommand("sync", with_variables)
-        .mut_subcommand("check", with_variables)
-        .mut_subcommand("apply", with_rules)
-        .mut_subcommand("render", with_rules)
+        .mut_subcommand("sync", |command| with_variables(command, help))
+        .mut_subcommand("check", |command| with_variables(command, help))
+        .mut_subcommand("apply", |command| with_rules(command, help))
+        .mut_subcommand("render", |command| with_rules(command, help))
+}
+
+/// The command `sync` or `check`. The short help leaves the variables out, so that every flag has one line.
+fn with_variables(command: clap::Command, help: Help) -> clap::Command {
+    let rest = if help == Help::All { "" } else { " --help=all has the rest, and ConfigMaps." };
+    let examples = if help == Help::Short || command.get_name() != "sync" { "" } else { SYNC_EXAMPLES };
+    let lookup = |name: &str| std::env::var_os(name);
+    let command = config::attach(command, config::Personality::Treeswap, &lookup).after_help(format!(
+        "Every flag has a variable: --max-pin is $TREESWAP_MAX_PIN. Flags that git-sync has are also read from \
+         $GITSYNC_…\nThe flag wins over the variable, ours over git-sync's.{rest}{examples}",
+    ));
+    // With rules the root is optional; whether it is missing is checked together with everything else.
+    let command =
+        command.mut_arg("root", |arg| arg.required(false).default_value("").hide_default_value(true));
+    command.mut_args(|arg| {
+        let is_of_rules =
+            arg.get_help_heading().is_some_and(|heading| sync::RULE_HEADINGS.contains(&heading));
+        let is_rare = is_of_rules || arg.is_hide_short_help_set();
+        match help {
+            Help::Short => arg.hide_env(true).hide_possible_values(true).hide_short_help(is_rare),
+            Help::Usual => arg.hide_long_help(is_rare),
+            Help::All => arg,
+        }
+    })
+}
+
+/// The command `apply` or `render`.
+fn with_rules(command: clap::Command, help: Help) -> clap::Command {
+    if help != Help::Short {
+        return command;
+    }
+    command.mut_args(|arg| {
+        let is_rare = matches!(arg.get_help_heading(), Some("Policies" | "Credentials"))
+            || arg.is_hide_short_help_set();
+        let takes_value = arg.get_action().takes_values();
+        arg.hide_possible_values(takes_value).hide_short_help(is_rare)
+    })
 }
 
 /// Runs the program and returns its exit code.
@@ -237,29 +232,31 @@ pub fn main() -> ExitCode {
         return ExitCode::from(code);
     }
     let arguments = expand_aliases(std::env::args_os().collect());
-    let as_git_sync = is_git_sync(&arguments);
+    let git_sync = as_git_sync(&arguments);
     let called = arguments.get(1).and_then(|command| command.to_str()).unwrap_or_default();
     // Not for `pin` and `watch`, whose commands would inherit the limits.
-    if as_git_sync || matches!(called, "sync" | "check" | "apply" | "render") {
+    if git_sync.is_some() || matches!(called, "sync" | "check" | "apply" | "render") {
         app::set_limits();
     }
-    if as_git_sync || called == "sync" {
+    if git_sync.is_some() || called == "sync" {
         // If it fails, listening for signals will fail, too, and says why.
-        let _ = shutdown::ignore_sync_signals(as_git_sync);
+        let _ = shutdown::ignore_sync_signals(git_sync.is_some());
     }
     secret::register_arguments_and_environment(std::env::args_os().skip(1), std::env::vars_os());
     std::panic::set_hook(Box::new(print_panic));
-    match &arguments[..] {
-        [program, rest @ ..] if gitsync::is_git_sync(program) => gitsync::run("git-sync", rest),
-        [_, command, rest @ ..] if command == "git-sync" => gitsync::run("treeswap git-sync", rest),
-        _ => run(arguments),
+    match git_sync {
+        Some((name, flags)) => gitsync::run(name, flags),
+        None => run(arguments),
     }
 }
 
-/// Whether the command line is git-sync's.
-fn is_git_sync(arguments: &[OsString]) -> bool {
-    arguments.first().is_some_and(gitsync::is_git_sync)
-        || arguments.get(1).is_some_and(|command| command == "git-sync")
+/// If the command line is git-sync's: the name of the program in its usage text, and its flags.
+fn as_git_sync(arguments: &[OsString]) -> Option<(&'static str, &[OsString])> {
+    match arguments {
+        [program, flags @ ..] if gitsync::is_git_sync(program) => Some(("git-sync", flags)),
+        [_, command, flags @ ..] if command == "git-sync" => Some(("treeswap git-sync", flags)),
+        _ => None,
+    }
 }
 
 /// Rewrites `treeswap help COMMAND` and `treeswap version`, which other programs have, to `--help` and `--version`.
@@ -294,15 +291,12 @@ fn run(mut arguments: Vec<OsString>) -> ExitCode {
             return usage::show(&error, own(&arguments), unread, requested_format(&arguments));
         }
     };
+    let given = || flags::FlagOrigins::of(&tree, &matches);
     let result = match cli.command {
-        Command::Sync(args) => run_under_init(|| sync::run(&args, &flags::FlagOrigins::of(&tree, &matches))),
-        Command::Check(args) => check::run(&args, &flags::FlagOrigins::of(&tree, &matches)),
-        Command::Apply(args) => {
-            run_under_init(|| apply::run(&args, &flags::FlagOrigins::of(&tree, &matches)))
-        }
-        Command::Render(args) => {
-            run_under_init(|| render::run(&args, &flags::FlagOrigins::of(&tree, &matches)))
-        }
+        Command::Sync(args) => run_under_init(|| sync::run(&args, &given())),
+        Command::Check(args) => check::run(&args, &given()),
+        Command::Apply(args) => run_under_init(|| apply::run(&args, &given())),
+        Command::Render(args) => run_under_init(|| render::run(&args, &given())),
         Command::GitSync(args) => return gitsync::run("treeswap git-sync", &args.arguments),
         Command::Pin(args) => pin::run(args),
         Command::Watch(args) => run_under_init(|| watch::run(args)),
@@ -388,6 +382,14 @@ fn hints(error: &anyhow::Error) -> Vec<String> {
             .or_else(|| of(cause, cluster::ConfigError::hints))
     };
     error.chain().find_map(of_any).unwrap_or_default()
+}
+
+/// The command of a valid command line, and where its flags come from.
+#[cfg(test)]
+fn parsed<'a>(words: impl IntoIterator<Item = &'a str>) -> (Command, flags::FlagOrigins) {
+    let mut tree = tree(Help::All);
+    let matches = tree.try_get_matches_from_mut(words).unwrap();
+    (Cli::from_arg_matches(&matches).unwrap().command, flags::FlagOrigins::of(&tree, &matches))
 }
 
 #[cfg(test)]

@@ -9,7 +9,6 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use anyhow::Context;
-
 use serde_json::{Value, json};
 
 use crate::generation::{DATA_LINK, GenerationRecord};

@@ -211,10 +211,8 @@ impl Args {
 
 #[cfg(test)]
 mod tests {
-    use clap::FromArgMatches as _;
-
     use super::*;
-    use crate::cli::{Cli, Command, Help, tree};
+    use crate::cli::{Command, parsed};
 
     #[test]
     fn the_plan_takes_no_longer_than_an_attempt_may() {
@@ -227,12 +225,7 @@ mod tests {
             let mut words = vec!["treeswap", "sync", "--sync-timeout=20s", &place, &kubeconfig];
             words.extend(["--repo=https://git.example.com/x", "--owner=team", "--rules-in-tree=rules"]);
             words.extend(["--log-format=plain", "--log-level=off"]); // the log is that of all tests
-            let mut tree = tree(Help::All);
-            let matches = tree.try_get_matches_from_mut(words).unwrap();
-            let given = FlagOrigins::of(&tree, &matches);
-            let Command::Sync(args) = Cli::from_arg_matches(&matches).unwrap().command else {
-                panic!("another command");
-            };
+            let (Command::Sync(args), given) = parsed(words) else { panic!("another command") };
             let (Job::Publish(_, Some(rules)) | Job::Follow(_, rules, _)) = args.job(&given).unwrap() else {
                 panic!("no rules");
             };

@@ -73,6 +73,10 @@ pub(super) fn explain(error: &Error, arguments: &[OsString]) -> (String, Vec<Str
         }
         ErrorKind::TooManyValues => {
             let flag = flag_of(&name);
+            if flag == "--help" {
+                hints.push("write --help alone, or --help=all for all options".to_owned());
+                return (format!("{flag} takes no value but `all`"), hints);
+            }
             let value = text_of(error, ContextKind::InvalidValue).unwrap_or_default();
             let is_off = crate::config::boolean(&value).is_ok_and(|on| !on);
             hints.push(if is_off { format!("leave out {flag}") } else { format!("write {flag} alone") });
@@ -262,8 +266,8 @@ fn variable_hint(flag: &str) -> Option<String> {
 
 fn suggestions(error: &Error) -> Vec<String> {
     let kinds = [ContextKind::SuggestedArg, ContextKind::SuggestedSubcommand, ContextKind::SuggestedValue];
-    let said = kinds.iter().filter_map(|kind| error.get(*kind)).map(plain).filter(|text| !text.is_empty());
-    said.map(|text| format!("did you mean {text}?")).collect()
+    let texts = kinds.iter().filter_map(|kind| error.get(*kind)).map(plain).filter(|text| !text.is_empty());
+    texts.map(|text| format!("did you mean {text}?")).collect()
 }
 
 fn plain(value: &ContextValue) -> String {

@@ -176,12 +176,12 @@ impl Watch<'_> {
                 let why = format!("{error}{}; waiting for it", what_is_absent(&self.link));
                 report(&mut self.pin_failures, &why);
                 self.skip = false; // the first generation will not be one that is current at the start
-                let now = pin::link_of(&self.args.path, self.args.link);
-                if now == self.link {
+                let link = pin::link_of(&self.args.path, self.args.link);
+                if link == self.link {
                     return Ok(Step::Wait { retry: true });
                 }
-                self.swaps = swaps_of(&now, self.args.poll)?; // PATH exists now, and is itself the link
-                self.link = now;
+                self.swaps = swaps_of(&link, self.args.poll)?; // PATH exists now, and is itself the link
+                self.link = link;
                 Ok(Step::Look)
             }
             error if error.is_transient() || self.was_pinned => {
@@ -193,7 +193,7 @@ impl Watch<'_> {
         }
     }
 
-    /// Prints why there is no complete set, unless that was said already.
+    /// Prints why there is no complete set, unless that was printed already.
     fn report_gaps(&mut self, gaps: Vec<String>, newest: &Pin) {
         if !gaps.is_empty() && gaps != self.reported_gaps {
             say!("treeswap: no complete set is in {}; waiting for one", newest.location().display());

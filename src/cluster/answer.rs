@@ -13,7 +13,7 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 
 use super::error::Failure;
 use super::object::{ConfigMap, Lease, Meta};
-use super::operation::{Operation, Verb};
+use super::operation::{Kind, Operation, Verb};
 use crate::human::sanitize;
 use crate::retry::retry_after;
 use crate::{secret, tls};
@@ -27,18 +27,20 @@ const READ: usize = 4 << 10;
 pub(super) trait Expect {
     /// Its name in errors.
     const NAME: &'static str;
-    /// The allowed values of its `kind` field; empty for any.
-    const KINDS: &'static [&'static str];
+    /// The value of its `kind` field; `None` for any.
+    const KIND: Option<&'static str>;
+    /// The media type that asks for it.
+    const ACCEPT: &'static str = "application/json";
 }
 
 impl Expect for ConfigMap {
     const NAME: &'static str = "ConfigMap";
-    const KINDS: &'static [&'static str] = &["ConfigMap"];
+    const KIND: Option<&'static str> = Some("ConfigMap");
 }
 
 impl Expect for Lease {
     const NAME: &'static str = "Lease";
-    const KINDS: &'static [&'static str] = &["Lease"];
+    const KIND: Option<&'static str> = Some("Lease");
 }
 
 /// An object's metadata (`PartialObjectMetadata`).
@@ -50,7 +52,8 @@ pub(super) struct Partial {
 
 impl Expect for Partial {
     const NAME: &'static str = "object's metadata";
-    const KINDS: &'static [&'static str] = &["PartialObjectMetadata"];
+    const KIND: Option<&'static str> = Some("PartialObjectMetadata");
+    const ACCEPT: &'static str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
 }
 
 /// A page of a list of metadata (`PartialObjectMetadataList`).
@@ -63,7 +66,8 @@ pub(super) struct MetadataList {
 
 impl Expect for MetadataList {
     const NAME: &'static str = "list of metadata";
-    const KINDS: &'static [&'static str] = &["PartialObjectMetadataList"];
+    const KIND: Option<&'static str> = Some("PartialObjectMetadataList");
+    const ACCEPT: &'static str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
 }
 
 impl<'de> Deserialize<'de> for MetadataList {
@@ -90,7 +94,7 @@ pub(super) struct AnyObject {}
 
 impl Expect for AnyObject {
     const NAME: &'static str = "object or status";
-    const KINDS: &'static [&'static str] = &[];
+    const KIND: Option<&'static str> = None;
 }
 
 /// The fields of `metav1.Status` that are used.
@@ -140,75 +144,72 @@ impl HttpResponse {
         struct Named {
             kind: String,
         }
-        let strange = Failure::UnexpectedResponse { expected: T::NAME };
-        let kind = match serde_json::from_slice::<Named>(&self.body) {
-            Ok(named) => named.kind,
-            Err(_) => return Err(strange),
-        };
-        if !T::KINDS.is_empty() && !T::KINDS.contains(&kind.as_str()) {
-            return Err(strange);
+        let unexpected = Failure::UnexpectedResponse { expected: T::NAME };
+        let Ok(Named { kind }) = serde_json::from_slice(&self.body) else { return Err(unexpected) };
+        if T::KIND.is_some_and(|expected| expected != kind) {
+            return Err(unexpected);
         }
-        serde_json::from_slice(&self.body).map_err(|_| strange)
+        serde_json::from_slice(&self.body).map_err(|_| unexpected)
     }
 
     fn failure(&self, operation: &Operation, longest_pause: Duration) -> Failure {
         // A proxy between us and the server may answer without a `Status`; then the HTTP status decides. But its 404
         // does not say that there is no such object: the API server gives that as the reason.
-        let said: Status = serde_json::from_slice(&self.body).unwrap_or_default();
+        let body: Status = serde_json::from_slice(&self.body).unwrap_or_default();
         let namespace = operation.namespace.clone();
-        let text = if said.message.is_empty() { "no message".to_owned() } else { shown(&said.message) };
-        let mentions = |words: &str| said.message.contains(words);
-        let caused = |reason: &str| said.details.causes.iter().any(|cause| cause.reason == reason);
+        let message = if body.message.is_empty() { "no message".to_owned() } else { shown(&body.message) };
+        let mentions = |words: &str| body.message.contains(words);
+        let has_cause = |reason: &str| body.details.causes.iter().any(|cause| cause.reason == reason);
         // A webhook chooses the status of its denial, and a policy has a choice of four. A denial with 429 or 5xx may
         // pass: many webhooks answer so if they themselves fail.
         let may_pass = self.status == StatusCode::TOO_MANY_REQUESTS || self.status.is_server_error();
         let is_denied = (mentions("admission webhook") && mentions("denied the request"))
             || (mentions("ValidatingAdmissionPolicy") && mentions("denied request"));
         match self.status.as_u16() {
-            _ if is_denied && !may_pass => Failure::AdmissionDenied { said: text },
+            _ if is_denied && !may_pass => Failure::AdmissionDenied { message },
             401 => Failure::Unauthorized,
-            403 if caused("NamespaceTerminating") => Failure::NamespaceTerminating { namespace },
-            403 if mentions("exceeded quota") => Failure::QuotaExceeded { said: text },
+            403 if has_cause("NamespaceTerminating") => Failure::NamespaceTerminating { namespace },
+            403 if mentions("exceeded quota") => Failure::QuotaExceeded { message },
             403 if mentions("User \"") => Failure::Forbidden {
-                user: user_of(&said.message),
+                user: user_of(&body.message),
                 verb: operation.verb.label(),
-                resource: match operation.kind.group() {
-                    "" => operation.kind.resource(),
-                    _ => "leases.coordination.k8s.io",
+                resource: match operation.kind {
+                    Kind::ConfigMap => "configmaps",
+                    Kind::Lease => "leases.coordination.k8s.io",
                 },
                 namespace,
             },
             // A proxy's, which says nothing of our rights: the API server gives a reason.
-            403 if said.reason.is_empty() => Failure::Status { status: 403, said: text },
-            403 => Failure::AdmissionDenied { said: text },
-            404 if said.details.kind == "namespaces" => Failure::NamespaceNotFound { namespace },
-            404 if said.reason == "NotFound" => Failure::NotFound,
-            409 if said.reason == "AlreadyExists" => Failure::AlreadyExists,
+            403 if body.reason.is_empty() => Failure::Status { status: 403, message },
+            403 => Failure::AdmissionDenied { message },
+            404 if body.details.kind == "namespaces" => Failure::NamespaceNotFound { namespace },
+            404 if body.reason == "NotFound" => Failure::NotFound,
+            409 if body.reason == "AlreadyExists" => Failure::AlreadyExists,
             409 => Failure::Conflict,
             410 if operation.verb == Verb::List => Failure::Expired,
-            413 => Failure::TooLarge { said: text },
+            413 => Failure::TooLarge { message },
             422 if mentions("field is immutable when `immutable` is set") => Failure::Immutable,
-            422 if caused("FieldValueTooLong") => Failure::TooLarge { said: said.fields() },
-            422 => Failure::Invalid { said: said.fields() },
+            422 if has_cause("FieldValueTooLong") => Failure::TooLarge { message: body.fields() },
+            422 => Failure::Invalid { message: body.fields() },
             status @ (429 | 503) => {
-                Failure::Busy { status, pause: self.pause(&said).map(|pause| pause.min(longest_pause)) }
+                Failure::Busy { status, pause: self.pause(&body).map(|pause| pause.min(longest_pause)) }
             }
             // etcd's limit, passed through as a 500. It is permanent: the same request always gets it.
             500 if mentions("request is too large") || mentions("larger than max") => {
-                Failure::TooLarge { said: text }
+                Failure::TooLarge { message }
             }
-            status @ 500.. => Failure::Server { status, said: text },
-            _ if mentions("admission webhook") => Failure::AdmissionDenied { said: text },
-            status => Failure::Status { status, said: text },
+            status @ 500.. => Failure::Server { status, message },
+            _ if mentions("admission webhook") => Failure::AdmissionDenied { message },
+            status => Failure::Status { status, message },
         }
     }
 
     /// Returns how long the server asks to wait: the `Retry-After` header, else `retryAfterSeconds` of the `Status`.
     /// A header that cannot be parsed, such as a proxy's, does not hide what the server itself says.
-    fn pause(&self, said: &Status) -> Option<Duration> {
+    fn pause(&self, body: &Status) -> Option<Duration> {
         let header = self.headers.get(header::RETRY_AFTER).and_then(|value| value.to_str().ok());
         let asked = header.and_then(|value| retry_after(value, Timestamp::now()));
-        let in_body = Some(said.details.retry_after_seconds).filter(|&seconds| seconds > 0);
+        let in_body = Some(body.details.retry_after_seconds).filter(|&seconds| seconds > 0);
         asked.or_else(|| in_body.map(Duration::from_secs))
     }
 }
@@ -220,10 +221,9 @@ impl Status {
             "" => without_value(&cause.message).to_owned(),
             field => format!("{field}: {}", without_value(&cause.message)),
         });
-        match causes.collect::<Vec<_>>().join("; ") {
-            none if none.is_empty() && self.reason.is_empty() => "no message".to_owned(),
-            none if none.is_empty() => shown(&self.reason),
-            causes => shown(&causes),
+        match (causes.collect::<Vec<_>>().join("; ").as_str(), self.reason.as_str()) {
+            ("", "") => "no message".to_owned(),
+            ("", text) | (text, _) => shown(text),
         }
     }
 }
@@ -292,7 +292,7 @@ pub(super) fn connection_failure(error: &kube::Error, server: &str) -> Failure {
 }
 
 /// Describes why no client can be made of a configuration.
-pub(super) fn client_words(error: &kube::Error) -> String {
+pub(super) fn describe_client_error(error: &kube::Error) -> String {
     match error {
         kube::Error::ProxyProtocolUnsupported { .. } => {
             "its proxy speaks a protocol that we do not (http, https and socks5)".to_owned()
@@ -313,14 +313,17 @@ fn deepest(error: &(dyn StdError + 'static)) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::operation::Kind;
     use super::*;
 
     const LONGEST: Duration = Duration::from_secs(60);
 
-    fn answered(status: u16, body: &serde_json::Value) -> HttpResponse {
+    fn response(status: u16, body: &str) -> HttpResponse {
         let status = StatusCode::from_u16(status).unwrap();
-        HttpResponse { status, headers: HeaderMap::new(), body: body.to_string().into_bytes() }
+        HttpResponse { status, headers: HeaderMap::new(), body: body.into() }
+    }
+
+    fn answered(status: u16, body: &serde_json::Value) -> HttpResponse {
+        response(status, &body.to_string())
     }
 
     fn put() -> Operation {
@@ -361,27 +364,27 @@ mod tests {
             "reason": "FieldValueInvalid", "field": "metadata.labels", "message": "Invalid value: \"s3cret\": no label",
         });
         let body = serde_json::json!({ "message": "x is invalid: s3cret", "details": { "causes": [cause] } });
-        let said = answered(422, &body).failure(&put(), LONGEST).to_string();
-        assert_eq!(said, "the server finds it invalid: metadata.labels: no label");
+        let line = answered(422, &body).failure(&put(), LONGEST).to_string();
+        assert_eq!(line, "the server finds it invalid: metadata.labels: no label");
     }
 
     #[test]
     fn a_forbidden_request_names_the_user_and_all_needed_rights() {
         let message = "configmaps \"jobs\" is forbidden: User \"system:serviceaccount:ci:config-apply\" cannot update \
                        resource \"configmaps\" in API group \"\" in the namespace \"ci\"";
-        let of = |message: &str| {
+        let refused = |message: &str| {
             let why = answered(403, &serde_json::json!({ "message": message })).failure(&put(), LONGEST);
             let error = super::super::Error { cluster: "c".into(), operation: Box::new(put()), why };
             (error.why.to_string(), error.hints().concat())
         };
-        let (why, hint) = of(message);
+        let (why, hint) = refused(message);
         let user = "system:serviceaccount:ci:config-apply";
         assert_eq!(why, format!("the right to update configmaps in namespace ci is missing for {user}"));
         assert!(
             hint.starts_with(&format!("grant {user} get, list, create and update on configmaps")),
             "{hint}"
         );
-        let (why, hint) = of("User \"unended");
+        let (why, hint) = refused("User \"unended");
         assert_eq!(why, "the right to update configmaps in namespace ci is missing");
         assert!(hint.starts_with("grant our user get"), "{hint}");
         assert_eq!(user_of("User \"unended"), "");
@@ -405,7 +408,9 @@ mod tests {
         assert_eq!(shown(&message).chars().count(), SHOWN);
         let failure = answer.failure(&put(), LONGEST);
         assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
-        assert!(matches!(&failure, Failure::Invalid { said } if said.starts_with("data: no; data: no; ")));
+        assert!(
+            matches!(&failure, Failure::Invalid { message } if message.starts_with("data: no; data: no; "))
+        );
     }
 
     #[test]
@@ -415,22 +420,19 @@ mod tests {
                       request: no team";
         for message in [webhook, policy] {
             let body = serde_json::json!({ "message": message, "reason": "Invalid" });
-            let of = |status| answered(status, &body).failure(&put(), LONGEST);
+            let failure_with = |status| answered(status, &body).failure(&put(), LONGEST);
             for status in [400, 401, 403, 404, 409, 413, 422] {
-                let failure = of(status);
-                let is_told = matches!(&failure, Failure::AdmissionDenied { said } if said.contains("team"));
-                assert!(is_told, "{status}: {failure:?}");
+                let failure = failure_with(status);
+                let is_denied =
+                    matches!(&failure, Failure::AdmissionDenied { message } if message.contains("team"));
+                assert!(is_denied, "{status}: {failure:?}");
             }
             for status in [429, 503] {
-                assert!(matches!(of(status), Failure::Busy { .. }), "{status}");
+                assert!(matches!(failure_with(status), Failure::Busy { .. }), "{status}");
             }
-            assert!(matches!(of(500), Failure::Server { said, .. } if said.contains("team")));
+            assert!(matches!(failure_with(500), Failure::Server { message, .. } if message.contains("team")));
         }
-        let html = HttpResponse {
-            status: StatusCode::FORBIDDEN,
-            headers: HeaderMap::new(),
-            body: b"<html>blocked</html>".to_vec(),
-        };
+        let html = response(403, "<html>blocked</html>");
         assert!(matches!(html.failure(&put(), LONGEST), Failure::Status { status: 403, .. }));
         let plugin = serde_json::json!({ "message": "no Pod may use it", "reason": "Forbidden" });
         let failure = answered(403, &plugin).failure(&put(), LONGEST);
@@ -444,20 +446,14 @@ mod tests {
         for body in
             ["<html>hello</html>", r#"{"kind":"ConfigMap"}"#, r#"{"kind":"Secret","metadata":{}}"#, ""]
         {
-            let answer =
-                HttpResponse { status: StatusCode::OK, headers: HeaderMap::new(), body: body.into() };
-            let failure = answer.read::<Partial>(&put(), LONGEST).unwrap_err();
+            let failure = response(200, body).read::<Partial>(&put(), LONGEST).unwrap_err();
             assert!(matches!(failure, Failure::UnexpectedResponse { .. }), "{body}: {failure:?}");
         }
     }
 
     #[test]
     fn a_proxys_answer_counts_by_its_status() {
-        let answer = |status| HttpResponse {
-            status: StatusCode::from_u16(status).unwrap(),
-            headers: HeaderMap::new(),
-            body: b"<html>502</html>".to_vec(),
-        };
+        let answer = |status| response(status, "<html>502</html>");
         assert!(matches!(answer(502).failure(&put(), LONGEST), Failure::Server { status: 502, .. }));
         assert!(matches!(answer(503).failure(&put(), LONGEST), Failure::Busy { pause: None, .. }));
         assert!(matches!(answer(302).failure(&put(), LONGEST), Failure::Status { status: 302, .. }));

@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::answer::{MetadataList, Partial};
-use super::connection::{Detail, Request};
+use super::answer::{AnyObject, MetadataList, Partial};
+use super::connection::Request;
 use super::error::{Error, Failure};
-use super::object::{ConfigMap, Draft, Meta};
-use super::operation::{Kind, Operation, Verb};
+use super::object::{ConfigMap, ConfigMapDraft, Meta};
+use super::operation::{Kind, Verb};
 use super::{Cluster, Mode};
 
 /// Objects per page of a list, as in client-go's pager. Where they have too much metadata for one answer, fewer.
@@ -37,24 +37,30 @@ impl Cluster {
         namespace: &str,
         keep: impl Fn(&Meta) -> bool,
     ) -> Result<BTreeMap<String, Meta>, Error> {
-        let found = self.listed(&Operation::of(Verb::List, Kind::ConfigMap, namespace, ""), keep).await?;
+        let found = self.list_matching(namespace, "", keep).await?;
         Ok(found.into_iter().map(|((_, name), meta)| (name, meta)).collect())
     }
 
     /// Returns the metadata of every ConfigMap of that name in all namespaces: all of them, or an error. Needs the
     /// right to list ConfigMaps in the whole cluster, which a ClusterRole can limit to the name (`resourceNames`).
     pub async fn list_everywhere(&self, name: &str) -> Result<Vec<Meta>, Error> {
-        let found = self.listed(&Operation::of(Verb::List, Kind::ConfigMap, "", name), |_| true).await?;
+        let found = self.list_matching("", name, |_| true).await?;
         Ok(found.into_values().collect())
     }
 
-    async fn listed(&self, operation: &Operation, keep: impl Fn(&Meta) -> bool) -> Result<Listed, Error> {
-        // What the lists in progress keep has a limit by this. An error means that the semaphore was closed, which it
+    /// Lists the objects of a namespace (empty: of all) with this name (empty: any) that `keep` returns true for.
+    async fn list_matching(
+        &self,
+        namespace: &str,
+        name: &str,
+        keep: impl Fn(&Meta) -> bool,
+    ) -> Result<Listed, Error> {
+        // This limits what all lists in progress keep together. An error means that the semaphore was closed, which it
         // never is.
         let _place = self.inner.lists.acquire().await;
         let mut restarts = 0;
         loop {
-            match self.list_once(operation, &keep).await {
+            match self.list_once(namespace, name, &keep).await {
                 Err(Error { why: Failure::Expired, .. }) if restarts < RESTARTS => restarts += 1,
                 result => return result,
             }
@@ -63,20 +69,27 @@ impl Cluster {
 
     /// Requests one page after the other. The server decides how many there are, so their number and what is kept of
     /// them have limits, and what was not asked for is dropped.
-    async fn list_once(&self, operation: &Operation, keep: &impl Fn(&Meta) -> bool) -> Result<Listed, Error> {
+    async fn list_once(
+        &self,
+        namespace: &str,
+        name: &str,
+        keep: &impl Fn(&Meta) -> bool,
+    ) -> Result<Listed, Error> {
+        let is_asked_for = |meta: &Meta| {
+            (namespace.is_empty() || meta.namespace == namespace) && (name.is_empty() || meta.name == name)
+        };
         let mut found = Listed::new();
         let (mut pages, mut kept, mut limit) = (0, 0, PAGE);
         let mut next = String::new();
         loop {
-            let mut request = Request::new(operation.clone());
-            if !operation.name.is_empty() {
-                request.query("fieldSelector", &format!("metadata.name={}", operation.name));
+            let mut request = Request::new(Verb::List, Kind::ConfigMap, namespace, name);
+            if !name.is_empty() {
+                request.query("fieldSelector", &format!("metadata.name={name}"));
             }
             request.query("limit", &limit.to_string());
             if !next.is_empty() {
                 request.query("continue", &next);
             }
-            let request = request.detail(Detail::MetadataList);
             let page = match self.inner.call::<MetadataList>(&request).await {
                 // One object always fits.
                 Err(Error { why: Failure::LongAnswer { .. }, .. }) if limit > 1 => {
@@ -85,9 +98,9 @@ impl Cluster {
                 }
                 page => page?,
             };
-            // A few objects that anybody annotated must not make all pages after them as small.
+            // Pages grow again: a few objects that anybody annotated must not make all pages after them small.
             limit = (2 * limit).min(PAGE);
-            for meta in page.items.into_iter().filter(|meta| is_of(operation, meta) && keep(meta)) {
+            for meta in page.items.into_iter().filter(|meta| is_asked_for(meta) && keep(meta)) {
                 let meta = meta.without_long_annotations();
                 kept += meta.bytes();
                 found.insert((meta.namespace.clone(), meta.name.clone()), meta);
@@ -104,8 +117,8 @@ impl Cluster {
 
     /// Returns the metadata of one ConfigMap; `None` if there is no such ConfigMap or namespace.
     pub async fn head(&self, namespace: &str, name: &str) -> Result<Option<Meta>, Error> {
-        let request = Request::new(Operation::of(Verb::Get, Kind::ConfigMap, namespace, name));
-        let found: Option<Partial> = self.inner.find(&request.detail(Detail::Metadata)).await?;
+        let request = Request::new(Verb::Get, Kind::ConfigMap, namespace, name);
+        let found: Option<Partial> = self.inner.find(&request).await?;
         Ok(found.map(|partial| partial.meta))
     }
 
@@ -119,7 +132,7 @@ impl Cluster {
         let found = self.head(namespace, name).await?.map(Meta::without_long_annotations);
         let bytes = found.as_ref().map_or(0, Meta::bytes);
         if kept.fetch_add(bytes, Ordering::Relaxed) + bytes > KEPT_MAX {
-            let request = Request::new(Operation::of(Verb::Get, Kind::ConfigMap, namespace, name));
+            let request = Request::new(Verb::Get, Kind::ConfigMap, namespace, name);
             return Err(self.inner.failed(&request, Failure::EndlessList));
         }
         Ok(found)
@@ -143,16 +156,15 @@ impl Cluster {
 
     /// Returns one ConfigMap with its content; `None` if there is no such ConfigMap or namespace.
     pub async fn get(&self, namespace: &str, name: &str) -> Result<Option<ConfigMap>, Error> {
-        let request = Request::new(Operation::of(Verb::Get, Kind::ConfigMap, namespace, name));
+        let request = Request::new(Verb::Get, Kind::ConfigMap, namespace, name);
         self.inner.find(&request).await
     }
 
     /// Creates a ConfigMap and returns its metadata as stored. Fails with [`Failure::AlreadyExists`] if there is one of
     /// that name.
-    pub async fn create(&self, draft: Draft, mode: Mode) -> Result<Meta, Error> {
-        let request =
-            Request::new(Operation::of(Verb::Create, Kind::ConfigMap, &draft.namespace, &draft.name));
-        let request = request.mode(mode).detail(Detail::Metadata).body(&draft.into_kube(None));
+    pub async fn create(&self, draft: ConfigMapDraft, mode: Mode) -> Result<Meta, Error> {
+        let request = Request::new(Verb::Create, Kind::ConfigMap, &draft.namespace, &draft.name);
+        let request = request.mode(mode).body(&draft.into_kube(None));
         let written: Partial = self.inner.call(&request).await?;
         Ok(written.meta)
     }
@@ -160,11 +172,10 @@ impl Cluster {
     /// Replaces the object that was read by `draft`, which also names it, and returns the metadata as stored.
     /// Finalizers and owner references stay. Fails with [`Failure::Conflict`] if the object was written or created anew
     /// since it was read, with [`Failure::NotFound`] if it is gone.
-    pub async fn replace(&self, read: &Meta, draft: Draft, mode: Mode) -> Result<Meta, Error> {
-        let request =
-            Request::new(Operation::of(Verb::Update, Kind::ConfigMap, &draft.namespace, &draft.name));
-        self.proven(&request, read)?;
-        let request = request.mode(mode).detail(Detail::Metadata).body(&draft.into_kube(Some(read)));
+    pub async fn replace(&self, read: &Meta, draft: ConfigMapDraft, mode: Mode) -> Result<Meta, Error> {
+        let request = Request::new(Verb::Update, Kind::ConfigMap, &draft.namespace, &draft.name);
+        self.require_version(&request, read)?;
+        let request = request.mode(mode).body(&draft.into_kube(Some(read)));
         let written: Partial = self.inner.call(&request).await?;
         Ok(written.meta)
     }
@@ -173,10 +184,9 @@ impl Cluster {
     /// [`Failure::Conflict`] if it was written or created anew since it was read. An object with finalizers stays until
     /// those are removed.
     pub async fn delete(&self, read: &Meta, mode: Mode) -> Result<bool, Error> {
-        let request = Request::new(Operation::of(Verb::Delete, Kind::ConfigMap, &read.namespace, &read.name));
-        self.proven(&request, read)?;
-        let request = request.deletion(read, mode);
-        match self.inner.call::<super::answer::AnyObject>(&request).await {
+        let request = Request::new(Verb::Delete, Kind::ConfigMap, &read.namespace, &read.name);
+        self.require_version(&request, read)?;
+        match self.inner.call::<AnyObject>(&request.deletion(read, mode)).await {
             Ok(_) => Ok(true),
             Err(Error { why: Failure::NotFound, .. }) => Ok(false),
             Err(error) => Err(error),
@@ -184,17 +194,11 @@ impl Cluster {
     }
 
     /// Fails if no resourceVersion was read: a PUT without one would overwrite the object unconditionally.
-    pub(super) fn proven(&self, request: &Request, read: &Meta) -> Result<(), Error> {
+    pub(super) fn require_version(&self, request: &Request, read: &Meta) -> Result<(), Error> {
         if read.resource_version.is_empty() {
             Err(self.inner.failed(request, Failure::Conflict))
         } else {
             Ok(())
         }
     }
-}
-
-/// Returns true if the object is one that the list asks for.
-fn is_of(operation: &Operation, meta: &Meta) -> bool {
-    let Operation { namespace, name, .. } = operation;
-    (namespace.is_empty() || *namespace == meta.namespace) && (name.is_empty() || *name == meta.name)
 }

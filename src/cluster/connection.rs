@@ -30,14 +30,14 @@ use super::operation::{Kind, Operation, Verb};
 use super::{ConfigError, FIELD_MANAGER, Mode, Options, plugin};
 
 /// Credentials are renewed this long before they expire, as in client-go.
-const MARGIN: SignedDuration = SignedDuration::from_secs(60);
+const EXPIRY_MARGIN: SignedDuration = SignedDuration::from_secs(60);
 
 /// How long a token from a file is used before it is read again, as in client-go.
-const REREAD: SignedDuration = SignedDuration::from_secs(60);
+const TOKEN_FILE_PERIOD: SignedDuration = SignedDuration::from_secs(60);
 
 /// The largest response, in bytes: a ConfigMap with 1 MiB of values, of which JSON may take six bytes for each, and
 /// with the metadata of others. Where a page of a list has more, smaller ones are asked for.
-const MOST: usize = 10 << 20;
+const RESPONSE_MAX: usize = 10 << 20;
 
 /// The largest Lease, in bytes: a few hundred, and what others annotate. Those of all namespaces that are written are
 /// in memory at once.
@@ -46,8 +46,8 @@ const LEASE_MAX: usize = 64 << 10;
 /// The largest response that says why a request failed, in bytes. Of a longer one only the status counts.
 const ERROR_MAX: usize = 1 << 20;
 
-/// Of responses with more bytes than this, one is in memory at a time: whatever the API server of one cluster answers,
-/// and parsed it may be ten times as large, the process has room for the others.
+/// Of responses with more bytes than this, a cluster has one in memory at a time: parsed it may be ten times as large,
+/// and the process must have room for those of other clusters, whatever one API server answers.
 const LARGE: usize = 2 << 20;
 
 /// The longest path and query of a request. A token of a list has a few hundred bytes. kube panics, as `http` takes no
@@ -57,29 +57,21 @@ const URI_MAX: usize = 16 << 10;
 /// The most requests about Leases in flight, besides [`Options::concurrency`] for ConfigMaps: enough to renew the
 /// Leases of 1,000 namespaces within 5 seconds if each takes 200 ms, with room to spare. A Lease is a few hundred
 /// bytes.
-const MOST_LEASES: usize = 64;
-
-/// Which representation of an object the response should have.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Detail {
-    Whole,
-    Metadata,
-    MetadataList,
-}
+const LEASE_REQUESTS: usize = 64;
 
 /// A request. It can be sent again with new credentials.
 #[derive(Debug)]
 pub(super) struct Request {
     pub(super) operation: Operation,
-    detail: Detail,
     query: Vec<(&'static str, String)>,
     body: Bytes,
 }
 
 impl Request {
-    pub(super) fn new(operation: Operation) -> Self {
-        let mut request = Self { operation, detail: Detail::Whole, query: Vec::new(), body: Bytes::new() };
-        if matches!(request.operation.verb, Verb::Create | Verb::Update) {
+    pub(super) fn new(verb: Verb, kind: Kind, namespace: &str, name: &str) -> Self {
+        let operation = Operation::of(verb, kind, namespace, name);
+        let mut request = Self { operation, query: Vec::new(), body: Bytes::new() };
+        if matches!(verb, Verb::Create | Verb::Update) {
             request.query("fieldManager", FIELD_MANAGER);
         }
         request
@@ -87,10 +79,6 @@ impl Request {
 
     pub(super) fn query(&mut self, name: &'static str, value: &str) {
         self.query.push((name, value.to_owned()));
-    }
-
-    pub(super) fn detail(self, detail: Detail) -> Self {
-        Self { detail, ..self }
     }
 
     pub(super) fn mode(mut self, mode: Mode) -> Self {
@@ -117,24 +105,24 @@ impl Request {
         self.body(&options)
     }
 
-    /// Fails if the path or the query is too long, which only a name or a token that the server gave can make it.
+    /// Returns the request that asks for the representation `accept`. Fails if the path or the query is too long, which
+    /// only a name or a token that the server gave can make it.
     #[expect(clippy::expect_used, reason = "the URL is a constant, what is put into it gets encoded")]
-    fn to_http(&self, left: Duration) -> Result<http::Request<Body>, Failure> {
+    fn to_http(&self, accept: &str, left: Duration) -> Result<http::Request<Body>, Failure> {
         let Operation { verb, kind, namespace, name } = &self.operation;
-        let group = match kind {
+        let api = match kind {
             Kind::ConfigMap => "api/v1",
             Kind::Lease => "apis/coordination.k8s.io/v1",
         };
         // The host is a placeholder, used to encode path and query: the client adds the server's address.
         let mut url = url::Url::parse("https://cluster/").expect("a constant URL");
-        let one = matches!(verb, Verb::Get | Verb::Update | Verb::Delete).then_some(name.as_str());
+        let object = matches!(verb, Verb::Get | Verb::Update | Verb::Delete).then_some(name.as_str());
         if let Ok(mut path) = url.path_segments_mut() {
-            let within = (!namespace.is_empty()).then_some(["namespaces", namespace]);
-            path.clear()
-                .extend(group.split('/'))
-                .extend(within.into_iter().flatten())
-                .extend([kind.resource()])
-                .extend(one);
+            path.clear().extend(api.split('/'));
+            if !namespace.is_empty() {
+                path.extend(["namespaces", namespace]);
+            }
+            path.push(kind.resource()).extend(object);
         }
         url.query_pairs_mut()
             .extend_pairs(&self.query)
@@ -145,15 +133,10 @@ impl Request {
             Verb::Update => http::Method::PUT,
             Verb::Delete => http::Method::DELETE,
         };
-        let accept = match self.detail {
-            Detail::Whole => "application/json",
-            Detail::Metadata => "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1",
-            Detail::MetadataList => "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1",
-        };
         let uri = &url[url::Position::BeforePath..];
-        let strange = || Failure::UnexpectedResponse { expected: MetadataList::NAME };
+        let unexpected = || Failure::UnexpectedResponse { expected: MetadataList::NAME };
         if uri.len() > URI_MAX {
-            return Err(strange());
+            return Err(unexpected());
         }
         http::Request::builder()
             .method(method)
@@ -162,17 +145,17 @@ impl Request {
             .header(http::header::CONTENT_TYPE, "application/json")
             .header(http::header::USER_AGENT, concat!("treeswap/", env!("CARGO_PKG_VERSION")))
             .body(Body::from(self.body.clone()))
-            .map_err(|_| strange())
+            .map_err(|_| unexpected())
     }
 }
 
 /// A client and its credentials' expiry.
 #[derive(Clone)]
-struct Live {
+struct ActiveClient {
     client: Client,
     server: String,
     /// When its credentials expire; `None`: not known, or never.
-    until: Option<Timestamp>,
+    expires: Option<Timestamp>,
     /// The number of the client, so that a late response does not discard a newer client than the one it came from.
     number: u64,
     /// Kept registered for redaction: a server may quote them.
@@ -188,8 +171,8 @@ pub(super) enum Origin {
 
 /// The connection to one cluster.
 pub(super) struct Connection {
-    name: String,
-    origin: Origin,
+    pub(super) name: String,
+    pub(super) origin: Origin,
     limit: Duration,
     longest_pause: Duration,
     slots: Semaphore,
@@ -199,7 +182,7 @@ pub(super) struct Connection {
     /// Has as many permits as `slots`, one for each list in progress.
     pub(super) lists: Semaphore,
     /// The client in use. The lock is never held across an await.
-    live: std::sync::Mutex<Option<Live>>,
+    active: std::sync::Mutex<Option<ActiveClient>>,
     /// Locked while a client is created, as that may run a credential plugin.
     creating: Mutex<Creations>,
 }
@@ -209,8 +192,8 @@ pub(super) struct Connection {
 struct Creations {
     /// How many there were.
     count: u64,
-    /// When none could be created because a file or a plugin gave no answer, the last time, and the error.
-    silence: Option<(Instant, ConfigError)>,
+    /// If the last creation that failed did so because a file or a plugin gave no answer: when, and the error.
+    last_timeout: Option<(Instant, ConfigError)>,
 }
 
 impl std::fmt::Debug for Connection {
@@ -230,20 +213,12 @@ impl Connection {
             limit: options.timeout,
             longest_pause: options.longest_pause,
             slots: Semaphore::new(options.concurrency.max(1)),
-            lease_slots: Semaphore::new(MOST_LEASES),
+            lease_slots: Semaphore::new(LEASE_REQUESTS),
             large: Semaphore::new(1),
             lists: Semaphore::new(options.concurrency.max(1)),
-            live: std::sync::Mutex::default(),
+            active: std::sync::Mutex::default(),
             creating: Mutex::default(),
         }
-    }
-
-    pub(super) fn name(&self) -> &str {
-        &self.name
-    }
-
-    pub(super) fn origin(&self) -> &Origin {
-        &self.origin
     }
 
     /// Sends a request and parses its response. After a 401 it is sent again, once, with the credentials read anew.
@@ -258,13 +233,14 @@ impl Connection {
         // deadlines of their own. An error means that the semaphore was closed, which it never is.
         let _slot = slots.acquire().await;
         let deadline = Instant::now() + self.limit;
-        let mut sent = self.send(request, deadline).await.map_err(failed)?;
-        if sent.0.status == http::StatusCode::UNAUTHORIZED {
+        let (mut response, mut permit) = self.send(request, T::ACCEPT, deadline).await.map_err(failed)?;
+        if response.status == http::StatusCode::UNAUTHORIZED {
             // The request had no effect, and the credentials may have been rotated since they were read.
-            sent = self.send(request, deadline).await.map_err(failed)?;
+            (response, permit) = self.send(request, T::ACCEPT, deadline).await.map_err(failed)?;
         }
-        let (answer, _permit) = sent; // held until the response is parsed
-        answer.read(&request.operation, self.longest_pause).map_err(failed)
+        let parsed = response.read(&request.operation, self.longest_pause).map_err(failed);
+        drop(permit); // only now, as parsing needs far more memory
+        parsed
     }
 
     /// Sends a request for one object; `None` if there is no such object or namespace.
@@ -287,19 +263,20 @@ impl Connection {
     async fn send(
         &self,
         request: &Request,
+        accept: &str,
         deadline: Instant,
     ) -> Result<(HttpResponse, Option<SemaphorePermit<'_>>), Failure> {
         let late = |_| Failure::Timeout { after: self.limit };
-        let live = timeout_at(deadline, self.live()).await.map_err(late)??;
+        let active = timeout_at(deadline, self.client()).await.map_err(late)??;
         let exchange = async {
             let left = deadline.saturating_duration_since(Instant::now());
-            let response = live.client.send(request.to_http(left)?).await;
-            let response = response.map_err(|error| answer::connection_failure(&error, &live.server))?;
+            let response = active.client.send(request.to_http(accept, left)?).await;
+            let response = response.map_err(|error| answer::connection_failure(&error, &active.server))?;
             let (head, body) = response.into_parts();
             let most = match request.operation.kind {
                 _ if !head.status.is_success() => ERROR_MAX,
                 Kind::Lease => LEASE_MAX,
-                Kind::ConfigMap => MOST,
+                Kind::ConfigMap => RESPONSE_MAX,
             };
             let (body, permit) = match self.read_body(body, most).await {
                 Err(Failure::LongAnswer { .. }) if !head.status.is_success() => (Vec::new(), None),
@@ -309,12 +286,12 @@ impl Connection {
         };
         let result = timeout_at(deadline, exchange).await.map_err(late).flatten();
         let stale = match &result {
-            Ok((answer, _)) => answer.status == http::StatusCode::UNAUTHORIZED,
+            Ok((response, _)) => response.status == http::StatusCode::UNAUTHORIZED,
             // It may be the credentials: a server that refuses a client certificate just closes the connection.
             Err(failure) => matches!(failure, Failure::Unreachable { .. } | Failure::ConnectionLost { .. }),
         };
         if stale {
-            self.discard(live.number);
+            self.discard(active.number);
         }
         result
     }
@@ -337,35 +314,47 @@ impl Connection {
 
     /// Returns the client. Creates one if there is none, or if its credentials expire soon. While another request does
     /// that, which may take a credential plugin's time, the client is used as long as its credentials are valid.
-    async fn live(&self) -> Result<Live, Failure> {
-        if let Some(live) = self.current(MARGIN) {
-            return Ok(live);
+    async fn client(&self) -> Result<ActiveClient, Failure> {
+        if let Some(active) = self.active(EXPIRY_MARGIN) {
+            return Ok(active);
         }
         let began = Instant::now();
         let mut creations = match self.creating.try_lock() {
             Ok(creations) => creations,
-            Err(_) => match self.current(SignedDuration::ZERO) {
-                Some(live) => return Ok(live),
+            Err(_) => match self.active(SignedDuration::ZERO) {
+                Some(active) => return Ok(active),
                 None => self.creating.lock().await,
             },
         };
-        if let Some(live) = self.current(MARGIN) {
-            return Ok(live); // another request created it meanwhile
+        if let Some(active) = self.active(EXPIRY_MARGIN) {
+            return Ok(active); // another request created it meanwhile
         }
-        // If each request waited for it in turn, the last ones would run out of time, and blame the server.
-        if let Some((at, error)) = &creations.silence
+        // If each waiting request tried again in turn, the last ones would run out of time, and blame the server.
+        if let Some((at, error)) = &creations.last_timeout
             && *at > began
-            && let Some(error) = error.silence()
+            && let Some(error) = error.copy_of_timeout()
         {
             return Err(error.into());
         }
-        let read = self.credentials().await;
-        if let Err(error) = &read {
-            creations.silence = error.silence().map(|error| (Instant::now(), error));
+        let created = self.create_client(creations.count + 1).await;
+        match &created {
+            Ok(active) => {
+                creations.count += 1;
+                *self.lock_active() = Some(active.clone());
+            }
+            Err(error) => {
+                creations.last_timeout = error.copy_of_timeout().map(|error| (Instant::now(), error));
+            }
         }
-        let (mut config, mut until) = read?;
+        Ok(created?)
+    }
+
+    /// Reads address and credentials, running the credential plugin if there is one, and creates the client.
+    async fn create_client(&self, number: u64) -> Result<ActiveClient, ConfigError> {
+        let mut config = self.origin.config_within(self.limit).await?;
+        let mut expires = plugin::resolve(&mut config.auth_info, self.limit / 2).await?;
         if config.auth_info.token_file.is_some() {
-            until = until.or(Some(Timestamp::now() + REREAD + MARGIN));
+            expires = expires.or(Some(Timestamp::now() + TOKEN_FILE_PERIOD + EXPIRY_MARGIN));
         }
         // kube must not retry: a request may have taken effect, which the caller finds out by reading.
         config.default_retry = false;
@@ -375,38 +364,26 @@ impl Connection {
         config.write_timeout = None;
         let server = address(&config.cluster_url);
         let secrets = secrets(&config);
-        let client = Client::try_from(config).map_err(|error| self.unusable(&error))?;
-        creations.count += 1;
-        let live = Live { client, server, until, number: creations.count, _secrets: secrets.into() };
-        *self.lock_live() = Some(live.clone());
-        Ok(live)
+        let client = Client::try_from(config)
+            .map_err(|error| self.origin.unusable(answer::describe_client_error(&error)))?;
+        Ok(ActiveClient { client, server, expires, number, _secrets: secrets.into() })
     }
 
     /// The client, if there is one whose credentials are valid for longer than `margin`.
-    fn current(&self, margin: SignedDuration) -> Option<Live> {
-        let is_valid = |live: &&Live| live.until.is_none_or(|until| Timestamp::now() + margin < until);
-        self.lock_live().as_ref().filter(is_valid).cloned()
+    fn active(&self, margin: SignedDuration) -> Option<ActiveClient> {
+        let is_valid =
+            |active: &&ActiveClient| active.expires.is_none_or(|at| Timestamp::now() + margin < at);
+        self.lock_active().as_ref().filter(is_valid).cloned()
     }
 
     /// Locks the client in use. Poisoning is harmless: it is replaced as a whole.
-    fn lock_live(&self) -> MutexGuard<'_, Option<Live>> {
-        self.live.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Reads the address and the credentials, and returns when the credentials expire, if that is known.
-    async fn credentials(&self) -> Result<(Config, Option<Timestamp>), ConfigError> {
-        let mut config = self.origin.config_within(self.limit).await?;
-        let until = plugin::resolve(&mut config.auth_info, self.limit / 2).await?;
-        Ok((config, until))
-    }
-
-    fn unusable(&self, error: &kube::Error) -> ConfigError {
-        self.origin.unusable(answer::client_words(error))
+    fn lock_active(&self) -> MutexGuard<'_, Option<ActiveClient>> {
+        self.active.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Drops the client with this number, unless it was replaced already.
     fn discard(&self, number: u64) {
-        self.lock_live().take_if(|live| live.number == number);
+        self.lock_active().take_if(|active| active.number == number);
     }
 }
 

@@ -9,11 +9,6 @@ use super::operation::{Kind, Operation, Verb};
 use crate::fsx::is_misnamed;
 use crate::human::bytes;
 
-/// Returns the user to grant a right to.
-fn named(user: &str) -> &str {
-    if user.is_empty() { "our user" } else { user }
-}
-
 fn place(namespace: &str) -> String {
     if namespace.is_empty() { "all namespaces".to_owned() } else { format!("namespace {namespace}") }
 }
@@ -24,8 +19,31 @@ fn listed(paths: &[PathBuf]) -> String {
     texts.join(", ")
 }
 
-fn of_user(user: &str) -> String {
+fn for_user(user: &str) -> String {
     if user.is_empty() { String::new() } else { format!(" for {user}") }
+}
+
+/// What an operator can do about a missing right.
+fn grant_hint(kind: Kind, user: &str, verb: &str, resource: &str, namespace: &str) -> String {
+    let user = if user.is_empty() { "our user" } else { user };
+    if namespace.is_empty() {
+        return format!(
+            "grant {user} {verb} on {resource} of that name with a ClusterRole (resourceNames) and a \
+             ClusterRoleBinding, as deploy/apply/prune.yaml does"
+        );
+    }
+    // All rights that are needed, as otherwise the next missing one would show up only a minute later.
+    let (rights, note) = match (kind, verb) {
+        (Kind::Lease, _) => ("get, create and update", ""),
+        (Kind::ConfigMap, "delete") => ("get, list, create, update and delete", ""),
+        (Kind::ConfigMap, _) => {
+            ("get, list, create and update", " (--prune and --recreate-immutable take delete, too)")
+        }
+    };
+    format!(
+        "grant {user} {rights} on {resource} with a Role and a RoleBinding in {namespace}, as \
+         deploy/apply/rbac.yaml does{note}; it is noticed within a minute or two"
+    )
 }
 
 /// A request failed.
@@ -67,13 +85,13 @@ pub enum Failure {
         namespace: String,
     },
     /// 403: the quota of the namespace is used up.
-    #[error("a quota of the namespace forbids it: {said}")]
+    #[error("a quota of the namespace forbids it: {message}")]
     QuotaExceeded {
         /// The server's message: which quota, and by how much.
-        said: String,
+        message: String,
     },
     /// 403: no RBAC rule grants it.
-    #[error("the right to {verb} {resource} in {} is missing{}", place(namespace), of_user(user))]
+    #[error("the right to {verb} {resource} in {} is missing{}", place(namespace), for_user(user))]
     Forbidden {
         /// The user without the right, as the server names us; empty if it does not say.
         user: String,
@@ -85,28 +103,28 @@ pub enum Failure {
         namespace: String,
     },
     /// An admission plugin or webhook refuses it.
-    #[error("the cluster's admission refuses it: {said}")]
+    #[error("the cluster's admission refuses it: {message}")]
     AdmissionDenied {
         /// Its message.
-        said: String,
+        message: String,
     },
     /// 401: also with the credentials read anew.
     #[error("the server does not accept our credentials")]
     Unauthorized,
     /// 413, 422 or 500: larger than the server, or etcd, takes for one object.
-    #[error("it is too large for the server: {said}")]
+    #[error("it is too large for the server: {message}")]
     TooLarge {
         /// The server's message.
-        said: String,
+        message: String,
     },
     /// 422: the object is immutable.
     #[error("it is immutable")]
     Immutable,
     /// 422: the server's validation refuses it.
-    #[error("the server finds it invalid: {said}")]
+    #[error("the server finds it invalid: {message}")]
     Invalid {
         /// The fields and what is wrong with each.
-        said: String,
+        message: String,
     },
     /// 429 or 503: the server is overloaded.
     #[error("the server is busy (status {status})")]
@@ -132,12 +150,12 @@ pub enum Failure {
         why: String,
     },
     /// Another 5xx.
-    #[error("the server failed (status {status}): {said}")]
+    #[error("the server failed (status {status}): {message}")]
     Server {
         /// The HTTP status.
         status: u16,
         /// The server's message.
-        said: String,
+        message: String,
     },
     /// A successful response with another content than the requested.
     #[error("the response is not the expected {expected}")]
@@ -155,12 +173,12 @@ pub enum Failure {
     #[error("the list has no end, or more than is read of one")]
     EndlessList,
     /// Another 3xx or 4xx.
-    #[error("the server answered with status {status}: {said}")]
+    #[error("the server answered with status {status}: {message}")]
     Status {
         /// The HTTP status.
         status: u16,
         /// The server's message.
-        said: String,
+        message: String,
     },
     /// No connection: nothing was sent.
     #[error("cannot connect to {server}: {why}")]
@@ -224,78 +242,54 @@ impl Error {
     /// What an operator can do, a line each.
     pub fn hints(&self) -> Vec<String> {
         let Operation { kind, name, .. } = &*self.operation;
-        let hint = match &self.why {
-            Failure::NamespaceNotFound { namespace } => {
-                format!(
-                    "create the namespace {namespace}, or take it out of the rules; it is never created for you"
-                )
-            }
+        let hint: &str = match &self.why {
+            Failure::NamespaceNotFound { namespace } => &format!(
+                "create the namespace {namespace}, or take it out of the rules; it is never created for you"
+            ),
             Failure::NamespaceTerminating { namespace } => {
-                format!("wait until {namespace} is deleted and created again, or take it out of the rules")
+                &format!("wait until {namespace} is deleted and created again, or take it out of the rules")
             }
-            Failure::QuotaExceeded { .. } => {
-                "raise the ResourceQuota, or take maps out of the rules".to_owned()
+            Failure::QuotaExceeded { .. } => "raise the ResourceQuota, or take maps out of the rules",
+            Failure::Forbidden { user, verb, resource, namespace } => {
+                &grant_hint(*kind, user, verb, resource, namespace)
             }
-            Failure::Forbidden { user, verb, resource, namespace } if namespace.is_empty() => format!(
-                "grant {} {verb} on {resource} of that name with a ClusterRole (resourceNames) and a \
-                 ClusterRoleBinding, as deploy/apply/prune.yaml does",
-                named(user)
-            ),
-            // Names all rights that are needed, as otherwise the next missing one would show up only a minute later.
-            Failure::Forbidden { user, verb, resource, namespace } => format!(
-                "grant {} {} on {resource} with a Role and a RoleBinding in {namespace}, as deploy/apply/rbac.yaml \
-                 does{}; it is noticed within a minute or two",
-                named(user),
-                match (kind, *verb) {
-                    (Kind::Lease, _) => "get, create and update",
-                    (Kind::ConfigMap, "delete") => "get, list, create, update and delete",
-                    (Kind::ConfigMap, _) => "get, list, create and update",
-                },
-                match (kind, *verb) {
-                    (Kind::Lease, _) | (_, "delete") => "",
-                    _ => " (--prune and --recreate-immutable take delete, too)",
-                }
-            ),
             Failure::Unauthorized => {
-                "the token or certificate may have expired, or belongs to another cluster".to_owned()
+                "the token or certificate may have expired, or belongs to another cluster"
             }
             Failure::TooLarge { .. } => {
                 "spread the files over more ConfigMaps (`partitioned_names`), or compress them (`gzip`)"
-                    .to_owned()
             }
-            Failure::Immutable => {
-                format!("only deleting and recreating {name} can change its content")
-            }
+            Failure::Immutable => &format!("only deleting and recreating {name} can change its content"),
             Failure::UnexpectedResponse { .. } | Failure::LongAnswer { .. } | Failure::EndlessList => {
-                "is something else than an API server answering at that address?".to_owned()
+                "is something else than an API server answering at that address?"
             }
             Failure::Timeout { .. } if kind == &Kind::ConfigMap => {
-                "a slow server or line may need a longer timeout".to_owned()
+                "a slow server or line may need a longer timeout"
             }
             Failure::Unreachable { transient: false, .. } => {
-                "check `certificate-authority-data` and `server` in the kubeconfig".to_owned()
+                "check `certificate-authority-data` and `server` in the kubeconfig"
             }
-            Failure::Unreachable { server, .. } => format!(
+            Failure::Unreachable { server, .. } => &format!(
                 "is the API server of {} up, is {server} its address (`server` in the kubeconfig), and do name \
                  service, firewall and proxy let us through?",
                 self.cluster
             ),
             Failure::Config(config) => return config.hints(),
             Failure::Conflict | Failure::AlreadyExists | Failure::NotFound => {
-                format!("nothing, unless it persists: who else writes or deletes {name}?")
+                &format!("nothing, unless it persists: who else writes or deletes {name}?")
             }
             Failure::AdmissionDenied { .. } => {
-                "ask who runs that admission policy or webhook, or change what it objects to".to_owned()
+                "ask who runs that admission policy or webhook, or change what it objects to"
             }
-            Failure::Invalid { .. } => "correct the rule or the file that gives these fields".to_owned(),
+            Failure::Invalid { .. } => "correct the rule or the file that gives these fields",
             Failure::Busy { .. }
             | Failure::Expired
             | Failure::Timeout { .. }
             | Failure::ConnectionLost { .. }
-            | Failure::Server { .. } => "nothing, unless it persists: then check the API server".to_owned(),
-            Failure::Status { .. } => "check the API server, and proxies in between".to_owned(),
+            | Failure::Server { .. } => "nothing, unless it persists: then check the API server",
+            Failure::Status { .. } => "check the API server, and proxies in between",
         };
-        vec![hint]
+        vec![hint.to_owned()]
     }
 }
 
@@ -438,8 +432,8 @@ impl ConfigError {
         }
     }
 
-    /// The same error for another request, which waited for what gave no answer; `None` for other errors.
-    pub(super) fn silence(&self) -> Option<Self> {
+    /// If a file or a plugin gave no answer in time: the same error for another request that waited for it.
+    pub(super) fn copy_of_timeout(&self) -> Option<Self> {
         match self {
             Self::Read { path, source } if source.kind() == io::ErrorKind::TimedOut => {
                 let source = io::Error::new(io::ErrorKind::TimedOut, source.to_string());
@@ -454,67 +448,57 @@ impl ConfigError {
 
     /// What an operator can do, a line each.
     pub fn hints(&self) -> Vec<String> {
-        let hint = match self {
-            // Contexts are read once, at the start, so a context that is added takes a restart.
-            Self::Unknown { known, .. } if known.is_empty() => {
-                "no kubeconfig named any at the start".to_owned()
-            }
-            Self::Unknown { name, known } if name == "default" => format!(
+        let hint: &str = match self {
+            // A service that is to see a context that is added takes a restart; `apply` reads it in its next run.
+            Self::Unknown { known, .. } if known.is_empty() => "no kubeconfig named any at the start",
+            Self::Unknown { name, known } if name == "default" => &format!(
                 "no kubeconfig has a current-context that exists, so no cluster is default: run \
                  `kubectl config use-context` and start again, or name a context in the rules: {}",
                 known.join(", ")
             ),
-            Self::Unknown { known, .. } => format!(
-                "a cluster has the name of its context, and a context that was added takes a restart: {}",
+            Self::Unknown { known, .. } => &format!(
+                "there are: {}; a cluster has the name of its context, and contexts are read only at the start",
                 known.join(", ")
             ),
-            Self::None => {
-                "give --kubeconfig, --kubeconfig-dir or $KUBECONFIG; a Pod has its own cluster".to_owned()
-            }
+            Self::None => "give --kubeconfig, --kubeconfig-dir or $KUBECONFIG; a Pod has its own cluster",
             Self::NoContext { .. } => {
                 "name a kubeconfig with contexts; `kubectl config view --raw` prints one where kubectl works"
-                    .to_owned()
             }
-            Self::Twice { .. } => "rename one of them: rules name clusters by their contexts".to_owned(),
+            Self::Twice { .. } => "rename one of them: rules name clusters by their contexts",
             Self::CurrentContext { .. } => {
                 "choose one that is there with `kubectl config use-context`, or remove `current-context`"
-                    .to_owned()
             }
-            Self::InCluster { .. } => {
-                "it needs to run in a Pod with `automountServiceAccountToken`".to_owned()
-            }
+            Self::InCluster { .. } => "it needs to run in a Pod with `automountServiceAccountToken`",
             Self::PluginStart { source, .. } if source.kind() == io::ErrorKind::NotFound => {
-                "the program must be in our image and in PATH; a ServiceAccount's token needs none".to_owned()
+                "the program must be in our image and in PATH; a ServiceAccount's token needs none"
             }
+            Self::PluginStart { .. } => "it must be executable for the user that treeswap runs as",
             Self::Read { source, .. } => match source.kind() {
                 io::ErrorKind::IsADirectory | io::ErrorKind::NotADirectory => {
-                    "--kubeconfig and $KUBECONFIG name files, --kubeconfig-dir a directory of them".to_owned()
+                    "--kubeconfig and $KUBECONFIG name files, --kubeconfig-dir a directory of them"
                 }
                 io::ErrorKind::NotFound => {
-                    "create it, or name another one: --kubeconfig, --kubeconfig-dir or $KUBECONFIG".to_owned()
+                    "create it, or name another one: --kubeconfig, --kubeconfig-dir or $KUBECONFIG"
                 }
-                io::ErrorKind::PermissionDenied => {
-                    "it must be readable by the user that treeswap runs as".to_owned()
-                }
-                io::ErrorKind::InvalidData => LIKE_KUBECTLS.to_owned(),
+                io::ErrorKind::PermissionDenied => "it must be readable by the user that treeswap runs as",
+                io::ErrorKind::InvalidData => LIKE_KUBECTLS,
                 io::ErrorKind::Other => {
-                    "split it by contexts: `kubectl config view --raw --minify --context=NAME`".to_owned()
+                    "split it by contexts: `kubectl config view --raw --minify --context=NAME`"
                 }
-                _ => "check the volume that it is on, and its mount".to_owned(),
+                _ => "check the volume that it is on, and its mount",
             },
-            Self::Malformed { .. } => LIKE_KUBECTLS.to_owned(),
+            Self::Malformed { .. } => LIKE_KUBECTLS,
             Self::NotAFile { .. } => {
-                "move it elsewhere: only files, and links to files, are read as kubeconfigs".to_owned()
+                "move it elsewhere: only files, and links to files, are read as kubeconfigs"
             }
-            Self::Context { .. } => "correct that entry of the kubeconfig, or remove the context".to_owned(),
-            Self::PluginStart { .. } => "it must be executable for the user that treeswap runs as".to_owned(),
+            Self::Context { .. } => "correct that entry of the kubeconfig, or remove the context",
             Self::PluginEnded { command, .. }
             | Self::PluginSilent { command, .. }
             | Self::PluginAnswer { command, .. } => {
-                format!("run {command} by hand as the same user, and check its output")
+                &format!("run {command} by hand as the same user, and check its output")
             }
         };
-        vec![hint]
+        vec![hint.to_owned()]
     }
 }
 

@@ -45,41 +45,31 @@ impl Clusters {
         let mut clusters = Self::default();
         let mut files_by_context: BTreeMap<String, PathBuf> = BTreeMap::new();
         let mut current_contexts = Vec::new();
-        let mut current = options.in_cluster.then_some(Origin::InCluster);
-        let directory = match &options.kubeconfig_dir {
-            Some(dir) => in_time(dir, entries_of)?,
-            None => Vec::new(),
-        };
-        let by_name = options.kubeconfigs.iter().map(|path| (path, true));
-        for (path, is_by_name) in by_name.chain(directory.iter().map(|path| (path, false))) {
-            let read: fn(&Path) -> Result<Kubeconfig, ConfigError> =
-                if is_by_name { read } else { read_entry };
-            let kubeconfig = match in_time(path, move |path| Ok(read(path))).flatten() {
+        for file in KubeconfigFile::all(options)? {
+            let kubeconfig = match file.read() {
                 Ok(kubeconfig) => kubeconfig,
                 Err(error) => {
-                    clusters.report(error, is_by_name)?;
+                    clusters.report(error, file.is_named)?;
                     continue;
                 }
             };
-            let wanted = kubeconfig.current_context.filter(|name| !name.is_empty() && !options.in_cluster);
-            current_contexts.extend(wanted.map(|name| (name, path.clone(), is_by_name)));
             for context in kubeconfig.contexts {
-                if let Some(first) = files_by_context.insert(context.name.clone(), path.clone()) {
-                    return Err(ConfigError::Twice { name: context.name, first, second: path.clone() });
+                if let Some(first) = files_by_context.insert(context.name.clone(), file.path.clone()) {
+                    return Err(ConfigError::Twice { name: context.name, first, second: file.path });
                 }
-                let origin = Origin::Context { path: path.clone(), name: context.name.clone() };
+                let origin = Origin::Context { path: file.path.clone(), name: context.name.clone() };
                 clusters.add(&context.name, origin, options);
             }
-        }
-        // The context may be in another of the files: `kubectl config use-context` writes its name to the first one.
-        // `kubectl config delete-context` leaves the name of the context that it deletes.
-        for (name, path, is_by_name) in current_contexts {
-            match files_by_context.get(&name) {
-                Some(file) => current = Some(Origin::Context { path: file.clone(), name }),
-                None => clusters.report(ConfigError::CurrentContext { name, path }, is_by_name)?,
+            if let Some(name) = kubeconfig.current_context.filter(|name| !name.is_empty()) {
+                current_contexts.push((name, file));
             }
         }
-        match current {
+        let default = if options.in_cluster {
+            Some(Origin::InCluster)
+        } else {
+            clusters.last_current_context(current_contexts, &files_by_context)?
+        };
+        match default {
             Some(origin) => clusters.add(DEFAULT, origin, options),
             // A context that is called `default` is not what DEFAULT stands for. If it were used where there is no
             // current context, rules would mean another cluster as soon as there is one.
@@ -98,9 +88,27 @@ impl Clusters {
         Ok(clusters)
     }
 
+    /// Returns the last of the current contexts that exists, and reports those that do not.
+    fn last_current_context(
+        &mut self,
+        current_contexts: Vec<(String, KubeconfigFile)>,
+        files_by_context: &BTreeMap<String, PathBuf>,
+    ) -> Result<Option<Origin>, ConfigError> {
+        let mut last = None;
+        for (name, KubeconfigFile { path, is_named }) in current_contexts {
+            // It may be in another of the files: `kubectl config use-context` writes its name to the first one.
+            match files_by_context.get(&name) {
+                Some(file) => last = Some(Origin::Context { path: file.clone(), name }),
+                // `kubectl config delete-context` leaves the name of the context that it deletes.
+                None => self.report(ConfigError::CurrentContext { name, path }, is_named)?,
+            }
+        }
+        Ok(last)
+    }
+
     /// Reports what is wrong with a file: as an error if [`Options::kubeconfigs`] names it, else as a problem.
-    fn report(&mut self, error: ConfigError, is_by_name: bool) -> Result<(), ConfigError> {
-        if is_by_name {
+    fn report(&mut self, error: ConfigError, is_named: bool) -> Result<(), ConfigError> {
+        if is_named {
             return Err(error);
         }
         self.problems.push(error);
@@ -109,7 +117,7 @@ impl Clusters {
 
     /// Adds a cluster. The current context is one cluster with two names, which share the limit of requests.
     fn add(&mut self, name: &str, origin: Origin, options: &Options) {
-        let same = self.known.values().find(|cluster| *cluster.inner.origin() == origin);
+        let same = self.known.values().find(|cluster| cluster.inner.origin == origin);
         let inner = match same {
             Some(cluster) => cluster.inner.clone(),
             None => Arc::new(Connection::new(name, origin, options)),
@@ -128,6 +136,39 @@ impl Clusters {
     /// Returns all names, sorted.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.known.keys().map(String::as_str)
+    }
+}
+
+/// A file that should be a kubeconfig.
+struct KubeconfigFile {
+    path: PathBuf,
+    /// True if [`Options::kubeconfigs`] names it, false if it is in [`Options::kubeconfig_dir`].
+    is_named: bool,
+}
+
+impl KubeconfigFile {
+    /// Returns the files that are named, and then those in the directory.
+    fn all(options: &Options) -> Result<Vec<Self>, ConfigError> {
+        let named = options.kubeconfigs.iter().map(|path| Self { path: path.clone(), is_named: true });
+        let mut files: Vec<Self> = named.collect();
+        if let Some(dir) = &options.kubeconfig_dir {
+            let entries = in_time(dir, entries_of)?.into_iter();
+            files.extend(entries.map(|path| Self { path, is_named: false }));
+        }
+        Ok(files)
+    }
+
+    /// Reads it. An entry of the directory that is no regular file is not opened: a FIFO would hang. A link to nothing
+    /// is a file that cannot be read.
+    fn read(&self) -> Result<Kubeconfig, ConfigError> {
+        let is_named = self.is_named;
+        let checked = move |path: &Path| {
+            if !is_named && std::fs::metadata(path).is_ok_and(|found| !found.is_file()) {
+                return Ok(Err(ConfigError::NotAFile { path: path.to_owned() }));
+            }
+            Ok(read(path))
+        };
+        in_time(&self.path, checked).flatten()
     }
 }
 
@@ -167,15 +208,6 @@ fn entries_of(dir: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(entries)
 }
 
-/// Reads a kubeconfig in a directory of them. What is no file is not opened: a FIFO would hang. A link to nothing is a
-/// file that cannot be read.
-fn read_entry(path: &Path) -> Result<Kubeconfig, ConfigError> {
-    match std::fs::metadata(path) {
-        Ok(found) if !found.is_file() => Err(ConfigError::NotAFile { path: path.to_owned() }),
-        _ => read(path),
-    }
-}
-
 /// The most bytes of a kubeconfig. A thousand clusters with certificates have 10 MB.
 const KUBECONFIG_MAX: u64 = 64 << 20;
 
@@ -183,7 +215,7 @@ fn read(path: &Path) -> Result<Kubeconfig, ConfigError> {
     let unreadable = |source| ConfigError::Read { path: path.to_owned(), source };
     let open = std::fs::File::open(path);
     let text = open.and_then(|file| fsx::read_whole(file, KUBECONFIG_MAX)).map_err(unreadable)?;
-    // kube panics at half a character.
+    // kube panics at UTF-16 text that ends within a character.
     if text.len() % 2 == 1 && (text.starts_with(b"\xff\xfe") || text.starts_with(b"\xfe\xff")) {
         return Err(ConfigError::Malformed { path: path.to_owned(), line: None });
     }
@@ -239,8 +271,7 @@ fn drop_empty(kubeconfig: &mut Kubeconfig, path: &Path) {
 impl Origin {
     /// Reads address and credentials as they are in the files now, within the limit of a request: the kubeconfig in
     /// half of it, as its contexts may all read it now, one after the other, and each other file in a quarter of it, at
-    /// most [`detached_io::DEFAULT_TIMEOUT`]. If a file system hangs, the error names the file: of two files that hang (a
-    /// token's, for which another token stands in, and another one) the second one.
+    /// most [`detached_io::DEFAULT_TIMEOUT`]. If a file system hangs, the error names the file.
     pub(super) async fn config_within(&self, request: Duration) -> Result<Config, ConfigError> {
         let limit = detached_io::DEFAULT_TIMEOUT.min(request / 4);
         let mut config = match self {
@@ -400,111 +431,4 @@ fn describe(error: &KubeconfigError) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::{Value, json};
-
-    use super::*;
-
-    /// Reads a context with these entries; each file may take a second.
-    async fn read_with(dir: &Path, cluster: Value, user: Value) -> Result<Config, ConfigError> {
-        let path = dir.join("kubeconfig");
-        let config = json!({
-            "apiVersion": "v1", "kind": "Config", "current-context": "x",
-            "clusters": [{ "name": "x", "cluster": cluster }],
-            "users": [{ "name": "x", "user": user }],
-            "contexts": [{ "name": "x", "context": { "cluster": "x", "user": "x" } }],
-        });
-        std::fs::write(&path, config.to_string()).unwrap();
-        Origin::Context { path, name: "x".to_owned() }.config_within(Duration::from_secs(4)).await
-    }
-
-    #[tokio::test]
-    async fn a_file_that_hangs_is_named_whichever_entry_names_it() {
-        let dir = tempfile::tempdir().unwrap();
-        // Nothing ever writes into it, so that a reader hangs as on a file system that is gone.
-        let fifo = dir.path().join("fifo");
-        rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
-        let plain = || json!({ "server": "https://127.0.0.1:1" });
-        let authority = json!({ "server": "https://127.0.0.1:1", "certificate-authority": fifo });
-        for (cluster, user) in [
-            (plain(), json!({ "tokenFile": fifo })),
-            (plain(), json!({ "client-certificate": fifo })),
-            (authority, json!({ "token": "t0ken-of-the-test" })),
-        ] {
-            let error = read_with(dir.path(), cluster, user).await.unwrap_err();
-            let line = crate::human::one_line(&error);
-            assert_eq!(line, format!("cannot read {}: no answer within 1s", fifo.display()));
-            assert!(error.is_transient() && error.hints()[0].contains("mount"), "{error:?}");
-        }
-        // `token` stands in for a file that hangs as well.
-        let user = json!({ "token": "t0ken-of-the-test", "tokenFile": fifo });
-        let config = read_with(dir.path(), plain(), user).await.unwrap();
-        assert_eq!(config.auth_info.token.unwrap().expose_secret(), "t0ken-of-the-test");
-    }
-
-    /// The file has an absolute path, so an empty path in it is resolved to its directory.
-    #[tokio::test]
-    async fn what_is_given_as_empty_is_not_given_as_for_kubectl() {
-        let dir = tempfile::tempdir().unwrap();
-        let cluster = json!({
-            "server": "https://127.0.0.1:1", "certificate-authority": "", "certificate-authority-data": "",
-            "proxy-url": "", "tls-server-name": "",
-        });
-        let user = json!({
-            "username": "", "password": "", "token": "", "tokenFile": "", "as": "", "as-uid": "",
-            "client-certificate": "", "client-certificate-data": "", "client-key": "", "client-key-data": "",
-            "exec": { "apiVersion": "client.authentication.k8s.io/v1", "command": "aws" },
-        });
-        let config = read_with(dir.path(), cluster, user).await.unwrap();
-        assert!(config.root_cert.is_none() && config.tls_server_name.is_none(), "{config:?}");
-        let user = config.auth_info;
-        assert!(user.exec.is_some());
-        let secrets = [user.password, user.token, user.client_key_data];
-        assert!(secrets.iter().all(Option::is_none), "{secrets:?}");
-        let files = [user.token_file, user.client_certificate, user.client_key];
-        assert!(files.iter().all(Option::is_none), "{files:?}");
-        let texts = [user.username, user.client_certificate_data, user.impersonate, user.impersonate_uid];
-        assert!(texts.iter().all(Option::is_none), "{texts:?}");
-        // A password may be empty, and what is given beside it stays.
-        let user = json!({ "username": "ci", "password": "", "token": "t0ken-of-the-test" });
-        let config = read_with(dir.path(), json!({ "server": "https://127.0.0.1:1" }), user).await.unwrap();
-        assert!(config.auth_info.password.is_some() && config.auth_info.token.is_some());
-    }
-
-    #[tokio::test]
-    async fn a_proxy_of_the_kubeconfig_is_also_for_a_server_on_this_machine() {
-        let dir = tempfile::tempdir().unwrap();
-        let cluster = json!({ "server": "https://127.0.0.1:1", "proxy-url": "http://proxy.example:3128" });
-        let config = read_with(dir.path(), cluster, json!({})).await.unwrap();
-        assert_eq!(config.proxy_url.unwrap().host(), Some("proxy.example"));
-    }
-
-    #[test]
-    fn the_environments_proxy_is_for_servers_elsewhere() {
-        let environment = Matcher::builder().all("http://proxy.example:3128").no("excepted.example").build();
-        for (server, expected) in [
-            ("https://kubernetes.example:6443", false),
-            ("https://excepted.example:6443", true),
-            ("https://127.0.0.1:6443", true),
-            ("https://[::1]:6443", true),
-            ("https://localhost:6443", true),
-        ] {
-            let config = Config::new(server.parse().unwrap());
-            assert_eq!(is_direct(&config, &environment), expected, "{server}");
-        }
-    }
-
-    #[test]
-    fn a_file_that_is_no_text_or_has_no_end_is_refused() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("kubeconfig");
-        for half in [b"\xff\xfe\0", b"\xfe\xff\0"] {
-            std::fs::write(&path, half).unwrap();
-            assert!(matches!(read(&path), Err(ConfigError::Malformed { .. })));
-        }
-        let error = read(Path::new("/dev/zero")).unwrap_err();
-        let line = crate::human::one_line(&error);
-        assert_eq!(line, "cannot read /dev/zero: it has more than 64 MiB");
-        assert!(!error.may_pass() && error.hints()[0].starts_with("split it"), "{error:?}");
-    }
-}
+mod tests;

@@ -36,7 +36,7 @@ use connection::Connection;
 
 pub use error::{ConfigError, Error, Failure};
 pub use kubeconfig::{Clusters, DEFAULT};
-pub use object::{ConfigMap, Draft, Lease, LeaseDraft, Meta};
+pub use object::{ConfigMap, ConfigMapDraft, Lease, LeaseDraft, Meta};
 pub use operation::{Kind, Operation, Verb};
 
 /// The name under which the API server records our writes in an object's managed fields.
@@ -53,7 +53,7 @@ pub struct Options {
     /// Use the cluster that this process runs in, with the service account of its Pod, as [`DEFAULT`].
     pub in_cluster: bool,
     /// How long one request may take once [`Self::concurrency`] lets it start. This includes reading the credentials,
-    /// connecting, reading the whole answer, and sending the request again after a 401. The server is told the rest of
+    /// connecting, reading the whole answer, and sending the request again after a 401. The server is given the rest of
     /// this time (`timeout` in the query), so that it does not carry out a request after we have given it up.
     pub timeout: Duration,
     /// A longer pause that a server asks for (`Retry-After`) is cut to this.
@@ -94,6 +94,6 @@ pub struct Cluster {
 impl Cluster {
     /// Returns the name of its context, or [`DEFAULT`].
     pub fn name(&self) -> &str {
-        self.inner.name()
+        &self.inner.name
     }
 }

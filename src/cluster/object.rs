@@ -13,15 +13,17 @@ use serde::de::IgnoredAny;
 use crate::configmap::{ConfigMapData, check_key};
 
 /// The most that a ConfigMap holds, in bytes, with its metadata and [`ENTRY`] for each key: the API server takes 1 MiB
-/// of values, and 3 MiB as a whole. More is read of none, which with a real server takes some 60,000 keys or labels.
+/// of values, and 3 MiB as a whole. One with more is refused; from a real server it would have some 60,000 keys or
+/// labels.
 const CONTENT_MAX: usize = 4 << 20;
 
 /// What a key costs in memory besides its text, in bytes.
 const ENTRY: usize = 64;
 
-/// The longest annotation that is kept of what is only looked at, in bytes. `kubectl apply` leaves a copy of the object
-/// in one, of up to 256 KiB.
+/// The longest annotation that is kept, in bytes, of an object that is not written again. `kubectl apply` leaves a copy
+/// of the object in one, of up to 256 KiB.
 const ANNOTATION_MAX: usize = 4 << 10;
+
 /// The longest uid and resourceVersion: real ones have some 40 bytes, and both are kept and written to inventories.
 const ID_MAX: usize = 253;
 
@@ -60,8 +62,8 @@ impl Meta {
         }
     }
 
-    /// Without annotations of more than [`ANNOTATION_MAX`], which nothing is decided by. An object that is written again
-    /// needs them.
+    /// Drops annotations of more than [`ANNOTATION_MAX`], on which no decision depends. Not for an object that is
+    /// written again: it would lose them.
     #[must_use]
     pub fn without_long_annotations(mut self) -> Self {
         self.annotations.retain(|_, text| text.len() <= ANNOTATION_MAX);
@@ -125,8 +127,8 @@ impl TryFrom<ReceivedMeta> for Meta {
     }
 }
 
-/// An owner reference that is complete, as all are that the API server takes: an empty one is far smaller as text than
-/// in memory.
+/// An owner reference. The API server stores only complete ones, and others are refused: a list of empty ones would
+/// take far more memory than its text.
 #[derive(Deserialize)]
 #[serde(try_from = "OwnerReference")]
 struct ReceivedOwner(OwnerReference);
@@ -196,7 +198,7 @@ impl TryFrom<ReceivedConfigMap> for ConfigMap {
 
 /// A ConfigMap to be written, with all of its labels, annotations, keys and values.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Draft {
+pub struct ConfigMapDraft {
     /// Its namespace.
     pub namespace: String,
     /// Its name.
@@ -209,7 +211,7 @@ pub struct Draft {
     pub content: ConfigMapData,
 }
 
-impl Draft {
+impl ConfigMapDraft {
     /// Converts to the object to send. With `replaces`, the write succeeds only if that version is still the live one.
     pub(super) fn into_kube(self, replaces: Option<&Meta>) -> KubeConfigMap {
         let Self { namespace, name, labels, annotations, content } = self;
@@ -386,25 +388,25 @@ mod tests {
 
     #[test]
     fn a_config_map_holds_no_more_than_the_server_takes_and_has_no_other_keys() {
-        let holds = |data: Value, binary: Value| {
+        let received = |data: Value, binary: Value| {
             let metadata = json!({ "namespace": "ci", "name": "jobs", "uid": "u1" });
             let object = json!({ "metadata": metadata, "data": data, "binaryData": binary });
             serde_json::from_value::<ConfigMap>(object)
         };
-        let found = holds(json!({ "_a-b.c": "1" }), json!({ "b": "AQI=" })).unwrap();
+        let found = received(json!({ "_a-b.c": "1" }), json!({ "b": "AQI=" })).unwrap();
         assert_eq!((found.content.data["_a-b.c"].as_str(), found.content.binary_data["b"][1]), ("1", 2));
-        assert!(!found.immutable && holds(Value::Null, Value::Null).is_ok());
-        let most = |bytes: usize| holds(json!({ "a": "x".repeat(bytes) }), Value::Null);
+        assert!(!found.immutable && received(Value::Null, Value::Null).is_ok());
+        let most = |bytes: usize| received(json!({ "a": "x".repeat(bytes) }), Value::Null);
         let rest = CONTENT_MAX - found.meta.bytes() - ENTRY - 1;
         assert!(most(1 << 20).is_ok() && most(rest).is_ok() && most(rest + 1).is_err());
         let many: serde_json::Map<String, Value> =
             (0..=CONTENT_MAX / ENTRY).map(|key| (key.to_string(), json!(""))).collect();
-        assert!(holds(Value::Object(many.clone()), Value::Null).is_err());
+        assert!(received(Value::Object(many.clone()), Value::Null).is_err());
         let metadata = json!({ "namespace": "ci", "name": "jobs", "uid": "u1", "annotations": many });
         assert!(serde_json::from_value::<ConfigMap>(json!({ "metadata": metadata })).is_err());
         for key in ["", "..", "a\nb", "a\u{1b}[31m", "a b", &"x".repeat(254)] {
-            assert!(holds(json!({ key: "1" }), Value::Null).is_err(), "{key:?}");
-            assert!(holds(Value::Null, json!({ key: "AQI=" })).is_err(), "{key:?}");
+            assert!(received(json!({ key: "1" }), Value::Null).is_err(), "{key:?}");
+            assert!(received(Value::Null, json!({ key: "AQI=" })).is_err(), "{key:?}");
         }
     }
 }

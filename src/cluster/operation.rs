@@ -60,14 +60,6 @@ impl Kind {
             Self::Lease => "leases",
         }
     }
-
-    /// Returns the API group as a Role spells it; empty for the core group.
-    pub fn group(self) -> &'static str {
-        match self {
-            Self::ConfigMap => "",
-            Self::Lease => "coordination.k8s.io",
-        }
-    }
 }
 
 /// What a request does to which object. Displayed as in "update ConfigMap ci/jobs".

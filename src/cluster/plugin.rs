@@ -69,9 +69,9 @@ pub(super) async fn resolve(user: &mut AuthInfo, limit: Duration) -> Result<Opti
 }
 
 async fn run(exec: &ExecConfig, command: &str, limit: Duration) -> Result<Vec<u8>, ConfigError> {
-    let start = |source| ConfigError::PluginStart { command: command.to_owned(), source };
+    let failed = |source| ConfigError::PluginStart { command: command.to_owned(), source };
     if exec.interactive_mode == Some(ExecInteractiveMode::Always) {
-        return Err(start(std::io::Error::other("it needs a terminal (`interactiveMode: Always`)")));
+        return Err(failed(std::io::Error::other("it needs a terminal (`interactiveMode: Always`)")));
     }
     let mut spec = json!({ "interactive": false });
     if let Some(cluster) = &exec.cluster {
@@ -87,19 +87,19 @@ async fn run(exec: &ExecConfig, command: &str, limit: Duration) -> Result<Vec<u8
         }
     }
     program.stdin(Stdio::null()).stdout(Stdio::piped());
-    let mut all = Descendants::start(program).map_err(start)?;
+    let mut processes = Descendants::start(program).map_err(failed)?;
     let mut output = Vec::new();
     let run = async {
-        if let Some(stdout) = all.take_stdout() {
+        if let Some(stdout) = processes.take_stdout() {
             stdout.take(OUTPUT_MAX).read_to_end(&mut output).await?;
         }
-        all.wait().await
+        processes.wait().await
     };
     let status = tokio::time::timeout(limit, run)
         .await
         .map_err(|_| ConfigError::PluginSilent { command: command.to_owned(), after: limit })?
-        .map_err(start)?;
-    all.release();
+        .map_err(failed)?;
+    processes.release();
     if !status.success() {
         return Err(ConfigError::PluginEnded { command: command.to_owned(), status });
     }

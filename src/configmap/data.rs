@@ -78,7 +78,7 @@ pub(super) fn check_name(name: &str) -> Result<(), &'static str> {
 }
 
 /// Checks that a text can be the name of a namespace: a DNS label.
-pub(super) fn check_namespace(name: &str) -> Result<(), &'static str> {
+pub fn check_namespace(name: &str) -> Result<(), &'static str> {
     match name {
         "" => Err("it is empty"),
         _ if name.len() > 63 => Err("it is longer than 63 bytes"),

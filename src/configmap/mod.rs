@@ -36,7 +36,8 @@ mod tests;
 
 pub use compare::{ConfigMapData, Difference};
 pub use data::{
-    DesiredData, FILE_MAX, InvalidKey, LimitExceeded, Value, ValueEncoding, check_key, partition,
+    DesiredData, FILE_MAX, InvalidKey, LimitExceeded, Value, ValueEncoding, check_key, check_namespace,
+    partition,
 };
 pub use finding::{Finding, Refused, StampProblem};
 pub use glob::{BadPattern, Dialect, Pattern, Patterns};

@@ -1,4 +1,4 @@
-//! What fails the requests of a delivery whatever ConfigMap they are about, so that it is reported once.
+//! Recognizes failures that many requests of a delivery share, so that each is reported once.
 
 use crate::cluster::{Error, Failure};
 use crate::human;
@@ -11,30 +11,25 @@ pub(super) struct Cause {
     /// The failure, without the request that met it.
     pub(super) why: String,
     /// True if single requests may fail by it as well: then it is shared only where none of the cluster succeeded.
-    pub(super) is_of_request: bool,
+    pub(super) may_be_of_one_request: bool,
 }
 
 impl Cause {
     /// Returns what a request failed by; `None` if that may be about the one object only, or the right to it.
     pub(super) fn of(error: &Error) -> Option<Self> {
-        let is_of_request = matches!(
-            error.why,
+        let may_be_of_one_request = match error.why {
             Failure::Busy { .. }
-                | Failure::Timeout { .. }
-                | Failure::ConnectionLost { .. }
-                | Failure::Server { .. }
-        );
-        let is_shared = is_of_request
-            || matches!(
-                error.why,
-                Failure::NamespaceNotFound { .. }
-                    | Failure::NamespaceTerminating { .. }
-                    | Failure::Unauthorized
-                    | Failure::Unreachable { .. }
-                    | Failure::Config(_)
-            );
-        let (cluster, why) = (&error.cluster, &error.why);
-        is_shared.then(|| Self { cluster: cluster.clone(), why: human::one_line(why), is_of_request })
+            | Failure::Timeout { .. }
+            | Failure::ConnectionLost { .. }
+            | Failure::Server { .. } => true,
+            Failure::NamespaceNotFound { .. }
+            | Failure::NamespaceTerminating { .. }
+            | Failure::Unauthorized
+            | Failure::Unreachable { .. }
+            | Failure::Config(_) => false,
+            _ => return None,
+        };
+        Some(Self { cluster: error.cluster.clone(), why: human::one_line(&error.why), may_be_of_one_request })
     }
 
     /// Returns true if a line says that a request failed by this.

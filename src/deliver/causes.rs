@@ -88,10 +88,10 @@ mod tests {
         };
         assert_eq!(report.other_failures().collect::<Vec<_>>(), [&pruning, &elsewhere]);
         let alone = Report { targets: Vec::new(), ..report };
-        assert_eq!(alone.other_failures().count(), 3, "nothing else tells");
+        assert_eq!(alone.other_failures().count(), 3, "nothing else says so");
     }
 
-    /// A look at all places, or at all targets before, for each of them would take a minute.
+    /// Time that grows with the square of their number would be a minute.
     #[test]
     fn clusters_that_fail_take_time_in_proportion_to_their_number() {
         let wanted = survey("ci", Decision::unchanged(String::new())).items.remove(0).wanted.unwrap();
@@ -118,7 +118,7 @@ mod tests {
     fn single_requests_that_failed_in_a_cluster_that_served_others_are_reported_one_by_one() {
         let busy = || Failure::Busy { status: 429, pause: None };
         let failure = human::one_line(&error("c", busy()));
-        let told = |targets: Vec<Target>| {
+        let counts = |targets: Vec<Target>| {
             let (revision, unread) = (desired().revision, Unread::default());
             let (notes, failures) = (Vec::new(), vec![failure.clone()]);
             let mut report = Report::new(&desired());
@@ -127,12 +127,12 @@ mod tests {
             (report.causes().len(), report.other_failures().count())
         };
         let mut targets = vec![failed("a", busy()), failed("b", busy())];
-        assert_eq!(told(targets.clone()), (1, 0), "none succeeded");
+        assert_eq!(counts(targets.clone()), (1, 0), "none succeeded");
         let unchanged = failed("c", busy()).ended(Outcome::Unchanged, "", Vec::new());
         targets.push(unchanged);
-        assert_eq!(told(targets.clone()), (2, 1));
+        assert_eq!(counts(targets.clone()), (2, 1));
         targets[0] = failed("a", Failure::Unauthorized);
         targets[1] = failed("b", Failure::Unauthorized);
-        assert_eq!(told(targets), (1, 1), "a token is everybody's");
+        assert_eq!(counts(targets), (1, 1), "all requests use the token");
     }
 }

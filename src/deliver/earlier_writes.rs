@@ -1,7 +1,7 @@
-//! Remembers what was written in earlier passes over a cluster. The last pass finds it unchanged, but the report, the
-//! metrics and the ledger have to say that it was written. And a peer may have dropped it from the inventory before it
-//! landed: then the next pass knows only by this that it is ours. That holds for what was sent without success, too: it
-//! may land later. Of earlier rounds of a delivery only the results are kept.
+//! Remembers what earlier passes over a cluster wrote. The last pass finds it unchanged, but the report, the metrics
+//! and the ledger have to say that it was written. And another instance may have dropped it from the inventory before
+//! it landed: then the next pass knows only by this that it is ours. That holds for what was sent without success, too:
+//! it may land later. Of earlier rounds of a delivery only the results are kept.
 
 use std::collections::BTreeMap;
 

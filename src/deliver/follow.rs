@@ -70,11 +70,15 @@ pub enum LoopEvent<'a> {
     Unanswered,
 }
 
-/// What the loop remembers between attempts.
-#[derive(Default)]
-struct LoopState {
+/// The loop, with what it remembers between attempts.
+struct DeliveryLoop<'a, S, D> {
+    input: Arc<S>,
+    clusters: &'a D,
+    options: &'a Options,
+    timing: &'a LoopTiming,
+    draining: &'a CancellationToken,
     /// The revision that was delivered last, and whether that was a success.
-    delivered: Option<(Revision, bool)>,
+    last_delivered: Option<(Revision, bool)>,
     /// When that revision is to be delivered again.
     next_resync: Option<Instant>,
     /// When the last delivery started.
@@ -87,50 +91,132 @@ struct LoopState {
     step: CurrentStep,
 }
 
-impl LoopState {
+/// The result of one attempt.
+enum Attempt {
+    /// The ref names the revision that was delivered last.
+    Unchanged {
+        /// True if that delivery was a success.
+        success: bool,
+    },
+    /// The delivery, or why there was none.
+    Tried(Result<Report, SourceError>),
+}
+
+impl<'a, S: DeliveryInput, D: Directory> DeliveryLoop<'a, S, D> {
+    fn new(
+        input: Arc<S>,
+        clusters: &'a D,
+        options: &'a Options,
+        timing: &'a LoopTiming,
+        draining: &'a CancellationToken,
+    ) -> Self {
+        Self {
+            input,
+            clusters,
+            options,
+            timing,
+            draining,
+            last_delivered: None,
+            next_resync: None,
+            last_start: None,
+            failures: 0,
+            remote_failures: 0,
+            step: CurrentStep::default(),
+        }
+    }
+
     /// Returns how long to wait before the next attempt, unless there is a trigger.
-    fn wait(&self, loop_timing: &LoopTiming) -> Duration {
+    fn wait(&self) -> Duration {
         let until_resync = match self.next_resync {
             Some(at) => at.saturating_duration_since(Instant::now()),
-            None => loop_timing.resync,
+            None => self.timing.resync,
         };
-        let vary = |wait| jittered(wait, loop_timing.jitter, random_fraction());
-        let wait = match (self.remote_failures, loop_timing.period) {
-            (0, Some(period)) => vary(period).min(until_resync),
+        let wait = match (self.remote_failures, self.timing.period) {
+            (0, Some(period)) => self.with_jitter(period).min(until_resync),
             (0, None) => until_resync,
-            (failures, _) => vary(loop_timing.backoff.delay(failures)),
+            (failures, _) => self.with_jitter(self.timing.backoff.delay(failures)),
         };
-        wait.max(self.until_next_start(loop_timing))
+        wait.max(self.until_next_start())
+    }
+
+    /// Returns a wait, longer or shorter by its jitter.
+    fn with_jitter(&self, wait: Duration) -> Duration {
+        jittered(wait, self.timing.jitter, random_fraction())
     }
 
     /// Returns the rest of the least time between two deliveries.
-    fn until_next_start(&self, loop_timing: &LoopTiming) -> Duration {
-        let next = self.last_start.map(|begun| begun + loop_timing.min_interval);
+    fn until_next_start(&self) -> Duration {
+        let next = self.last_start.map(|begun| begun + self.timing.min_interval);
         next.map_or(Duration::ZERO, |next| next.saturating_duration_since(Instant::now()))
     }
 
     /// Remembers a delivery that reached the clusters.
-    fn delivered(&mut self, report: &Report, loop_timing: &LoopTiming) {
+    fn remember(&mut self, report: &Report) {
+        let LoopTiming { resync, denied, backoff, .. } = *self.timing;
         self.remote_failures = 0;
-        self.delivered = Some((report.revision, report.is_success()));
+        self.last_delivered = Some((report.revision, report.is_success()));
         let next = if report.is_to_be_repeated() {
             self.failures = self.failures.saturating_add(1);
             // It may also be a missing right, and nothing notifies us when that is granted: the wait is capped.
-            let delay = loop_timing.backoff.delay(self.failures).min(loop_timing.denied);
-            jittered(delay, loop_timing.jitter, random_fraction())
+            self.with_jitter(backoff.delay(self.failures).min(denied))
         } else {
             self.failures = 0;
-            let is_denied = !report.is_success();
-            let next =
-                if is_denied { loop_timing.denied.min(loop_timing.resync) } else { loop_timing.resync };
+            let next = if report.is_success() { resync } else { denied.min(resync) };
             jittered(next, SPREAD, random_fraction())
         };
         self.next_resync = Some(Instant::now() + next);
     }
 
-    /// Counts a failure of the remote.
-    fn remote_failed(&mut self) {
-        self.remote_failures = self.remote_failures.saturating_add(1);
+    /// Asks the remote, and delivers if its revision is new, the resync is due, or a trigger comes while something
+    /// fails. `None` at shutdown.
+    async fn attempt(&mut self, trigger: Trigger) -> Option<Attempt> {
+        self.step.begin(Step::Resolve);
+        let named = tokio::select! {
+            () = self.draining.cancelled() => return None,
+            named = self.input.resolve() => named,
+        };
+        let named = match named {
+            Ok(named) => named,
+            Err(error) => {
+                self.remote_failures = self.remote_failures.saturating_add(1);
+                return Some(Attempt::Tried(Err(error)));
+            }
+        };
+        let now = Instant::now();
+        let is_due =
+            self.next_resync.is_none_or(|at| now >= at) || (self.failures > 0 && trigger != Trigger::Timer);
+        if let Some((revision, success)) = self.last_delivered
+            && revision == named.revision
+            && !is_due
+        {
+            self.remote_failures = 0;
+            return Some(Attempt::Unchanged { success });
+        }
+        self.last_start = Some(now);
+        let done = self.deliver().await;
+        match &done {
+            Ok(report) => self.remember(report),
+            Err(_) => {
+                self.remote_failures = self.remote_failures.saturating_add(1);
+                self.last_delivered = None;
+            }
+        }
+        Some(Attempt::Tried(done))
+    }
+
+    /// Delivers, and cancels the delivery when its time is over.
+    async fn deliver(&self) -> Result<Report, SourceError> {
+        let cancel = self.draining.child_token();
+        let input = Arc::clone(&self.input);
+        let delivery = deliver_in_steps(input, self.clusters, self.options, &cancel, &self.step);
+        let mut delivery = std::pin::pin!(delivery);
+        tokio::select! {
+            done = &mut delivery => done,
+            () = sleep(self.timing.limit) => {
+                cancel.cancel();
+                delivery.await
+            }
+        }
     }
 }
 
@@ -139,33 +225,33 @@ pub async fn follow<S: DeliveryInput>(
     input: Arc<S>,
     clusters: &impl Directory,
     options: &Options,
-    loop_timing: &LoopTiming,
+    timing: &LoopTiming,
     triggers: &mut mpsc::Receiver<Trigger>,
     draining: &CancellationToken,
     mut on_event: impl FnMut(LoopEvent<'_>),
 ) -> Option<Result<Report, SourceError>> {
-    let mut state = LoopState::default();
-    let step = state.step.clone();
+    let mut deliveries = DeliveryLoop::new(input, clusters, options, timing, draining);
+    let step = deliveries.step.clone();
     let mut trigger = Trigger::StartUp;
     // A trigger has been received whose attempt has not begun.
     let mut pending = false;
     while !draining.is_cancelled() {
         pending = false;
         on_event(LoopEvent::Begins(trigger));
-        let attempt = attempt(&input, clusters, options, loop_timing, draining, &mut state, trigger);
+        let attempt = deliveries.attempt(trigger);
         let done = with_progress(attempt, || on_event(LoopEvent::Runs(step.get()))).await;
         match &done {
             None => break,
-            Some(Attempt::Unchanged(success)) => on_event(LoopEvent::Unchanged { success: *success }),
+            Some(Attempt::Unchanged { success }) => on_event(LoopEvent::Unchanged { success: *success }),
             Some(Attempt::Tried(Ok(report))) => on_event(LoopEvent::Delivered(report)),
             Some(Attempt::Tried(Err(error))) => on_event(LoopEvent::Failed(error)),
         }
         if let Some(Attempt::Tried(done)) = done
-            && loop_timing.once
+            && timing.once
         {
             return Some(done);
         }
-        let wait = state.wait(loop_timing);
+        let wait = deliveries.wait();
         on_event(LoopEvent::Waits(wait));
         trigger = tokio::select! {
             () = draining.cancelled() => break,
@@ -173,7 +259,7 @@ pub async fn follow<S: DeliveryInput>(
             () = sleep(wait) => Trigger::Timer,
         };
         pending = trigger != Trigger::Timer;
-        let rest = state.until_next_start(loop_timing);
+        let rest = deliveries.until_next_start();
         if !rest.is_zero() {
             on_event(LoopEvent::Waits(rest));
             tokio::select! {
@@ -201,113 +287,16 @@ async fn with_progress<T>(attempt: impl Future<Output = T>, mut on_progress: imp
     }
 }
 
-/// The result of one attempt.
-enum Attempt {
-    /// The ref names the revision that was delivered last: true if that delivery was a success.
-    Unchanged(bool),
-    /// The delivery, or why there was none.
-    Tried(Result<Report, SourceError>),
-}
-
-/// Asks the remote, and delivers if its revision is new, the resync is due, or a trigger comes while something fails.
-/// `None` at shutdown.
-async fn attempt<S: DeliveryInput>(
-    input: &Arc<S>,
-    clusters: &impl Directory,
-    options: &Options,
-    loop_timing: &LoopTiming,
-    draining: &CancellationToken,
-    state: &mut LoopState,
-    trigger: Trigger,
-) -> Option<Attempt> {
-    state.step.begin(Step::Resolve);
-    let named = tokio::select! {
-        () = draining.cancelled() => return None,
-        named = input.resolve() => named,
-    };
-    let now = Instant::now();
-    match named {
-        Err(error) => {
-            state.remote_failed();
-            return Some(Attempt::Tried(Err(error)));
-        }
-        Ok(named) => {
-            let is_due = state.next_resync.is_none_or(|at| now >= at)
-                || (state.failures > 0 && trigger != Trigger::Timer);
-            let delivered = state.delivered.filter(|(revision, _)| *revision == named.revision);
-            if let Some((_, success)) = delivered.filter(|_| !is_due) {
-                state.remote_failures = 0;
-                return Some(Attempt::Unchanged(success));
-            }
-            state.last_start = Some(now);
-        }
-    }
-    let cancel = draining.child_token();
-    let step = state.step.clone();
-    let delivery = deliver_in_steps(Arc::clone(input), clusters, options, &cancel, &step);
-    let mut delivery = std::pin::pin!(delivery);
-    let done = tokio::select! {
-        done = &mut delivery => done,
-        () = sleep(loop_timing.limit) => {
-            cancel.cancel();
-            delivery.await
-        }
-    };
-    match &done {
-        Ok(report) => state.delivered(report, loop_timing),
-        Err(_) => {
-            state.remote_failed();
-            state.delivered = None;
-        }
-    }
-    Some(Attempt::Tried(done))
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::testing::{Remote, desired, options};
     use super::*;
     use crate::cluster::Clusters;
-    use crate::configmap::apply::{Desired, ExtraKeys, Owner, VersionKey};
-    use crate::deliver::Relation;
-    use crate::revision::{ObjectId, Revision};
-    use crate::sources::{Named, Recorded};
+    use crate::revision::Relation;
 
-    /// A remote that always names the same revision, which asks for nothing.
-    struct Nothing;
-
-    impl DeliveryInput for Nothing {
-        async fn resolve(&self) -> Result<Named, SourceError> {
-            Ok(Revision(ObjectId([1; 20])).into())
-        }
-
-        async fn desired(&self, named: Named) -> Result<Arc<Desired>, SourceError> {
-            let Named { revision, sources } = named;
-            let shape = ExtraKeys { version_key: VersionKey::Changed, stamp_key: None };
-            let config_maps = Default::default();
-            Ok(Arc::new(Desired { revision, sources, rules: "rules".into(), shape, config_maps }))
-        }
-
-        async fn relation(&self, _: Recorded, _: Revision) -> Result<Relation, SourceError> {
-            Ok(Relation::Ahead)
-        }
-    }
-
-    /// The same, but its plan takes two seconds.
-    struct Slow;
-
-    impl DeliveryInput for Slow {
-        async fn resolve(&self) -> Result<Named, SourceError> {
-            Nothing.resolve().await
-        }
-
-        async fn desired(&self, named: Named) -> Result<Arc<Desired>, SourceError> {
-            sleep(2 * SECOND).await;
-            Nothing.desired(named).await
-        }
-
-        async fn relation(&self, recorded: Recorded, named: Revision) -> Result<Relation, SourceError> {
-            Nothing.relation(recorded, named).await
-        }
+    /// A remote whose revision asks for nothing.
+    fn remote() -> Remote {
+        Remote::new(Ok(Relation::Ahead))
     }
 
     const HOUR: Duration = Duration::from_secs(3_600);
@@ -328,10 +317,10 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_next_attempt_never_comes_later_than_the_loop_says() {
-        let loop_timing = LoopTiming { period: Some(10 * SECOND), min_interval: 300 * SECOND, ..slow() };
+        let timing = LoopTiming { period: Some(10 * SECOND), min_interval: 300 * SECOND, ..slow() };
         let (ask, mut triggers) = mpsc::channel(1);
-        let ending = CancellationToken::new();
-        let stop = ending.clone();
+        let draining = CancellationToken::new();
+        let stop = draining.clone();
         tokio::spawn(async move {
             sleep(100 * SECOND).await;
             ask.send(Trigger::Webhook).await.unwrap();
@@ -341,7 +330,7 @@ mod tests {
         let start = Instant::now();
         let mut next = start;
         let mut begun = Vec::new();
-        let tell = |event: LoopEvent<'_>| match event {
+        let on_event = |event: LoopEvent<'_>| match event {
             LoopEvent::Waits(wait) => next = Instant::now() + wait,
             LoopEvent::Begins(_) => {
                 assert!(Instant::now() < next + SECOND, "{:?} late", next.elapsed());
@@ -349,25 +338,24 @@ mod tests {
             }
             _ => {}
         };
-        let options = Options::new(Owner::new("team").unwrap());
-        let clusters = Clusters::default();
-        follow(Arc::new(Nothing), &clusters, &options, &loop_timing, &mut triggers, &ending, tell).await;
+        let (options, clusters) = (options(), Clusters::default());
+        follow(Arc::new(remote()), &clusters, &options, &timing, &mut triggers, &draining, on_event).await;
         assert!(begun.len() > 2 && begun[..2] == [0, 300], "{begun:?}");
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_plan_that_takes_long_is_reported_while_it_is_computed() {
-        let ending = CancellationToken::new();
+        let draining = CancellationToken::new();
         let (_ask, mut triggers) = mpsc::channel(1);
         let mut steps = Vec::new();
-        let tell = |event: LoopEvent<'_>| match event {
+        let on_event = |event: LoopEvent<'_>| match event {
             LoopEvent::Runs(step) => steps.push(step),
-            LoopEvent::Waits(_) => ending.cancel(),
+            LoopEvent::Waits(_) => draining.cancel(),
             _ => {}
         };
-        let options = Options::new(Owner::new("team").unwrap());
-        let clusters = Clusters::default();
-        follow(Arc::new(Slow), &clusters, &options, &slow(), &mut triggers, &ending, tell).await;
+        let (options, clusters) = (options(), Clusters::default());
+        let remote = Remote { plan_takes: 2 * SECOND, ..remote() };
+        follow(Arc::new(remote), &clusters, &options, &slow(), &mut triggers, &draining, on_event).await;
         assert!(steps.len() >= 3 && steps.iter().all(|step| *step == Step::Plan), "{steps:?}");
     }
 
@@ -375,56 +363,44 @@ mod tests {
     async fn polls_go_on_while_a_delivery_that_failed_waits_for_its_next_try() {
         let backoff = Backoff { first: 60 * SECOND, ceiling: HOUR };
         let period = Some(10 * SECOND);
-        let loop_timing = LoopTiming { period, min_interval: Duration::ZERO, backoff, ..slow() };
-        let failed = Report {
-            revision: Revision(ObjectId([1; 20])),
-            sources: Default::default(),
-            targets: Vec::new(),
-            notes: Vec::new(),
-            failures: vec!["cluster gone: it is unreachable".into()],
-            unanswered: Vec::new(),
-            unfinished: Default::default(),
-        };
-        let mut state = LoopState::default();
-        let input = Arc::new(Nothing);
-        let options = Options::new(Owner::new("team").unwrap());
-        let (clusters, draining) = (Clusters::default(), CancellationToken::new());
+        let timing = LoopTiming { period, min_interval: Duration::ZERO, backoff, ..slow() };
+        let failure = "cluster gone: it is unreachable".to_owned();
+        let failed = Report { failures: vec![failure], ..Report::new(&desired()) };
+        let (options, clusters, draining) = (options(), Clusters::default(), CancellationToken::new());
+        let mut deliveries = DeliveryLoop::new(Arc::new(remote()), &clusters, &options, &timing, &draining);
         for backoff in [60 * SECOND, 120 * SECOND] {
-            state.delivered(&failed, &loop_timing);
+            deliveries.remember(&failed);
             for polls in 0..2 {
-                assert_eq!(state.wait(&loop_timing), 10 * SECOND);
-                let poll =
-                    attempt(&input, &clusters, &options, &loop_timing, &draining, &mut state, Trigger::Timer);
-                assert!(matches!(poll.await, Some(Attempt::Unchanged(false))), "{polls}");
+                assert_eq!(deliveries.wait(), 10 * SECOND);
+                let poll = deliveries.attempt(Trigger::Timer).await;
+                assert!(matches!(poll, Some(Attempt::Unchanged { success: false })), "{polls}");
             }
             tokio::time::advance(backoff - SECOND).await;
-            assert_eq!(state.wait(&loop_timing), SECOND, "it is tried again after its backoff");
+            assert_eq!(deliveries.wait(), SECOND, "it is tried again after its backoff");
         }
-        let asked =
-            attempt(&input, &clusters, &options, &loop_timing, &draining, &mut state, Trigger::Webhook);
-        assert!(matches!(asked.await, Some(Attempt::Tried(Ok(_)))), "or when somebody asks");
-        assert_eq!(state.failures, 0);
+        let triggered = deliveries.attempt(Trigger::Webhook).await;
+        assert!(matches!(triggered, Some(Attempt::Tried(Ok(_)))), "or when it is triggered");
+        assert_eq!(deliveries.failures, 0);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_trigger_that_is_pending_at_shutdown_is_reported_unanswered() {
-        let ending = CancellationToken::new();
-        let loop_timing = slow();
+        let draining = CancellationToken::new();
+        let timing = slow();
         let (ask, mut triggers) = mpsc::channel(1);
         let mut unanswered = 0;
-        let tell = |turn: LoopEvent<'_>| match turn {
+        let on_event = |event: LoopEvent<'_>| match event {
             LoopEvent::Waits(_) => ask.try_send(Trigger::Webhook).unwrap(),
             LoopEvent::Unanswered => unanswered += 1,
             _ => {}
         };
-        let stop = ending.clone();
+        let stop = draining.clone();
         tokio::spawn(async move {
             sleep(Duration::from_secs(60)).await;
             stop.cancel();
         });
-        let options = Options::new(Owner::new("team").unwrap());
-        let clusters = Clusters::default();
-        follow(Arc::new(Nothing), &clusters, &options, &loop_timing, &mut triggers, &ending, tell).await;
+        let (options, clusters) = (options(), Clusters::default());
+        follow(Arc::new(remote()), &clusters, &options, &timing, &mut triggers, &draining, on_event).await;
         assert_eq!(unanswered, 1);
     }
 }

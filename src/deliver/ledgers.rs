@@ -30,14 +30,14 @@ pub fn updated_ledgers(ledgers: &LedgerSet, report: &Report, now: Timestamp) -> 
         let key = (place.cluster.clone(), place.namespace.clone(), name.to_owned());
         let unread = report.unfinished.get(&place.cluster);
         let is_unread = unread.is_some_and(|unread| unread.has(&place.namespace));
-        reported.contains(&key) || (is_unread && tells_of_an_object(record))
+        reported.contains(&key) || (is_unread && is_of_an_object(record))
     });
     ledgers
 }
 
 /// Returns true if there was an object that the record is about. Where everything is refused there need not be one, and
 /// an author who renames ConfigMaps would add a record with each commit.
-fn tells_of_an_object(record: &LastAttempt) -> bool {
+fn is_of_an_object(record: &LastAttempt) -> bool {
     record.error.is_none() || record.attempts > 0
 }
 
@@ -49,9 +49,8 @@ mod tests {
 
     use super::*;
     use crate::cluster::{Cluster, ConfigError};
-    use crate::deliver::testing::{Remote, cluster, options};
+    use crate::deliver::testing::{Remote, cluster, desired, options};
     use crate::deliver::{Directory, Options, Outcome, Relation, Unread, deliver};
-    use crate::revision::{ObjectId, Revision};
 
     /// Reports a failure of each target, which is given by cluster, namespace and name.
     fn report(targets: &[[&str; 3]], unfinished: &[(&str, Unread)]) -> Report {
@@ -59,15 +58,8 @@ mod tests {
             Target::failed(cluster, namespace, name, "no", Vec::new())
         };
         let unfinished = unfinished.iter().map(|(cluster, unread)| ((*cluster).to_owned(), unread.clone()));
-        Report {
-            revision: Revision(ObjectId([1; 20])),
-            sources: Default::default(),
-            targets: targets.iter().map(target).collect(),
-            notes: Vec::new(),
-            failures: Vec::new(),
-            unanswered: Vec::new(),
-            unfinished: unfinished.collect(),
-        }
+        let (targets, unfinished) = (targets.iter().map(target).collect(), unfinished.collect());
+        Report { targets, unfinished, ..Report::new(&desired()) }
     }
 
     /// Reports that each target was written.
@@ -131,7 +123,7 @@ mod tests {
         let cases: [(bool, &[&str]); 2] = [(true, &["test/ci/a"]), (false, &[])];
         for (prune, kept) in cases {
             let options = Options { prune, ..options() };
-            let input = Arc::new(Remote(Relation::Ahead));
+            let input = Arc::new(Remote::new(Ok(Relation::Ahead)));
             let report = deliver(input, &Unreachable, &options, &CancellationToken::new()).await.unwrap();
             assert!(report.is_success(), "{report:?}");
             assert_eq!(names(&updated_ledgers(&before, &report, NOW)), kept);

@@ -29,27 +29,34 @@
 //!
 //! Revisions come from [`crate::sources`].
 //!
-//! Files: `worker` runs steps 1 to 5 for one cluster (`worker/waves` orders the writes of a namespace), and
-//! `earlier_writes` has what it wrote before it started over; `survey` is step 2; `refusals` finds namespaces that must
-//! not be written; `rewind` handles a ref that went back; `write` is step 4; `set` computes the inventory and the
-//! ledger, `record` writes them (step 5). `aliases` finds names that mean the same cluster; `orphaned` finds namespaces
-//! that no rule names any more. `turns` decides when a worker may write, by `lease` (options), `pool` and `places` (a
-//! limit for a fleet) and `renewal` (one Lease). `pauses` has the waits, retries and limits at shutdown, `report` the
-//! results, `cause` what fails many targets, `causes` groups failures by it, `step` the step that a
-//! delivery is in, `ledgers` merges a report into ledgers, `follow` is the loop that delivers every new revision.
+//! Files:
+//!
+//! - `worker` runs steps 2 to 5 for one cluster; `earlier_writes` has what it wrote before it started over.
+//! - Step 2: `cluster_survey` reads a cluster, and `survey` one namespace, within a `memory_budget`. `aliases` finds
+//!   names that mean the same cluster, `orphaned` namespaces that no rule names any more, and `refusals` those that must
+//!   not be written. `rewind` handles a ref that went back.
+//! - Before step 3, `turns` waits until a worker may write, by `lease_options`, `renewal` (one Lease), and `pool` and
+//!   `pool_spec` (a limit for a fleet).
+//! - Step 4: `waves` orders the writes of a namespace, and `write` sends them.
+//! - Step 5: `set` computes the inventory and the ledger, and `record` writes them.
+//! - Results: `report` and `notes`; `cause` is what fails many targets, and `causes` groups failures by it; `step` is
+//!   the step that a delivery is in; `ledgers` merges a report into ledgers.
+//! - `pauses` has the waits, retries and limits at shutdown; `follow` is the loop that delivers every new revision.
 
 mod aliases;
 mod cause;
 mod causes;
+mod cluster_survey;
 mod earlier_writes;
 mod follow;
-mod kept;
-mod lease;
+mod lease_options;
 mod ledgers;
+mod memory_budget;
+mod notes;
 mod orphaned;
 mod pauses;
-mod places;
 mod pool;
+mod pool_spec;
 mod record;
 mod refusals;
 mod renewal;
@@ -61,6 +68,7 @@ mod survey;
 #[cfg(test)]
 mod testing;
 mod turns;
+mod waves;
 mod worker;
 mod write;
 
@@ -73,10 +81,11 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 pub use follow::{LoopEvent, LoopTiming, follow};
-pub use lease::Leases;
+pub use lease_options::LeaseOptions;
 pub use ledgers::updated_ledgers;
-pub use places::{BadPlaces, PoolSpec};
-pub use report::{Note, Outcome, Report, Target, Unread};
+pub use notes::Note;
+pub use pool_spec::{BadPoolSpec, PoolSpec};
+pub use report::{Outcome, Report, Target, Unread};
 pub use step::Step;
 
 use crate::cluster::{Clusters, ConfigError};
@@ -88,7 +97,7 @@ use crate::revision::Revision;
 use crate::sources::{DeliveryInput, Named, SourceError};
 use aliases::Aliases;
 use earlier_writes::EarlierWrites;
-use pauses::Ending;
+use pauses::Cancellation;
 use pool::Pool;
 use report::ClusterOutcome;
 use step::CurrentStep;
@@ -127,7 +136,7 @@ pub struct Options {
     /// What to do when the ref goes back.
     pub on_rewind: OnRewind,
     /// With [`OnRewind::Apply`]: asks for the recorded revisions even if there is nothing to write, and records this one
-    /// wherever it is no advance, so that nobody holds because of those any more.
+    /// wherever it is no advance, so that those hold no later run with [`OnRewind::Hold`].
     pub settles_rewinds: bool,
     /// How long the remote is asked again when its ref goes back, as the answer may come from a replica that lags.
     pub lag: Duration,
@@ -143,7 +152,7 @@ pub struct Options {
     /// How often a target may be repaired after foreign writes.
     pub pace: RepairLimit,
     /// How instances take turns by Leases; `None`: they do not.
-    pub leases: Option<Leases>,
+    pub leases: Option<LeaseOptions>,
 }
 
 impl Options {
@@ -237,56 +246,51 @@ async fn deliver_in_steps<S: DeliveryInput>(
     step: &CurrentStep,
 ) -> Result<Report, SourceError> {
     let mut desired = newest(&*input, cancel, step).await?;
+    let delivery = Arc::new(Delivery::new(Arc::clone(&input), clusters, options, cancel));
     let mut outcomes: BTreeMap<String, ClusterOutcome> = BTreeMap::new();
     let mut earlier: BTreeMap<String, EarlierWrites> = BTreeMap::new();
-    let mut failures = Vec::new();
-    let aliases = Arc::new(Aliases::of(clusters));
-    let ending = Ending::new(cancel);
-    let pool = Pool::of(options.leases.as_ref(), clusters, &ending).map(Arc::new);
-    for round in 1.. {
-        let is_behind =
-            |name: &&str| outcomes.get(*name).is_none_or(|outcome| outcome.revision != desired.revision);
-        let all = aliases.affected_clusters(&desired, options.prune);
-        let names: BTreeSet<String> = all.iter().filter(|name| is_behind(&name.as_str())).cloned().collect();
-        let context = WorkerContext {
-            input: &input,
-            clusters,
-            aliases: &aliases,
-            options,
-            ending: &ending,
-            pool: pool.as_ref(),
-        };
+    let mut round = 1;
+    let failure = loop {
+        let affected = delivery.aliases.affected_clusters(&desired, options.prune);
         step.begin(Step::Apply);
-        for (name, mut ended) in context.deliver_to(&names, &desired).await {
+        let behind = clusters_behind(&affected, &outcomes, desired.revision);
+        for (name, mut ended) in deliver_to(&delivery, clusters, behind, &desired).await {
             if let Some(before) = outcomes.remove(&name) {
                 add_earlier(&mut ended, before, earlier.entry(name.clone()).or_default());
             }
             outcomes.insert(name, ended);
         }
-        if all.iter().all(|name| outcomes[name].revision == desired.revision) {
-            break;
+        if clusters_behind(&affected, &outcomes, desired.revision).is_empty() {
+            break None;
         }
         // The ref moved: some clusters already have the newer revision, the others get it in the next round.
-        let why = if cancel.is_cancelled() {
-            "the run ended before all clusters had the same revision".to_owned()
-        } else if round == MAX_ROUNDS {
-            "the ref moves faster than it can be followed, and clusters may be at other ones".to_owned()
-        } else {
-            match newest(&*input, cancel, step).await {
-                Ok(newest) => {
-                    desired = newest;
-                    continue;
-                }
-                Err(error) => error.to_string(),
-            }
-        };
-        failures.push(why);
-        break;
-    }
+        if cancel.is_cancelled() {
+            break Some("the run ended before all clusters had the same revision".to_owned());
+        }
+        if round == MAX_ROUNDS {
+            let why = "the ref moves faster than it can be followed, and clusters may be at other ones";
+            break Some(why.to_owned());
+        }
+        match newest(&*input, cancel, step).await {
+            Ok(newest) => desired = newest,
+            Err(error) => break Some(error.to_string()),
+        }
+        round += 1;
+    };
     let mut report = Report::new(&desired);
-    report.failures = failures;
+    report.failures.extend(failure);
     outcomes.into_iter().for_each(|(name, outcome)| report.add(&desired, name, outcome));
     Ok(report)
+}
+
+/// Returns those of the affected clusters that do not have this revision yet.
+fn clusters_behind(
+    affected: &BTreeSet<String>,
+    outcomes: &BTreeMap<String, ClusterOutcome>,
+    revision: Revision,
+) -> Vec<String> {
+    let is_behind = |name: &&String| outcomes.get(*name).is_none_or(|outcome| outcome.revision != revision);
+    affected.iter().filter(is_behind).cloned().collect()
 }
 
 /// Adds to a cluster's outcome what earlier rounds wrote there and noted. `before` is the outcome of the last one, and
@@ -340,55 +344,52 @@ async fn or_cancelled<T>(
 }
 
 /// What all workers of a delivery share.
-struct WorkerContext<'a, S, D> {
-    input: &'a Arc<S>,
-    clusters: &'a D,
-    aliases: &'a Arc<Aliases>,
-    options: &'a Options,
-    ending: &'a Ending,
-    pool: Option<&'a Arc<Pool>>,
+struct Delivery<S> {
+    input: Arc<S>,
+    aliases: Aliases,
+    options: Options,
+    cancel: Cancellation,
+    pool: Option<Arc<Pool>>,
 }
 
-impl<S: DeliveryInput, D: Directory> WorkerContext<'_, S, D> {
-    /// Delivers one revision to these clusters, concurrently. Returns the outcome of each, by name.
-    async fn deliver_to(
-        &self,
-        names: &BTreeSet<String>,
-        desired: &Arc<Desired>,
-    ) -> BTreeMap<String, ClusterOutcome> {
-        let mut running = JoinSet::new();
-        let mut outcomes = BTreeMap::new();
-        for name in names {
-            let cluster = match self.clusters.find(name) {
-                Ok(cluster) => cluster,
-                Err(error) => {
-                    let hints = error.hints();
-                    let failed = ClusterOutcome::failed(desired, name, &human::one_line(&error), &hints);
-                    outcomes.insert(name.clone(), failed);
-                    continue;
-                }
-            };
-            let worker = Worker::new(
-                name.clone(),
-                cluster,
-                Arc::clone(self.aliases),
-                Arc::clone(self.input),
-                self.options.clone(),
-                self.ending.clone(),
-                self.pool.cloned(),
-            );
-            let name = name.clone();
-            let desired = Arc::clone(desired);
-            running.spawn(async move { (name, worker.run(desired).await) });
-        }
-        while let Some(done) = running.join_next().await {
-            match done {
-                Ok((name, done)) => drop(outcomes.insert(name, done)),
-                Err(error) => std::panic::resume_unwind(error.into_panic()), // tasks are never aborted: it is a panic
+impl<S: DeliveryInput> Delivery<S> {
+    fn new(input: Arc<S>, clusters: &impl Directory, options: &Options, cancel: &CancellationToken) -> Self {
+        let cancel = Cancellation::new(cancel);
+        let pool = Pool::of(options.leases.as_ref(), clusters, &cancel).map(Arc::new);
+        Self { input, aliases: Aliases::of(clusters), options: options.clone(), cancel, pool }
+    }
+}
+
+/// Delivers one revision to these clusters, concurrently. Returns the outcome of each, by name.
+async fn deliver_to<S: DeliveryInput>(
+    delivery: &Arc<Delivery<S>>,
+    clusters: &impl Directory,
+    names: Vec<String>,
+    desired: &Arc<Desired>,
+) -> BTreeMap<String, ClusterOutcome> {
+    let mut running = JoinSet::new();
+    let mut outcomes = BTreeMap::new();
+    for name in names {
+        match clusters.find(&name) {
+            Ok(cluster) => {
+                let worker = Worker::new(name.clone(), cluster, Arc::clone(delivery));
+                let desired = Arc::clone(desired);
+                running.spawn(async move { (name, worker.run(desired).await) });
+            }
+            Err(error) => {
+                let why = human::one_line(&error);
+                let failed = ClusterOutcome::failed(desired, &name, &why, &error.hints());
+                outcomes.insert(name, failed);
             }
         }
-        outcomes
     }
+    while let Some(done) = running.join_next().await {
+        match done {
+            Ok((name, outcome)) => drop(outcomes.insert(name, outcome)),
+            Err(error) => std::panic::resume_unwind(error.into_panic()), // tasks are never aborted: it is a panic
+        }
+    }
+    outcomes
 }
 
 /// Parses a full commit id in hex; `None` if the text is none.
@@ -398,41 +399,20 @@ fn parse_revision(text: &str) -> Option<Revision> {
 
 #[cfg(test)]
 mod tests {
-    use super::testing::{options, revision};
+    use super::testing::{Remote, options};
     use super::*;
-    use crate::sources::Recorded;
-
-    /// A remote that names revision 2 or does not answer, and whose revisions are never planned.
-    struct Endless {
-        answers: bool,
-    }
-
-    impl DeliveryInput for Endless {
-        async fn resolve(&self) -> Result<Named, SourceError> {
-            match self.answers {
-                true => Ok(revision(2).into()),
-                false => std::future::pending().await,
-            }
-        }
-
-        async fn desired(&self, _: Named) -> Result<Arc<Desired>, SourceError> {
-            std::future::pending().await
-        }
-
-        async fn relation(&self, _: Recorded, _: Revision) -> Result<Relation, SourceError> {
-            Ok(Relation::Ahead)
-        }
-    }
 
     #[tokio::test(start_paused = true)]
     async fn a_run_that_is_ended_names_the_step_that_it_was_in() {
-        let steps = [(false, "before the remote had answered"), (true, "while computing the plan")];
-        for (answers, step) in steps {
+        let remote = || Remote::new(Ok(Relation::Ahead));
+        let never_answers = Remote { answer_takes: Duration::MAX, ..remote() };
+        let never_plans = Remote { plan_takes: Duration::MAX, ..remote() };
+        let steps =
+            [(never_answers, "before the remote had answered"), (never_plans, "while computing the plan")];
+        for (remote, step) in steps {
             let cancel = CancellationToken::new();
-            let clusters = Clusters::default();
-            let options = options();
-            let mut run =
-                std::pin::pin!(deliver(Arc::new(Endless { answers }), &clusters, &options, &cancel));
+            let (options, clusters) = (options(), Clusters::default());
+            let mut run = std::pin::pin!(deliver(Arc::new(remote), &clusters, &options, &cancel));
             let long = tokio::time::timeout(Duration::from_secs(60), &mut run).await;
             assert!(long.is_err(), "nothing ends it");
             cancel.cancel();

@@ -8,15 +8,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use futures_util::future;
 
 use super::aliases::Aliases;
+use super::notes::Notes;
 use super::pauses::retried;
-use super::report::{Notes, Outcome, Target};
-use super::survey::{Item, NamespaceFailure, NamespaceSurvey, SurveyContext};
+use super::report::{Outcome, Target};
+use super::survey::{NamespaceFailure, NamespaceSurvey, PassContext};
 use super::{Options, or_cancelled};
 use crate::cluster::{Error, Failure};
-use crate::configmap::apply::{Claim, Decision, Desired, PruneLimit, PruneLimitExceeded, names};
+use crate::configmap::apply::{Claim, Decision, PruneLimit, PruneLimitExceeded, names};
 use crate::human;
 use crate::revision::Relation;
-use crate::sources::DeliveryInput;
+use crate::sources::{DeliveryInput, SourceError};
 
 /// The namespaces of a cluster that have an inventory of ours and that no rule names any more.
 #[derive(Debug, Default)]
@@ -28,28 +29,24 @@ pub(super) struct Orphans {
 }
 
 /// Finds the namespaces of this cluster that have an inventory of ours and that no rule names any more.
-pub(super) async fn find(
-    reader: SurveyContext<'_>,
-    aliases: &Aliases,
-    (cluster, desired): (&str, &Desired),
-) -> Result<Orphans, Error> {
-    let owner = &reader.policy.owner;
+pub(super) async fn find(pass: PassContext<'_>, aliases: &Aliases) -> Result<Orphans, Error> {
+    let owner = &pass.policy.owner;
     let marker = owner.marker();
     // No retries for a cluster that no rule names: an unreachable one must not hold up the delivery.
-    let tries = if desired.namespaces(cluster).next().is_some() { reader.options.tries } else { 1 };
-    let options = Options { tries, ..reader.options.clone() };
-    let list = || reader.cluster.list_everywhere(&marker);
-    let mut unnamed = retried(&options, reader.cancel, list).await?;
+    let is_named = pass.desired.namespaces(pass.cluster_name).next().is_some();
+    let options = Options { tries: if is_named { pass.options.tries } else { 1 }, ..pass.options.clone() };
+    let list = || pass.cluster.list_everywhere(&marker);
+    let mut unnamed = retried(&options, pass.cancel, list).await?;
     unnamed.retain(|meta| {
         owner.claim(&meta.labels, &meta.annotations) == Claim::Ours
-            && meta.annotations.get(names::CLUSTER).is_some_and(|name| name == reader.cluster.name())
-            && desired.of(cluster, &meta.namespace).is_none()
+            && meta.annotations.get(names::CLUSTER).is_some_and(|name| name == pass.cluster.name())
+            && pass.desired.of(pass.cluster_name, &meta.namespace).is_none()
     });
-    let named = unnamed.iter().map(|meta| aliases.is_named_otherwise(reader, meta, (cluster, desired)));
-    let named = future::join_all(named).await;
+    let otherwise = unnamed.iter().map(|meta| aliases.is_named_otherwise(pass, meta));
+    let otherwise = future::join_all(otherwise).await;
     let mut orphans = Orphans::default();
-    for (meta, named) in unnamed.into_iter().zip(named) {
-        match named {
+    for (meta, is_named_otherwise) in unnamed.into_iter().zip(otherwise) {
+        match is_named_otherwise {
             Ok(true) => {}
             Ok(false) => orphans.namespaces.push(meta.namespace),
             Err(error) => orphans.unclear.push((meta.namespace, error)),
@@ -60,9 +57,9 @@ pub(super) async fn find(
 
 /// Reports that the orphaned namespaces could not be found, so that nothing is pruned in them. That is a note if no
 /// rule names the cluster or the right to list is missing; otherwise a failure, which is returned.
-pub(super) fn report_unknown(error: &Error, unneeded: bool, notes: &mut Notes) -> Option<String> {
+pub(super) fn report_unknown(error: &Error, is_unneeded: bool, notes: &mut Notes) -> Option<String> {
     let line = human::one_line(error);
-    if unneeded {
+    if is_unneeded {
         notes.add(format!(
             "no rule names it, and it is not known whether it has ConfigMaps of this owner: {line}"
         ));
@@ -84,8 +81,8 @@ pub(super) fn is_denied(error: &Error) -> bool {
 /// Reports an orphaned namespace that cannot be read until somebody acts, so that nothing is pruned in it. That is only
 /// a note: anybody can make an inventory with our owner's name there, beside a ledger that is not ours, and an operator
 /// may withdraw our rights together with the rule.
-pub(super) fn report_unreadable(namespace: &str, unreadable: &NamespaceFailure, notes: &mut Notes) {
-    let NamespaceFailure { why, hints, .. } = unreadable;
+pub(super) fn report_unreadable(namespace: &str, failure: &NamespaceFailure, notes: &mut Notes) {
+    let NamespaceFailure { why, hints, .. } = failure;
     let note = format!("no rule names {namespace}, and nothing of its inventory is pruned: {why}");
     let somebody = "if the rules never named it, somebody else made the inventory";
     let hint = hints.first().map(|hint| format!("{hint}; {somebody}"));
@@ -120,102 +117,102 @@ pub(super) fn check_limit(
     Err((why, pruned.into_iter().map(namespace).collect()))
 }
 
-/// Returns the orphaned namespaces in which nothing may be deleted, with the results of their targets. Another
-/// installation may use our owner's name there, if the remote does not have the revision that the inventory records, or
-/// if the inventory was written by rules that ours do not descend from. Nothing is deleted either if the remote did not
-/// say how the revisions are related.
+/// Returns the orphaned namespaces in which nothing may be deleted, with the results of their targets.
 pub(super) async fn foreign_namespaces<S: DeliveryInput>(
-    reader: SurveyContext<'_>,
+    pass: PassContext<'_>,
     input: &S,
-    (cluster, desired): (&str, &Desired),
     surveys: &[NamespaceSurvey],
 ) -> BTreeMap<String, Vec<Target>> {
     let mut refused = BTreeMap::new();
     let (orphaned, served): (Vec<&NamespaceSurvey>, Vec<&NamespaceSurvey>) =
         surveys.iter().partition(|survey| survey.orphaned);
     for survey in orphaned.into_iter().filter(|survey| survey.has_writes()) {
-        let recorded = survey.recorded.as_ref().filter(|one| one.revision != desired.revision);
-        let relation = match recorded {
-            Some(recorded) => {
-                let relation = input.relation(recorded.clone(), desired.revision);
-                or_cancelled(reader.cancel, relation).await.map(Some)
-            }
-            None => Ok(None),
-        };
-        let relation = match relation {
-            Ok(relation) => relation,
-            // Nothing is deleted while the relation is unknown; the next attempt asks again.
+        let targets = match foreign(pass, input, survey, &served).await {
+            Ok(None) => continue,
+            Ok(Some(failure)) => kept_targets(pass, survey, &failure),
+            // The next attempt asks again. Only the remote's error says whether that may help, also for what is held or
+            // being deleted.
             Err(error) => {
                 let why = format!(
                     "it is not known whether the revision is a descendant of the recorded one: {error}"
                 );
-                let hints = error.hints.clone();
-                let unknown = kept_targets(cluster, survey, Outcome::Failed, &why, &hints).into_iter();
-                let unknown =
-                    unknown.map(|target| Target { transient: error.class.is_transient(), ..target });
-                refused.insert(survey.namespace.clone(), unknown.collect());
-                continue;
+                let transient = error.class.is_transient();
+                let failure = NamespaceFailure::new(Outcome::Failed, why, error.hints);
+                let targets = kept_targets(pass, survey, &failure).into_iter();
+                targets.map(|target| Target { transient, ..target }).collect()
             }
         };
-        let gone = recorded.filter(|_| relation == Some(Relation::UnknownToRemote));
-        // If no rule names any namespace of the cluster there is nothing to compare with; then only `PruneLimit`
-        // protects.
-        let kin = served.is_empty()
-            || survey.marker.shares_history_with(&desired.rules, served.iter().map(|survey| &survey.marker));
-        let (why, hint) = if let Some(gone) = gone {
-            let why = format!("its recorded revision {} does not exist at the remote", gone.revision.short());
-            let hint = "each repository needs an --owner of its own; leftovers have to be deleted by hand";
-            (why, hint)
-        } else if !kin && reader.options.prune_limit.percent < 100 {
-            let owner = reader.options.owner.name();
-            let why = format!(
-                "another rule set uses the owner {owner}: the rules recorded here are unrelated to these"
-            );
-            (why, "give each rule set an --owner of its own; if there is only one, --max-prune=100 allows it")
-        } else {
-            continue;
-        };
-        refused.insert(
-            survey.namespace.clone(),
-            kept_targets(cluster, survey, Outcome::Refused, &why, &[hint.to_owned()]),
-        );
+        refused.insert(survey.namespace.clone(), targets);
     }
     refused
 }
 
-/// Returns the targets of an orphaned namespace, all with this outcome: they are left as they are.
-pub(super) fn kept_targets(
-    cluster: &str,
+/// Returns why nothing may be deleted in an orphaned namespace, as another installation may use our owner's name there:
+/// the remote does not have the revision that the inventory records, or the inventory was written by rules that ours do
+/// not descend from. `None` if neither is so; `Err` if the remote does not say how the revisions are related.
+/// `served` are the namespaces that rules name.
+async fn foreign<S: DeliveryInput>(
+    pass: PassContext<'_>,
+    input: &S,
     survey: &NamespaceSurvey,
-    outcome: Outcome,
-    why: &str,
-    hints: &[String],
+    served: &[&NamespaceSurvey],
+) -> Result<Option<NamespaceFailure>, SourceError> {
+    let PassContext { desired, options, .. } = pass;
+    if let Some(recorded) = survey.recorded.as_ref().filter(|one| one.revision != desired.revision) {
+        let relation = input.relation(recorded.clone(), desired.revision);
+        if or_cancelled(pass.cancel, relation).await? == Relation::UnknownToRemote {
+            let revision = recorded.revision.short();
+            let why = format!("its recorded revision {revision} does not exist at the remote");
+            let hint = "each repository needs an --owner of its own; leftovers have to be deleted by hand";
+            return Ok(Some(NamespaceFailure::refused(why, hint)));
+        }
+    }
+    // If no rule names any namespace of the cluster there is nothing to compare with; then only `PruneLimit` protects.
+    let is_related = served.is_empty()
+        || survey.marker.shares_history_with(&desired.rules, served.iter().map(|survey| &survey.marker));
+    if is_related || options.prune_limit.percent >= 100 {
+        return Ok(None);
+    }
+    let owner = options.owner.name();
+    let why =
+        format!("another rule set uses the owner {owner}: the rules recorded here are unrelated to these");
+    let hint = "give each rule set an --owner of its own; if there is only one, --max-prune=100 allows it";
+    Ok(Some(NamespaceFailure::refused(why, hint)))
+}
+
+/// Returns the targets of an orphaned namespace, all with this result: they are left as they are.
+pub(super) fn kept_targets(
+    pass: PassContext<'_>,
+    survey: &NamespaceSurvey,
+    failure: &NamespaceFailure,
 ) -> Vec<Target> {
-    let items = survey.items.iter().filter(|item| item.is_reported());
-    let target = |item: &Item| Target::of(cluster, &survey.namespace, &item.name, &item.decision);
-    items.map(|item| target(item).ended(outcome, why, hints.to_vec())).collect()
+    survey.reported_items().map(|item| failure.end(pass.target(survey, item))).collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::survey;
+    use super::super::survey::Item;
+    use super::super::testing::{PassFixture, Remote, desired, options, revision, survey};
     use super::*;
     use crate::configmap::apply::Action;
+    use crate::retry::ErrorClass;
+    use crate::sources::Recorded;
 
-    /// A namespace with so many ConfigMaps of ours that stay and that are to be deleted.
-    fn namespace(name: &str, orphaned: bool, (kept, deleted): (usize, usize)) -> NamespaceSurvey {
+    /// A namespace that rules name, with this many ConfigMaps of ours that stay and that are to be deleted.
+    fn served(kept: usize, deleted: usize) -> NamespaceSurvey {
         let decided = |action| Decision { action, ..Decision::unchanged(String::new()) };
-        let survey = survey(name, decided(Action::Nothing));
+        let survey = survey("served", decided(Action::Nothing));
         let stays = survey.items[0].clone();
         let goes = Item { decision: decided(Action::Delete), ..stays.clone() };
-        let items = [vec![stays; kept], vec![goes; deleted]].concat();
-        NamespaceSurvey { orphaned, items, ..survey }
+        NamespaceSurvey { items: [vec![stays; kept], vec![goes; deleted]].concat(), ..survey }
+    }
+
+    fn orphaned(name: &str, kept: usize, deleted: usize) -> NamespaceSurvey {
+        NamespaceSurvey { namespace: name.to_owned(), orphaned: true, ..served(kept, deleted) }
     }
 
     #[test]
     fn deletions_where_no_rule_names_the_namespace_stop_no_other_and_what_stays_there_allows_none() {
-        let served = |counts| namespace("served", false, counts);
-        let orphaned = |name, counts| namespace(name, true, counts);
         let refused = |surveys: &[NamespaceSurvey]| {
             let (why, refused) = check_limit(PruneLimit::default(), surveys).err()?;
             Some((why.emptied, why.ours, Vec::from_iter(refused)))
@@ -223,13 +220,13 @@ mod tests {
         let over = |emptied: usize, ours: usize, namespaces: &[&str]| {
             Some((emptied, ours, namespaces.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>()))
         };
-        assert_eq!(refused(&[served((2, 1)), orphaned("a", (0, 1))]), None);
-        assert_eq!(refused(&[served((1, 0)), orphaned("a", (0, 2))]), over(2, 3, &["a"]));
-        assert_eq!(refused(&[served((1, 2)), orphaned("a", (0, 0))]), over(2, 3, &["a", "served"]));
-        let two = [served((1, 0)), orphaned("a", (0, 2)), orphaned("b", (100, 0))];
+        assert_eq!(refused(&[served(2, 1), orphaned("a", 0, 1)]), None);
+        assert_eq!(refused(&[served(1, 0), orphaned("a", 0, 2)]), over(2, 3, &["a"]));
+        assert_eq!(refused(&[served(1, 2), orphaned("a", 0, 0)]), over(2, 3, &["a", "served"]));
+        let two = [served(1, 0), orphaned("a", 0, 2), orphaned("b", 100, 0)];
         assert_eq!(refused(&two), over(2, 3, &["a"]));
         // The rules have moved one to a namespace of its own: what was created there allows no deletion.
-        let mut moved = [served((1, 0)), served((10, 0)), orphaned("a", (0, 2))];
+        let mut moved = [served(1, 0), served(10, 0), orphaned("a", 0, 2)];
         for (survey, rules) in moved.iter_mut().zip(["old", "new", "old"]) {
             survey.marker.set_rules(rules);
         }
@@ -239,6 +236,22 @@ mod tests {
         moved[1].marker.before.push("old".to_owned());
         assert_eq!(refused(&moved), None);
         // A cluster that no rule names any more would lose everything.
-        assert_eq!(refused(&[orphaned("a", (0, 1))]), over(1, 1, &["a"]));
+        assert_eq!(refused(&[orphaned("a", 0, 1)]), over(1, 1, &["a"]));
+    }
+
+    #[tokio::test]
+    async fn only_the_error_of_a_remote_that_knows_no_relation_says_whether_another_attempt_may_help() {
+        let mut survey = orphaned("a", 1, 1);
+        survey.items[0].decision.action = Action::Hold("a source does not answer".to_owned());
+        survey.recorded = Some(Recorded { revision: revision(1), sources: BTreeMap::new() });
+        let fixture = PassFixture::new(desired(), options());
+        for class in [ErrorClass::Transient, ErrorClass::Permanent] {
+            let error = SourceError { what: "no answer".to_owned(), hints: Vec::new(), class };
+            let remote = Remote::new(Err(error));
+            let refused = foreign_namespaces(fixture.pass(), &remote, std::slice::from_ref(&survey)).await;
+            let results: Vec<_> =
+                refused["a"].iter().map(|target| (target.outcome, target.transient)).collect();
+            assert_eq!(results, [(Outcome::Failed, class.is_transient()); 2], "{class:?}");
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! Waits and retries: the backoff between attempts, retried reads, and the time limits of a delivery that is ended.
+//! Waits and retries: the backoff between attempts, retried requests, and the time limits of a cancelled delivery.
 
 use std::future::Future;
 use std::ops::Deref;
@@ -13,8 +13,8 @@ use crate::cluster::{Error, Failure};
 use crate::retry::{jittered, random_fraction};
 use crate::shutdown::DRAIN;
 
-// The limits of what is awaited when a delivery is ended. Each counts from when the end began, so that a server that
-// hangs uses up none of the next limit's time.
+// How long a cancelled delivery waits for answers. Each limit counts from the cancellation, so that a server that hangs
+// uses up none of the next limit's time.
 
 /// The limit for the errors of failed reads.
 pub(super) const LAST_ERROR_TIMEOUT: Duration = Duration::from_millis(100);
@@ -28,28 +28,28 @@ pub(super) const RECORDING_TIMEOUT: Duration = Duration::from_millis(2_500);
 /// The limit for releasing Leases. The report follows, and has to be in the ledger before the drain is over.
 pub(super) const LAST_RELEASE_TIMEOUT: Duration = DRAIN.saturating_sub(Duration::from_secs(1));
 
-/// The token that ends a delivery, at a shutdown or when its time is over. The clones share when that began, so that
+/// The token that cancels a delivery, at a shutdown or when its time is over. The clones share when that was, so that
 /// waits that follow each other have one deadline.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Ending {
+pub(super) struct Cancellation {
     token: CancellationToken,
-    /// When it began, as the first wait saw it: whatever waits for an API server also waits for this.
-    began: Arc<OnceLock<Instant>>,
+    /// When it was cancelled, as the first wait saw it: whatever waits for an API server also waits for this.
+    at: Arc<OnceLock<Instant>>,
 }
 
-impl Ending {
+impl Cancellation {
     pub(super) fn new(token: &CancellationToken) -> Self {
-        Self { token: token.clone(), began: Arc::default() }
+        Self { token: token.clone(), at: Arc::default() }
     }
 
-    /// Completes `limit` after the end began; never if it does not begin.
-    pub(super) async fn over(&self, limit: Duration) {
+    /// Completes `limit` after the cancellation; never without one.
+    pub(super) async fn cancelled_for(&self, limit: Duration) {
         self.token.cancelled().await;
-        sleep_until(*self.began.get_or_init(Instant::now) + limit).await;
+        sleep_until(*self.at.get_or_init(Instant::now) + limit).await;
     }
 }
 
-impl Deref for Ending {
+impl Deref for Cancellation {
     type Target = CancellationToken;
 
     fn deref(&self) -> &CancellationToken {
@@ -114,9 +114,9 @@ where
     retried_if(is_to_be_sent_again, options, cancel, write).await
 }
 
-/// Runs a request, and again after failures for which `may_help` returns true, as [`retried`] does.
+/// Runs a request, and again after failures for which `is_retryable` returns true, as [`retried`] does.
 pub(super) async fn retried_if<T, F>(
-    may_help: impl Fn(&Error) -> bool,
+    is_retryable: impl Fn(&Error) -> bool,
     options: &Options,
     cancel: &CancellationToken,
     mut request: impl FnMut() -> F,
@@ -127,7 +127,7 @@ where
     let mut failures = 0;
     loop {
         match request().await {
-            Err(error) if may_help(&error) && failures + 1 < options.tries && !cancel.is_cancelled() => {
+            Err(error) if is_retryable(&error) && failures + 1 < options.tries && !cancel.is_cancelled() => {
                 failures += 1;
                 pause(options, cancel, failures, error.pause()).await;
                 if cancel.is_cancelled() {
@@ -146,15 +146,15 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn waits_that_follow_each_other_end_before_the_drain_does() {
         let token = CancellationToken::new();
-        let ending = Ending::new(&token);
-        let never = tokio::time::timeout(2 * DRAIN, ending.over(LAST_ANSWER_TIMEOUT)).await;
-        assert!(never.is_err(), "nothing ends it");
+        let cancellation = Cancellation::new(&token);
+        let never = tokio::time::timeout(2 * DRAIN, cancellation.cancelled_for(LAST_ANSWER_TIMEOUT)).await;
+        assert!(never.is_err(), "nothing cancels it");
         token.cancel();
         let begin = Instant::now();
         // A write that hangs, its object that is read again, the records, and the Leases.
         let limits = [LAST_ANSWER_TIMEOUT, LAST_ANSWER_TIMEOUT, RECORDING_TIMEOUT, LAST_RELEASE_TIMEOUT];
         for limit in limits {
-            ending.clone().over(limit).await;
+            cancellation.clone().cancelled_for(limit).await;
             assert!(begin.elapsed() >= limit);
         }
         assert!(begin.elapsed() < DRAIN, "{:?}", begin.elapsed());

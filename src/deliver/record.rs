@@ -1,92 +1,92 @@
 //! Writes the records of a cluster: in each namespace the inventory (marker), before and after the writes, then the
-//! ledger. Detects that a peer wrote them meanwhile.
+//! ledger. Detects that another instance wrote them meanwhile.
 
 use std::collections::BTreeMap;
 
 use futures_util::future;
 use jiff::Timestamp;
 
-use super::pauses::{is_conflict, pause, retried, retried_write};
+use super::pauses::{is_conflict, pause, retried_write};
 use super::report::Target;
 use super::set;
-use super::survey::{NamespaceFailure, NamespaceSurvey, SurveyContext};
+use super::survey::{NamespaceFailure, NamespaceSurvey, PassContext};
 use super::write::{Writer, Written};
-use crate::cluster::{Error, Meta, Mode};
-use crate::configmap::apply::{Ledger, Marker};
+use crate::cluster::{ConfigMapDraft, Error, Meta, Mode};
+use crate::configmap::ConfigMapData;
+use crate::configmap::apply::{Ledger, Marker, names};
 use crate::human;
 use crate::sources::DeliveryInput;
 
-/// The outcome of recording.
-pub(super) enum Recording {
-    /// It is done, but for these failures.
-    Done(Vec<String>),
-    /// A peer wrote an inventory meanwhile, or a try of ours that got no answer did: the cluster has to be read again.
-    /// Holds the error's text.
-    Conflict(String),
+/// An inventory was written since it was read, by another instance or by a write of ours that got no answer. The
+/// cluster has to be read again. Holds the error's text.
+pub(super) struct InventoryConflict(pub(super) String);
+
+/// What became of the records of one namespace.
+struct NamespaceRecords {
+    inventory: Result<(), Error>,
+    /// `None` if it was not written, because of a conflict of the inventory.
+    ledger: Option<Result<(), Error>>,
 }
 
 /// Writes the inventory and the ledger of each namespace where they differ from what was read. Marks the targets that
-/// are recorded then.
+/// are in the ledger then. Returns what else failed, a line each.
 pub(super) async fn record_all<S: DeliveryInput>(
     writer: &Writer<'_, S>,
     surveys: &[NamespaceSurvey],
     written: &[BTreeMap<String, Written>],
     targets: &mut [Target],
-) -> Recording {
+) -> Result<Vec<String>, InventoryConflict> {
     let namespaces = surveys.iter().zip(written);
-    let recordings = namespaces.map(|(survey, written)| record_namespace(writer, survey, written, targets));
-    let recordings = future::join_all(recordings).await;
+    let records = namespaces.map(|(survey, written)| record_namespace(writer, survey, written, targets));
+    let records = future::join_all(records).await;
     let mut failures = Vec::new();
     let mut conflict = None;
-    for (survey, (recording, is_in_ledger)) in surveys.iter().zip(recordings) {
+    for (survey, NamespaceRecords { inventory, ledger }) in surveys.iter().zip(records) {
         // Whatever became of the inventory: a later pass must not count the same attempts again.
+        let is_in_ledger = matches!(ledger, Some(Ok(())));
         let here = targets.iter_mut().filter(|target| target.namespace == survey.namespace);
-        here.for_each(|target| target.recorded |= is_in_ledger);
-        match recording {
-            Recording::Done(more) => failures.extend(more),
-            Recording::Conflict(why) => conflict = Some(why),
+        here.for_each(|target| target.in_ledger |= is_in_ledger);
+        match inventory {
+            Err(error) if is_conflict(&error.why) => conflict = Some(human::one_line(&error)),
+            inventory => {
+                let errors = [inventory.err(), ledger.and_then(Result::err)].into_iter().flatten();
+                failures.extend(errors.map(|error| human::one_line(&error)));
+            }
         }
     }
-    conflict.map_or(Recording::Done(failures), Recording::Conflict)
+    conflict.map_or(Ok(failures), |why| Err(InventoryConflict(why)))
 }
 
-/// Writes the inventory and the ledger of one namespace. The flag says whether the ledger has the targets now.
 async fn record_namespace<S: DeliveryInput>(
     writer: &Writer<'_, S>,
     survey: &NamespaceSurvey,
     written: &BTreeMap<String, Written>,
     targets: &[Target],
-) -> (Recording, bool) {
-    let mut failures = Vec::new();
-    let marker = set::marker(survey, writer.desired, written);
+) -> NamespaceRecords {
+    let marker = set::marker(survey, writer.pass.desired, written);
     let is_abandoned = set::is_abandoned(survey, &marker);
-    let recorded = if is_abandoned {
+    let inventory = if is_abandoned {
         delete_records(writer, survey).await
-    } else if marker == survey.marker && !survey.outdated {
+    } else if marker == survey.marker && !survey.marker_outdated {
         Ok(())
     } else {
         write_marker(writer, survey, &marker).await.map(drop)
     };
-    match recorded {
-        Ok(()) => {}
-        Err(error) if is_conflict(&error.why) => {
-            return (Recording::Conflict(human::one_line(&error)), false);
-        }
-        Err(error) => failures.push(human::one_line(&error)),
-    }
-    let ledger = if is_abandoned { Ok(()) } else { write_ledger(writer, survey, targets).await };
-    let is_in_ledger = ledger.is_ok();
-    failures.extend(ledger.err().map(|error| human::one_line(&error)));
-    (Recording::Done(failures), is_in_ledger)
+    let ledger = match &inventory {
+        Err(error) if is_conflict(&error.why) => None,
+        _ if is_abandoned => Some(Ok(())),
+        _ => Some(write_ledger(writer, survey, targets).await),
+    };
+    NamespaceRecords { inventory, ledger }
 }
 
 /// Adds to each inventory the objects that are about to be created, so that a crash between a write and its record
 /// leaves no object that is not listed. If an inventory cannot be written, these objects must not be written either,
-/// and the survey says why. Returns `Err` after a conflict, see [`Recording::Conflict`].
+/// and the survey says why.
 pub(super) async fn announce<S: DeliveryInput>(
     writer: &Writer<'_, S>,
     surveys: &mut [NamespaceSurvey],
-) -> Result<(), String> {
+) -> Result<(), InventoryConflict> {
     let announced = surveys.iter().map(async |survey| {
         let marker = set::marker_before_writes(survey)?;
         let written = write_marker(writer, survey, &marker).await;
@@ -100,8 +100,10 @@ pub(super) async fn announce<S: DeliveryInput>(
                 survey.marker = marker;
                 survey.marker_meta = Some(meta);
             }
-            Some(Err(error)) if is_conflict(&error.why) => return Err(human::one_line(&error)),
-            Some(Err(error)) => survey.unlisted = Some(NamespaceFailure::of(&error)),
+            Some(Err(error)) if is_conflict(&error.why) => {
+                return Err(InventoryConflict(human::one_line(&error)));
+            }
+            Some(Err(error)) => survey.announce_failure = Some(NamespaceFailure::of(&error)),
         }
     }
     Ok(())
@@ -114,9 +116,10 @@ async fn write_marker<S: DeliveryInput>(
     survey: &NamespaceSurvey,
     marker: &Marker,
 ) -> Result<Meta, Error> {
-    let SurveyContext { options, cancel, .. } = writer.reader;
+    let PassContext { options, cancel, .. } = writer.pass;
     let meta = survey.marker_meta.as_ref();
-    retried_write(options, cancel, || writer.record(&survey.namespace, "set", meta, || marker.data())).await
+    let write = || write_record(writer, &survey.namespace, "set", meta, || marker.data());
+    retried_write(options, cancel, write).await
 }
 
 /// Deletes the ledger and the inventory of a namespace in which we own nothing any more. The inventory goes last, as
@@ -125,41 +128,40 @@ async fn delete_records<S: DeliveryInput>(
     writer: &Writer<'_, S>,
     survey: &NamespaceSurvey,
 ) -> Result<(), Error> {
-    let SurveyContext { cluster, options, cancel, .. } = writer.reader;
+    let PassContext { cluster, options, cancel, .. } = writer.pass;
     for meta in [&survey.ledger_meta, &survey.marker_meta].into_iter().flatten() {
         retried_write(options, cancel, || cluster.delete(meta, Mode::Write)).await?;
     }
     Ok(())
 }
 
-/// Writes the ledger, unless an earlier pass did. After a conflict it reads the peer's ledger, merges, and tries again.
+/// Writes the ledger, unless an earlier pass did. After a conflict it reads the other instance's ledger, merges, and
+/// tries again.
 async fn write_ledger<S: DeliveryInput>(
     writer: &Writer<'_, S>,
     survey: &NamespaceSurvey,
     targets: &[Target],
 ) -> Result<(), Error> {
-    let SurveyContext { cluster, options, policy, cancel, .. } = writer.reader;
+    let PassContext { desired, options, policy, cancel, .. } = writer.pass;
     let mut before = survey.ledger.clone();
     let mut meta = survey.ledger_meta.clone();
     let now = Timestamp::now();
     let mut tries = 1;
     loop {
-        let is_here = |target: &&Target| target.namespace == survey.namespace && !target.recorded;
+        let is_here = |target: &&Target| target.namespace == survey.namespace && !target.in_ledger;
         let here = targets.iter().filter(is_here);
-        let ledger = set::ledger(&before, &writer.desired.revision.to_string(), here, now);
+        let ledger = set::ledger(&before, &desired.revision.to_string(), here, now);
         if ledger == before {
             return Ok(());
         }
-        match writer.record(&survey.namespace, "ledger", meta.as_ref(), || ledger.data()).await {
+        match write_record(writer, &survey.namespace, "ledger", meta.as_ref(), || ledger.data()).await {
             Err(error) if (error.is_transient() || is_conflict(&error.why)) && tries < options.tries => {
                 pause(options, cancel, tries, error.pause()).await;
                 tries += 1;
             }
             done => return done.map(drop),
         }
-        let name = policy.owner.ledger();
-        let read = || cluster.get(&survey.namespace, &name);
-        match retried(options, cancel, read).await? {
+        match writer.pass.get(&survey.namespace, &policy.owner.ledger()).await? {
             Some(object) => {
                 before = Ledger::read(&object.content.data);
                 meta = Some(object.meta);
@@ -167,4 +169,48 @@ async fn write_ledger<S: DeliveryInput>(
             None => meta = None,
         }
     }
+}
+
+/// Writes the ConfigMap of the inventory (`role` is `set`) or of the ledger (`role` is `ledger`). `meta` is its
+/// metadata as read; `None` creates it.
+async fn write_record<S: DeliveryInput>(
+    writer: &Writer<'_, S>,
+    namespace: &str,
+    role: &str,
+    meta: Option<&Meta>,
+    data: impl FnOnce() -> BTreeMap<String, String>,
+) -> Result<Meta, Error> {
+    let _permit = writer.permit().await;
+    let PassContext { cluster, policy, .. } = writer.pass;
+    let owner = &policy.owner;
+    let mut labels = meta.map(|meta| meta.labels.clone()).unwrap_or_default();
+    let mut annotations = meta.map(|meta| meta.annotations.clone()).unwrap_or_default();
+    labels.extend(owner.labels().map(|(key, value)| (key.to_owned(), value.to_owned())));
+    labels.insert(names::ROLE.to_owned(), role.to_owned());
+    annotations.insert(names::OWNER_NAME.to_owned(), owner.name().to_owned());
+    annotations.insert(names::CLUSTER.to_owned(), cluster.name().to_owned());
+    annotate_sources(writer.pass, &mut annotations);
+    writer.annotate_repository(&mut annotations);
+    let draft = ConfigMapDraft {
+        namespace: namespace.to_owned(),
+        name: if role == "set" { owner.marker() } else { owner.ledger() },
+        labels,
+        annotations,
+        content: ConfigMapData { data: data(), ..ConfigMapData::default() },
+    };
+    match meta {
+        Some(meta) => cluster.replace(meta, draft, Mode::Write).await,
+        None => cluster.create(draft, Mode::Write).await,
+    }
+}
+
+/// Sets the annotation with the commit of each source. A source that did not answer keeps its recorded commit, as
+/// nothing of it was written.
+fn annotate_sources(pass: PassContext<'_>, annotations: &mut BTreeMap<String, String>) {
+    let recorded = annotations.get(names::SOURCES).and_then(|text| serde_json::from_str(text).ok());
+    let sources = pass.desired.sources.to_record(&recorded.unwrap_or_default());
+    match serde_json::to_string(&sources) {
+        Ok(text) if !sources.is_empty() => annotations.insert(names::SOURCES.to_owned(), text),
+        _ => annotations.remove(names::SOURCES),
+    };
 }

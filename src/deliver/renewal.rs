@@ -9,10 +9,10 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::debug;
 
-use super::pauses::{Ending, LAST_ANSWER_TIMEOUT};
+use super::pauses::{Cancellation, LAST_ANSWER_TIMEOUT};
 use super::write::StopReason;
 use crate::cluster::{Cluster, Error, Failure, Lease, LeaseDraft, Verb};
-use crate::configmap::apply::{Holding, LeaseAvailability, Watch};
+use crate::configmap::apply::{LeaseAvailability, LeaseObserver, LiveLease};
 use crate::human;
 use crate::retry::random_fraction;
 
@@ -30,10 +30,10 @@ pub(super) struct LeaseAcquirer {
     epoch: Instant,
     /// How long a Lease is valid without being renewed.
     duration: Duration,
-    /// Labels of our Leases.
+    /// Labels and annotations that our Leases get.
     labels: BTreeMap<String, String>,
     annotations: BTreeMap<String, String>,
-    cancel: Ending,
+    cancel: Cancellation,
 }
 
 /// Identifies a Lease.
@@ -47,7 +47,7 @@ pub(super) struct LeaseRef<'a> {
 /// A Lease as it was last read.
 #[derive(Clone, Debug)]
 pub(super) struct ObservedLease {
-    watch: Watch,
+    observer: LeaseObserver,
     lease: Option<Box<Lease>>,
     pub(super) availability: LeaseAvailability,
 }
@@ -56,6 +56,7 @@ pub(super) struct ObservedLease {
 #[derive(Debug)]
 pub(super) struct RenewedLease {
     cluster: Cluster,
+    draft: LeaseDraft,
     stop: CancellationToken,
     renewal: AbortOnDropHandle<Option<Lease>>,
 }
@@ -65,7 +66,7 @@ impl LeaseAcquirer {
         duration: Duration,
         labels: BTreeMap<String, String>,
         annotations: BTreeMap<String, String>,
-        cancel: Ending,
+        cancel: Cancellation,
     ) -> Self {
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let number = (random_fraction() * (1u64 << 53) as f64) as u64; // the 53 random bits of an f64 in 0..1
@@ -79,10 +80,10 @@ impl LeaseAcquirer {
         lease: LeaseRef<'_>,
         before: Option<&ObservedLease>,
     ) -> Result<ObservedLease, String> {
-        let mut watch = before.map(|observed| observed.watch.clone()).unwrap_or_default();
+        let mut observer = before.map(|observed| observed.observer.clone()).unwrap_or_default();
         let found = self.with_timeout(lease.cluster.lease(lease.namespace, lease.name)).await?;
         let found = found.map_err(|error| human::one_line(&error))?;
-        let holding = found.as_ref().map(|lease| Holding {
+        let live = found.as_ref().map(|lease| LiveLease {
             holder: lease.holder.clone(),
             duration: lease
                 .duration_seconds
@@ -91,8 +92,8 @@ impl LeaseAcquirer {
             version: format!("{} {}", lease.meta.uid, lease.meta.resource_version),
         });
         let availability =
-            watch.observe(holding.as_ref(), &self.identity, self.duration, self.epoch.elapsed());
-        Ok(ObservedLease { watch, lease: found.map(Box::new), availability })
+            observer.observe(live.as_ref(), &self.identity, self.duration, self.epoch.elapsed());
+        Ok(ObservedLease { observer, lease: found.map(Box::new), availability })
     }
 
     /// Acquires a Lease under the version that was read. `None` if another process wrote it meanwhile.
@@ -110,7 +111,7 @@ impl LeaseAcquirer {
         };
         match self.with_timeout(acquisition).await? {
             Ok(acquired) => Ok(Some(RenewedLease::new(lease.cluster, draft, acquired, self.duration))),
-            Err(error) if is_conflict(&error) => Ok(None),
+            Err(error) if is_outdated(&error) => Ok(None),
             Err(error) => Err(human::one_line(&error)),
         }
     }
@@ -135,14 +136,14 @@ impl LeaseAcquirer {
         }
     }
 
-    /// Awaits an answer for at most the Lease's duration, and until [`LAST_ANSWER_TIMEOUT`] after the shutdown began.
-    async fn with_timeout<T>(&self, act: impl Future<Output = T>) -> Result<T, String> {
+    /// Awaits an answer for at most the Lease's duration, and until [`LAST_ANSWER_TIMEOUT`] after a cancellation.
+    async fn with_timeout<T>(&self, request: impl Future<Output = T>) -> Result<T, String> {
         tokio::select! {
             biased;
-            done = timeout(self.duration, act) => {
+            done = timeout(self.duration, request) => {
                 done.map_err(|_| format!("no answer within {:?}", self.duration))
             }
-            () = self.cancel.over(LAST_ANSWER_TIMEOUT) => Err(StopReason::Cancelled.to_string()),
+            () = self.cancel.cancelled_for(LAST_ANSWER_TIMEOUT) => Err(StopReason::Cancelled.to_string()),
         }
     }
 }
@@ -150,9 +151,10 @@ impl LeaseAcquirer {
 impl RenewedLease {
     fn new(cluster: &Cluster, draft: LeaseDraft, lease: Lease, duration: Duration) -> Self {
         let stop = CancellationToken::new();
-        let renewal = renew_until_stopped(cluster.clone(), draft, lease, duration / RENEWALS, stop.clone());
+        let every = duration / RENEWALS;
+        let renewal = renew_until_stopped(cluster.clone(), draft.clone(), lease, every, stop.clone());
         let renewal = AbortOnDropHandle::new(tokio::spawn(renewal));
-        Self { cluster: cluster.clone(), stop, renewal }
+        Self { cluster: cluster.clone(), draft, stop, renewal }
     }
 
     /// Releases the Lease within [`RELEASE_TIMEOUT`]. If that fails, it expires by itself.
@@ -162,19 +164,16 @@ impl RenewedLease {
 
     async fn release_now(self) {
         self.stop.cancel();
-        let Ok(Some(lease)) = self.renewal.await else { return };
-        let draft = LeaseDraft {
-            namespace: lease.meta.namespace.clone(),
-            name: lease.meta.name.clone(),
-            labels: lease.meta.labels.clone(),
-            annotations: lease.meta.annotations.clone(),
+        let Ok(Some(Lease { meta, .. })) = self.renewal.await else { return };
+        let released = LeaseDraft {
+            // As they are now: others may have changed them since the last renewal.
+            labels: meta.labels.clone(),
+            annotations: meta.annotations.clone(),
             holder: None,
-            duration_seconds: lease.duration_seconds.unwrap_or(1),
-            acquired: lease.acquired,
             renewed: Some(Timestamp::now()),
-            transitions: lease.transitions,
+            ..self.draft
         };
-        if let Err(error) = self.cluster.replace_lease(&lease.meta, draft).await {
+        if let Err(error) = self.cluster.replace_lease(&meta, released).await {
             debug!("a Lease could not be released and will expire: {}", human::one_line(&error));
         }
     }
@@ -209,8 +208,9 @@ async fn renew_until_stopped(
     }
 }
 
-/// Returns true if the Lease was written or deleted since it was read.
-fn is_conflict(error: &Error) -> bool {
+/// Returns true if the Lease was written or deleted since it was read. A creation that does not find it is something
+/// else: there is no API for Leases.
+fn is_outdated(error: &Error) -> bool {
     match error.why {
         Failure::Conflict | Failure::AlreadyExists => true,
         Failure::NotFound => error.operation.verb == Verb::Update,

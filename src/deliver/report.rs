@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 
 use super::cause::Cause;
+use super::notes::Note;
 use crate::cluster::Error;
 use crate::configmap::Difference;
 use crate::configmap::apply::{Action, Decision, DecisionReason, Desired};
@@ -152,38 +153,13 @@ pub struct Target {
     pub over: Option<String>,
     /// True if the ledger of its namespace has this result.
     #[serde(skip)]
-    pub(super) recorded: bool,
+    pub(super) in_ledger: bool,
     /// True if no rule names its namespace: it is there only to be pruned.
     #[serde(skip)]
     pub(super) orphaned: bool,
     /// What it failed by, if that fails everything in its cluster or namespace.
     #[serde(skip)]
     pub(super) cause: Option<Cause>,
-}
-
-/// A remark that concerns no single target. It is serialized as its text.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-#[serde(transparent)]
-pub struct Note {
-    /// The remark, in one line.
-    pub text: String,
-    /// What an operator can do.
-    #[serde(skip)]
-    pub hint: Option<String>,
-}
-
-impl std::ops::Deref for Note {
-    type Target = str;
-
-    fn deref(&self) -> &str {
-        &self.text
-    }
-}
-
-impl std::fmt::Display for Note {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.text)
-    }
 }
 
 /// The result of a delivery.
@@ -268,9 +244,9 @@ pub(super) struct ClusterOutcome {
 impl ClusterOutcome {
     /// Returns a result in which every target of the cluster failed for the same reason.
     pub(super) fn failed(desired: &Desired, cluster: &str, why: &str, hints: &[String]) -> Self {
-        let cause = Some(Cause { cluster: cluster.to_owned(), why: why.to_owned(), is_of_request: false });
+        let cause = Cause { cluster: cluster.to_owned(), why: why.to_owned(), may_be_of_one_request: false };
         let targets = all_failed(desired, cluster, why, hints).into_iter();
-        let targets = targets.map(|target| Target { cause: cause.clone(), ..target }).collect();
+        let targets = targets.map(|target| Target { cause: Some(cause.clone()), ..target }).collect();
         let (notes, failures) = (Vec::new(), Vec::new());
         Self { revision: desired.revision, targets, notes, failures, unread: Unread::all() }
     }
@@ -320,7 +296,7 @@ impl Target {
             digest: String::new(),
             counted: false,
             over: None,
-            recorded: false,
+            in_ledger: false,
             orphaned: false,
             cause: None,
         }
@@ -371,7 +347,7 @@ impl Report {
         // Where something succeeded, what may be of single requests did not fail the whole cluster.
         if ended.targets.iter().any(|target| target.outcome.is_success()) {
             for target in &mut ended.targets {
-                target.cause = target.cause.take().filter(|cause| !cause.is_of_request);
+                target.cause = target.cause.take().filter(|cause| !cause.may_be_of_one_request);
             }
         }
         if !ended.unread.is_empty() || !ended.failures.is_empty() {
@@ -402,11 +378,10 @@ impl Report {
 
     /// Returns true if another attempt may help: a failure is transient, or a target was skipped.
     pub fn is_to_be_repeated(&self) -> bool {
-        let open = |target: &Target| match target.outcome {
-            Outcome::Skipped => true,
-            outcome => !outcome.is_success() && target.transient,
+        let may_succeed_later = |target: &Target| {
+            target.outcome == Outcome::Skipped || (!target.outcome.is_success() && target.transient)
         };
-        !self.failures.is_empty() || self.targets.iter().any(open)
+        !self.failures.is_empty() || self.targets.iter().any(may_succeed_later)
     }
 
     /// Returns the clusters that have targets, each with whether it is fully in sync: every target is in its desired
@@ -435,25 +410,26 @@ impl Report {
 
 /// Returns every target that a revision has in a cluster, failed for the same reason.
 pub(super) fn all_failed(desired: &Desired, cluster: &str, why: &str, hints: &[String]) -> Vec<Target> {
-    let of = |namespace| namespace_failed(desired, (cluster, namespace), why, hints);
-    desired.namespaces(cluster).flat_map(of).collect()
+    let in_namespace = |namespace| namespace_failed(desired, cluster, namespace, why, hints);
+    desired.namespaces(cluster).flat_map(in_namespace).collect()
 }
 
 /// Returns every target that a revision has in a namespace, failed for the same reason. These are the ConfigMaps that
 /// files feed. If there are none, all of them are returned, as the failure would be reported nowhere else.
 pub(super) fn namespace_failed(
     desired: &Desired,
-    (cluster, namespace): (&str, &str),
+    cluster: &str,
+    namespace: &str,
     why: &str,
     hints: &[String],
 ) -> Vec<Target> {
     let Some(config_maps) = desired.of(cluster, namespace) else { return Vec::new() };
     let none_fed = !config_maps.values().any(|wanted| wanted.fed);
-    let failed =
-        config_maps.iter().filter(|(_, wanted)| wanted.fed || none_fed).map(|(name, wanted)| Target {
-            digest: wanted.digest.clone(),
-            ..Target::failed(cluster, namespace, name, why, hints.to_vec())
-        });
+    let reported = config_maps.iter().filter(|(_, wanted)| wanted.fed || none_fed);
+    let failed = reported.map(|(name, wanted)| Target {
+        digest: wanted.digest.clone(),
+        ..Target::failed(cluster, namespace, name, why, hints.to_vec())
+    });
     failed.collect()
 }
 
@@ -467,41 +443,4 @@ pub(super) fn fail_skipped(targets: Vec<Target>, error: &SourceError) -> Vec<Tar
         _ => target,
     };
     targets.into_iter().map(failed).collect()
-}
-
-/// Collects notes on one cluster, without duplicates.
-#[derive(Debug)]
-pub(super) struct Notes {
-    cluster: String,
-    lines: Vec<Note>,
-}
-
-impl Notes {
-    /// Starts empty.
-    pub(super) fn new(cluster: &str) -> Self {
-        Self { cluster: cluster.to_owned(), lines: Vec::new() }
-    }
-
-    /// Adds a note on the cluster, unless it is there already.
-    pub(super) fn add(&mut self, note: impl std::fmt::Display) {
-        self.add_with_hint(note, None);
-    }
-
-    /// The same, with what an operator can do about it.
-    pub(super) fn add_with_hint(&mut self, note: impl std::fmt::Display, hint: Option<String>) {
-        let text = format!("cluster {}: {note}", self.cluster);
-        if !self.lines.iter().any(|line| line.text == text) {
-            self.lines.push(Note { text, hint });
-        }
-    }
-
-    /// Adds a note that concerns the whole run.
-    pub(super) fn add_to_run(&mut self, note: String) {
-        self.lines.push(Note { text: note, hint: None });
-    }
-
-    /// Returns all notes and empties the collection.
-    pub(super) fn take(&mut self) -> Vec<Note> {
-        std::mem::take(&mut self.lines)
-    }
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
-use super::report::{Notes, Outcome};
-use super::survey::{NamespaceSurvey, SurveyContext};
+use super::notes::Notes;
+use super::survey::{NamespaceFailure, NamespaceSurvey, PassContext};
 use super::write::{StopReason, Writer};
 use super::{OnRewind, or_cancelled, parse_revision};
 use crate::configmap::apply::{Claim, names};
@@ -29,8 +29,8 @@ const OWNER_OF_ITS_OWN: &str = "give each repository an --owner of its own";
 /// The end of each hint where nothing is written.
 const APPLY_ONCE: &str = "run once with --on-rewind=apply";
 
-/// A recorded revision, and whom it concerns.
-struct Origin {
+/// A recorded revision that the new one is compared with.
+struct Baseline {
     recorded: Recorded,
     /// The namespaces that it concerns: those whose objects have it, or that no rule names and whose inventory has it.
     /// `None` if the inventory of a namespace that rules name has it, which concerns the whole cluster.
@@ -41,22 +41,11 @@ struct Origin {
     is_asked: bool,
 }
 
-/// Why nothing may be written.
-#[derive(Clone, Debug)]
-pub(super) struct Halt {
-    /// The outcome of what would be written.
-    pub(super) outcome: Outcome,
-    /// The reason.
-    pub(super) why: String,
-    /// What an operator can do.
-    pub(super) hint: Option<String>,
-}
-
 /// What the recorded revisions mean for the writes.
 #[derive(Default)]
 pub(super) struct Rewinds {
     /// The namespaces in which nothing may be written.
-    pub(super) held: BTreeMap<String, Halt>,
+    pub(super) held: BTreeMap<String, NamespaceFailure>,
     /// The revisions that the ref is followed away from. Where an inventory has one of them, the new one is to be
     /// recorded instead, as that would hold the next one otherwise, also where nothing else is to be written.
     pub(super) followed: BTreeSet<Revision>,
@@ -71,47 +60,37 @@ pub(super) async fn check_rewind<S: DeliveryInput>(
     surveys: &[NamespaceSurvey],
     lag_deadline: &mut Option<Instant>,
     notes: &mut Notes,
-) -> Result<Rewinds, Halt> {
-    let SurveyContext { options, .. } = writer.reader;
-    let named = writer.desired.revision;
+) -> Result<Rewinds, NamespaceFailure> {
+    let PassContext { options, desired, .. } = writer.pass;
     let mut rewinds = Rewinds::default();
     if !writer.input.follows_ref() {
         return Ok(rewinds);
     }
-    let holds = options.on_rewind == OnRewind::Hold;
-    // The revision of a set is no commit: without the commits of its sources its relation cannot be known.
-    let with_objects = writer.desired.sources.revisions().is_empty();
-    let skipped = |why| Halt { outcome: Outcome::Skipped, why, hint: None };
-    for origin in origins(surveys, named, with_objects, options.repository.as_deref()) {
-        let relation = relation_to(writer, &origin).await;
-        let relation = relation.map_err(|stop| skipped(stop.to_string()))?;
-        if matches!(relation, Relation::Behind | Relation::UnknownToRemote) && !options.dry_run {
-            let lag = options.lag;
-            let until = *lag_deadline.get_or_insert_with(|| Instant::now() + lag);
+    for baseline in baselines(writer.pass, surveys) {
+        let relation = relation_to(writer, &baseline).await;
+        let relation = relation.map_err(|stop| NamespaceFailure::skipped(stop.to_string()))?;
+        let may_lag = matches!(relation, Relation::Behind | Relation::UnknownToRemote) && !options.dry_run;
+        if may_lag {
+            let until = *lag_deadline.get_or_insert_with(|| Instant::now() + options.lag);
             if timeout_at(until, wait_for_other_revision(writer)).await.is_ok() {
-                return Err(skipped(writer.stopped().map(|stop| stop.to_string()).unwrap_or_default()));
+                let stop = writer.stopped().map(|stop| stop.to_string());
+                return Err(NamespaceFailure::skipped(stop.unwrap_or_default()));
             }
         }
-        let Origin { recorded, namespaces, other_repository, .. } = origin;
+        let Baseline { recorded, namespaces, other_repository, .. } = baseline;
         // It may be anybody's, so it does not count if the remote does not have its commit. It may also be ours, and
         // the remote a replica that lags: that was waited for.
         if namespaces.is_some() && relation == Relation::UnknownToRemote {
             continue;
         }
         let other = other_repository.filter(|_| relation == Relation::UnknownToRemote);
-        let Some(what) = describe(relation, recorded.revision, named, other.as_deref()) else { continue };
-        let moved = describe_moves(&recorded.sources, &writer.desired.sources.revisions());
-        let what = format!("{what}{moved}");
-        if holds {
-            let why = format!("{what}, and only fast-forwards are applied");
-            let hint = match relation {
-                _ if other.is_some() => format!("{OWNER_OF_ITS_OWN}; if this one has moved, {APPLY_ONCE}"),
-                Relation::Behind => format!("push something newer, or {APPLY_ONCE}"),
-                _ => format!("if the ref is right, {APPLY_ONCE}"),
-            };
-            let halt = Halt { outcome: Outcome::Refused, why, hint: Some(hint) };
-            let Some(namespaces) = namespaces else { return Err(halt) };
-            rewinds.held.extend(namespaces.into_iter().map(|namespace| (namespace, halt.clone())));
+        let (from, to) = (recorded.revision, desired.revision);
+        let Some(what) = describe(relation, from, to, other.as_deref()) else { continue };
+        let what = what + &describe_moves(&recorded.sources, &desired.sources.revisions());
+        if options.on_rewind == OnRewind::Hold {
+            let failure = held(what, relation, other.is_some());
+            let Some(namespaces) = namespaces else { return Err(failure) };
+            rewinds.held.extend(namespaces.into_iter().map(|namespace| (namespace, failure.clone())));
             continue;
         }
         let is_known = relation != Relation::Unknown;
@@ -124,6 +103,16 @@ pub(super) async fn check_rewind<S: DeliveryInput>(
         }
     }
     Ok(rewinds)
+}
+
+/// Returns why nothing is written with [`OnRewind::Hold`]; `what` says how the revisions are related.
+fn held(what: String, relation: Relation, is_other_repository: bool) -> NamespaceFailure {
+    let hint = match relation {
+        _ if is_other_repository => format!("{OWNER_OF_ITS_OWN}; if this one has moved, {APPLY_ONCE}"),
+        Relation::Behind => format!("push something newer, or {APPLY_ONCE}"),
+        _ => format!("if the ref is right, {APPLY_ONCE}"),
+    };
+    NamespaceFailure::refused(what + ", and only fast-forwards are applied", &hint)
 }
 
 /// Says how the revision that the ref names is related to the recorded one, which another repository may have recorded;
@@ -145,30 +134,29 @@ fn describe(relation: Relation, from: Revision, to: Revision, other: Option<&str
 }
 
 /// Returns the relation of the new revision to a recorded one. `Err` if nothing may be written before it is known; then
-/// the batch is stopped.
+/// all writes are stopped.
 async fn relation_to<S: DeliveryInput>(
     writer: &Writer<'_, S>,
-    origin: &Origin,
+    baseline: &Baseline,
 ) -> Result<Relation, StopReason> {
-    let SurveyContext { options, cancel, .. } = writer.reader;
-    if !origin.is_asked {
+    let PassContext { options, desired, cancel, .. } = writer.pass;
+    if !baseline.is_asked {
         return Ok(Relation::Unknown);
     }
-    let mut recorded = origin.recorded.clone();
+    let mut recorded = baseline.recorded.clone();
     // Nothing is written of a source that had not answered when the delivery was planned, so its commit does not count.
-    for source in writer.desired.sources.unanswered() {
+    for source in desired.sources.unanswered() {
         if let (Some(before), Some(now)) = (recorded.sources.get_mut(&source.name), source.revision) {
             *before = now;
         }
     }
-    let answer = writer.input.relation(recorded, writer.desired.revision);
-    let error = match or_cancelled(cancel, answer).await {
+    let error = match or_cancelled(cancel, writer.input.relation(recorded, desired.revision)).await {
         Ok(relation) => return Ok(relation),
         Err(error) => error,
     };
     // With `Hold` an unknown relation would refuse the revision. As the remote may answer soon, it is asked again. What
     // concerns single namespaces may never be answered, and must not stop others.
-    let holds_all = options.on_rewind == OnRewind::Hold && origin.namespaces.is_none();
+    let holds_all = options.on_rewind == OnRewind::Hold && baseline.namespaces.is_none();
     if !holds_all && !cancel.is_cancelled() {
         return Ok(Relation::Unknown);
     }
@@ -177,15 +165,19 @@ async fn relation_to<S: DeliveryInput>(
     Err(stop)
 }
 
-/// Returns the recorded revisions other than `named`: first those of inventories, each once, then those of annotations.
-/// `ours` is the URL of our repository, if it is a single one.
-fn origins(
-    surveys: &[NamespaceSurvey],
-    named: Revision,
-    with_objects: bool,
-    ours: Option<&str>,
-) -> Vec<Origin> {
-    let mut origins: BTreeMap<Revision, Origin> = BTreeMap::new();
+/// Returns the recorded revisions other than the new one: first those of inventories, each once, then those of
+/// annotations.
+fn baselines(pass: PassContext<'_>, surveys: &[NamespaceSurvey]) -> Vec<Baseline> {
+    let recorded = recorded_baselines(pass, surveys);
+    // The revision of a set is no commit: without the commits of its sources its relation cannot be known.
+    let is_set = !pass.desired.sources.revisions().is_empty();
+    let annotated = if is_set { Vec::new() } else { annotated_baselines(pass, surveys, &recorded) };
+    recorded.into_values().chain(annotated).collect()
+}
+
+/// Returns the revisions that inventories record.
+fn recorded_baselines(pass: PassContext<'_>, surveys: &[NamespaceSurvey]) -> BTreeMap<Revision, Baseline> {
+    let mut baselines: BTreeMap<Revision, Baseline> = BTreeMap::new();
     // Anybody can make an inventory in a namespace that no rule names. So it concerns only what is to be deleted there.
     // Those of other namespaces come last, and prevail where they have the same revision.
     let (orphaned, served): (Vec<&NamespaceSurvey>, Vec<&NamespaceSurvey>) =
@@ -193,22 +185,31 @@ fn origins(
     let orphaned = orphaned.into_iter().filter(|survey| survey.has_writes());
     for survey in orphaned.chain(served) {
         let Some(recorded) = survey.recorded.clone() else { continue };
-        let other_repository = other_repository(survey, ours);
+        let other_repository = other_repository(survey, pass.options.repository.as_deref());
         let mut namespaces = survey.orphaned.then(|| BTreeSet::from([survey.namespace.clone()]));
-        if let Some(before) = origins.remove(&recorded.revision) {
+        if let Some(before) = baselines.remove(&recorded.revision) {
             namespaces = namespaces.zip(before.namespaces).map(|(one, others)| &one | &others);
         }
-        let origin = Origin { recorded, namespaces, other_repository, is_asked: true };
-        origins.insert(origin.recorded.revision, origin);
+        let baseline = Baseline { recorded, namespaces, other_repository, is_asked: true };
+        baselines.insert(baseline.recorded.revision, baseline);
     }
-    origins.remove(&named);
+    baselines.remove(&pass.desired.revision);
+    baselines
+}
+
+/// Returns the revisions that only annotations of objects have, in the order in which the remote is asked about them.
+fn annotated_baselines(
+    pass: PassContext<'_>,
+    surveys: &[NamespaceSurvey],
+    recorded: &BTreeMap<Revision, Baseline>,
+) -> Vec<Baseline> {
     let concerns_all =
-        |revision: &Revision| origins.get(revision).is_some_and(|origin| origin.namespaces.is_none());
+        |revision: &Revision| recorded.get(revision).is_some_and(|baseline| baseline.namespaces.is_none());
     // By revision: the least position among the annotations of a namespace, and all namespaces that have it.
     let mut annotated: BTreeMap<Revision, (usize, BTreeSet<String>)> = BTreeMap::new();
-    for survey in surveys.iter().filter(|_| with_objects) {
+    for survey in surveys {
         let revisions = unrecorded_revisions(survey).into_iter();
-        let new = revisions.filter(|revision| *revision != named && !concerns_all(revision));
+        let new = revisions.filter(|revision| *revision != pass.desired.revision && !concerns_all(revision));
         for (position, revision) in new.enumerate() {
             let (least, namespaces) = annotated.entry(revision).or_insert((position, BTreeSet::new()));
             *least = position.min(*least);
@@ -219,13 +220,13 @@ fn origins(
     // for. A delivery that was killed left the same revision in several namespaces.
     let mut annotated: Vec<_> = annotated.into_iter().collect();
     annotated.sort_by_key(|(_, (least, namespaces))| (*least, Reverse(namespaces.len())));
-    let annotated = annotated.into_iter().enumerate().map(|(at, (revision, (_, namespaces)))| Origin {
+    let annotated = annotated.into_iter().enumerate().map(|(at, (revision, (_, namespaces)))| Baseline {
         recorded: Recorded { revision, sources: BTreeMap::new() },
         namespaces: Some(namespaces),
         other_repository: None,
         is_asked: at < ANNOTATED_MAX,
     });
-    origins.into_values().chain(annotated).collect()
+    annotated.collect()
 }
 
 /// Returns the repository that an inventory was written from, for display, if that is another one than ours.
@@ -269,7 +270,7 @@ fn describe_moves(before: &BTreeMap<String, Revision>, now: &BTreeMap<String, Re
 
 /// Asks the remote again until its ref names another revision, or shutdown.
 async fn wait_for_other_revision<S: DeliveryInput>(writer: &Writer<'_, S>) {
-    while !writer.reader.cancel.is_cancelled() {
+    while !writer.pass.cancel.is_cancelled() {
         tokio::time::sleep(LAG_PAUSE).await;
         // An error says nothing about the ref, so only another revision ends the wait.
         if matches!(writer.check_ref().await, Err(StopReason::Moved(_))) {
@@ -281,46 +282,13 @@ async fn wait_for_other_revision<S: DeliveryInput>(writer: &Writer<'_, S>) {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, Mutex};
-
-    use super::super::pauses::Ending;
-    use super::super::testing::{cluster, context, desired, options, revision, survey};
+    use super::super::report::Outcome;
+    use super::super::testing::{PassFixture, Remote, desired, options, revision, survey};
     use super::*;
     use crate::cluster::Meta;
     use crate::configmap::apply::{Action, Decision, Desired, PlacedSource, Placement};
     use crate::deliver::Options;
-    use crate::sources::{Named, SourceError};
-
-    /// A remote that names revision 2, and always gives the same relation.
-    struct Remote {
-        relation: Result<Relation, SourceError>,
-        /// The recorded revisions whose relation was asked for.
-        asked: Mutex<Vec<Recorded>>,
-        /// When its ref moves on to revision 3.
-        moves: Option<Instant>,
-    }
-
-    impl Remote {
-        fn new(relation: Result<Relation, SourceError>) -> Self {
-            Self { relation, asked: Mutex::default(), moves: None }
-        }
-    }
-
-    impl DeliveryInput for Remote {
-        async fn resolve(&self) -> Result<Named, SourceError> {
-            let has_moved = self.moves.is_some_and(|at| Instant::now() >= at);
-            Ok(revision(if has_moved { 3 } else { 2 }).into())
-        }
-
-        async fn desired(&self, _: Named) -> Result<Arc<Desired>, SourceError> {
-            Ok(Arc::new(desired()))
-        }
-
-        async fn relation(&self, recorded: Recorded, _: Revision) -> Result<Relation, SourceError> {
-            self.asked.lock().unwrap().push(recorded);
-            self.relation.clone()
-        }
-    }
+    use crate::sources::SourceError;
 
     /// Two namespaces; in the first one, an object has an annotation with revision 1, which no inventory has.
     fn surveys() -> [NamespaceSurvey; 2] {
@@ -335,35 +303,39 @@ mod tests {
         survey.items[item].meta.as_mut().unwrap().annotations.extend([annotation]);
     }
 
-    async fn checked(
+    /// The namespaces in which nothing may be written; `Err` if that is the whole cluster.
+    async fn check(
         remote: &Remote,
-        (on_rewind, lag): (OnRewind, Duration),
+        options: &Options,
         surveys: &[NamespaceSurvey],
-    ) -> Result<Vec<String>, (Outcome, String)> {
-        checked_for(&desired(), remote, (on_rewind, lag), surveys).await
+    ) -> Result<Vec<String>, NamespaceFailure> {
+        check_for(desired(), remote, options, surveys).await
     }
 
-    async fn checked_for(
-        desired: &Desired,
+    async fn check_for(
+        desired: Desired,
         remote: &Remote,
-        (on_rewind, lag): (OnRewind, Duration),
+        options: &Options,
         surveys: &[NamespaceSurvey],
-    ) -> Result<Vec<String>, (Outcome, String)> {
-        let options = Options { on_rewind, lag, ..options() };
-        let (cluster, cancel) = (cluster(), Ending::default());
-        let policy = options.policy(desired);
-        let reader = context(&cluster, &options, &policy, &cancel);
-        let writer = Writer::new(reader, desired, remote);
-        let checked = check_rewind(&writer, surveys, &mut None, &mut Notes::new("test")).await;
-        match checked {
-            Ok(rewinds) => Ok(rewinds.held.into_keys().collect()),
-            Err(Halt { outcome, why, .. }) => Err((outcome, why)),
-        }
+    ) -> Result<Vec<String>, NamespaceFailure> {
+        let fixture = PassFixture::new(desired, options.clone());
+        let writer = Writer::new(fixture.pass(), remote);
+        let rewinds = check_rewind(&writer, surveys, &mut None, &mut Notes::new("test")).await?;
+        Ok(rewinds.held.into_keys().collect())
     }
 
     /// Without a wait for a replica that lags.
-    const HOLD: (OnRewind, Duration) = (OnRewind::Hold, Duration::ZERO);
-    const APPLY: (OnRewind, Duration) = (OnRewind::Apply, Duration::ZERO);
+    fn on_rewind(on_rewind: OnRewind) -> Options {
+        Options { on_rewind, lag: Duration::ZERO, ..options() }
+    }
+
+    fn hold() -> Options {
+        on_rewind(OnRewind::Hold)
+    }
+
+    fn apply() -> Options {
+        on_rewind(OnRewind::Apply)
+    }
 
     #[tokio::test(start_paused = true)]
     async fn an_annotation_holds_its_namespace_alone_unless_the_remote_does_not_have_its_commit() {
@@ -376,15 +348,15 @@ mod tests {
         ];
         for (relation, held) in cases {
             let remote = Remote::new(Ok(relation));
-            assert_eq!(checked(&remote, HOLD, &surveys()).await.unwrap(), held, "{relation:?}");
-            assert!(checked(&remote, APPLY, &surveys()).await.unwrap().is_empty(), "{relation:?}");
+            assert_eq!(check(&remote, &hold(), &surveys()).await.unwrap(), held, "{relation:?}");
+            assert!(check(&remote, &apply(), &surveys()).await.unwrap().is_empty(), "{relation:?}");
         }
         // The inventory is our own.
         let mut surveys = surveys();
         surveys[1].recorded = Some(Recorded { revision: revision(1), sources: BTreeMap::new() });
         for relation in [Relation::Behind, Relation::UnknownToRemote, Relation::Unknown] {
-            let (outcome, why) = checked(&Remote::new(Ok(relation)), HOLD, &surveys).await.unwrap_err();
-            assert_eq!(outcome, Outcome::Refused, "{why}");
+            let failure = check(&Remote::new(Ok(relation)), &hold(), &surveys).await.unwrap_err();
+            assert_eq!(failure.outcome, Outcome::Refused, "{failure:?}");
         }
     }
 
@@ -399,25 +371,25 @@ mod tests {
             surveys[1].recorded = recorded(number);
             for relation in [Relation::Behind, Relation::Unknown] {
                 let remote = Remote::new(Ok(relation));
-                assert_eq!(checked(&remote, HOLD, &surveys).await.unwrap(), ["one", "two"], "{relation:?}");
+                assert_eq!(check(&remote, &hold(), &surveys).await.unwrap(), ["one", "two"], "{relation:?}");
             }
             let silent = Remote::new(Err(SourceError::interrupted()));
-            assert_eq!(checked(&silent, HOLD, &surveys).await.unwrap(), ["one", "two"]);
+            assert_eq!(check(&silent, &hold(), &surveys).await.unwrap(), ["one", "two"]);
         }
         surveys[0].recorded = recorded(3);
         let behind = Remote::new(Ok(Relation::Behind));
-        let (outcome, why) = checked(&behind, HOLD, &surveys).await.unwrap_err();
-        assert_eq!(outcome, Outcome::Refused, "a rule names the other one: {why}");
+        let failure = check(&behind, &hold(), &surveys).await.unwrap_err();
+        assert_eq!(failure.outcome, Outcome::Refused, "a rule names the other one: {failure:?}");
         surveys[0].recorded = None;
         surveys[1].items.clear();
         let remote = Remote::new(Ok(Relation::UnknownToRemote));
-        assert!(checked(&remote, HOLD, &surveys).await.unwrap().is_empty());
+        assert!(check(&remote, &hold(), &surveys).await.unwrap().is_empty());
         let asked = remote.asked.into_inner().unwrap();
         assert!(asked.iter().all(|asked| asked.revision == revision(1)), "{asked:?}");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_revision_that_another_repository_recorded_is_told_with_that_repository() {
+    async fn a_revision_that_another_repository_recorded_is_reported_with_that_repository() {
         let mut surveys = surveys();
         surveys[1].recorded = Some(Recorded { revision: revision(1), sources: BTreeMap::new() });
         let other = "; it was recorded from https://h/other.git";
@@ -425,26 +397,23 @@ mod tests {
             let mut inventory = Meta::default();
             inventory.annotations.insert(names::REPOSITORY.to_owned(), annotated.to_owned());
             surveys[1].marker_meta = Some(inventory);
-            for on_rewind in [OnRewind::Apply, OnRewind::Hold] {
+            for mode in [OnRewind::Apply, OnRewind::Hold] {
                 let repository = Some("https://h/ours.git".to_owned());
-                let options = Options { repository, on_rewind, lag: Duration::ZERO, ..options() };
-                let (cluster, cancel, desired) = (cluster(), Ending::default(), desired());
-                let policy = options.policy(&desired);
-                let reader = context(&cluster, &options, &policy, &cancel);
+                let fixture = PassFixture::new(desired(), Options { repository, ..on_rewind(mode) });
                 let remote = Remote::new(Ok(Relation::UnknownToRemote));
-                let writer = Writer::new(reader, &desired, &remote);
+                let writer = Writer::new(fixture.pass(), &remote);
                 let mut notes = Notes::new("test");
-                let (told, hint) = match check_rewind(&writer, &surveys, &mut None, &mut notes).await {
+                let (text, hint) = match check_rewind(&writer, &surveys, &mut None, &mut notes).await {
                     Ok(_) => {
                         let note = notes.take().remove(0);
-                        (note.text, note.hint)
+                        (note.text, note.hint.unwrap_or_default())
                     }
-                    Err(halt) => (halt.why, halt.hint),
+                    Err(failure) => (failure.why, failure.hints.concat()),
                 };
-                assert_eq!(told.contains(other), is_other, "{told}");
-                let names_owner = hint.as_ref().is_some_and(|hint| hint.contains("--owner of its own"));
-                let names_way_out = hint.as_ref().is_some_and(|hint| hint.contains("--on-rewind=apply"));
-                let is_held = on_rewind == OnRewind::Hold;
+                assert_eq!(text.contains(other), is_other, "{text}");
+                let names_owner = hint.contains("--owner of its own");
+                let names_way_out = hint.contains("--on-rewind=apply");
+                let is_held = mode == OnRewind::Hold;
                 assert_eq!((names_owner, names_way_out), (is_other, is_held), "{hint:?}");
             }
         }
@@ -454,14 +423,15 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_replica_that_does_not_have_what_was_written_last_is_asked_again_before_that_is_overwritten() {
         let lag = Duration::from_secs(30);
-        for on_rewind in [OnRewind::Apply, OnRewind::Hold] {
+        for mode in [OnRewind::Apply, OnRewind::Hold] {
+            let options = Options { lag, ..on_rewind(mode) };
             let mut remote = Remote::new(Ok(Relation::UnknownToRemote));
             let begin = Instant::now();
-            assert!(checked(&remote, (on_rewind, lag), &surveys()).await.unwrap().is_empty());
+            assert!(check(&remote, &options, &surveys()).await.unwrap().is_empty());
             assert!(begin.elapsed() >= lag);
             remote.moves = Some(Instant::now() + lag / 3);
-            let (outcome, why) = checked(&remote, (on_rewind, lag), &surveys()).await.unwrap_err();
-            assert_eq!(outcome, Outcome::Skipped, "{why}");
+            let failure = check(&remote, &options, &surveys()).await.unwrap_err();
+            assert_eq!(failure.outcome, Outcome::Skipped, "{failure:?}");
         }
     }
 
@@ -473,7 +443,7 @@ mod tests {
         (0..100).for_each(|at| annotate(&mut surveys[0], at, 100 + at as u8));
         annotate(&mut surveys[1], 0, 200);
         let remote = Remote::new(Ok(Relation::UnknownToRemote));
-        assert_eq!(checked(&remote, HOLD, &surveys).await.unwrap(), ["one"], "the others are unknown");
+        assert_eq!(check(&remote, &hold(), &surveys).await.unwrap(), ["one"], "the others are unknown");
         let asked = remote.asked.into_inner().unwrap();
         let is_asked = asked.iter().any(|recorded| recorded.revision == revision(200));
         assert!(asked.len() == ANNOTATED_MAX && is_asked, "{asked:?}");
@@ -498,7 +468,7 @@ mod tests {
         let mut surveys = surveys();
         surveys[0].recorded = Some(Recorded { revision: revision(1), sources: commits(4) });
         let remote = Remote::new(Ok(Relation::Ahead));
-        assert!(checked_for(&desired, &remote, HOLD, &surveys).await.unwrap().is_empty());
+        assert!(check_for(desired, &remote, &hold(), &surveys).await.unwrap().is_empty());
         let asked = remote.asked.into_inner().unwrap();
         assert_eq!(asked, [Recorded { revision: revision(1), sources: commits(5) }]);
     }
@@ -506,11 +476,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_remote_that_does_not_answer_for_an_annotation_stops_no_other_namespace() {
         let silent = || Remote::new(Err(SourceError::interrupted()));
-        assert_eq!(checked(&silent(), HOLD, &surveys()).await.unwrap(), ["one"]);
-        assert!(checked(&silent(), APPLY, &surveys()).await.unwrap().is_empty());
+        assert_eq!(check(&silent(), &hold(), &surveys()).await.unwrap(), ["one"]);
+        assert!(check(&silent(), &apply(), &surveys()).await.unwrap().is_empty());
         let mut surveys = surveys();
         surveys[1].recorded = Some(Recorded { revision: revision(3), sources: BTreeMap::new() });
-        let (outcome, why) = checked(&silent(), HOLD, &surveys).await.unwrap_err();
-        assert_eq!(outcome, Outcome::Skipped, "{why}");
+        let failure = check(&silent(), &hold(), &surveys).await.unwrap_err();
+        assert_eq!(failure.outcome, Outcome::Skipped, "{failure:?}");
     }
 }

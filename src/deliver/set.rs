@@ -14,8 +14,8 @@ use crate::configmap::apply::{
 };
 use crate::secret;
 
-/// Computes the inventory after a batch of writes: for each target the content that it is known to hold, or that it is
-/// still to be written.
+/// Computes the inventory after the writes of a pass: for each target the content that it is known to hold, or that it
+/// is still to be written.
 pub(super) fn marker(
     survey: &NamespaceSurvey,
     desired: &Desired,
@@ -44,7 +44,7 @@ pub(super) fn marker(
     }
     marker.damaged.retain(|name, _| !marker.entries.contains_key(name));
     // The annotations of the inventory are of the same revision as its data.
-    if marker != survey.marker || survey.outdated {
+    if marker != survey.marker || survey.marker_outdated {
         marker.revision = desired.revision.to_string();
     }
     marker
@@ -52,7 +52,7 @@ pub(super) fn marker(
 
 fn entry(item: &Item, digest: &str, old: Option<&Entry>, written: Option<&Written>) -> Option<Entry> {
     let decision = &item.decision;
-    // The desired content of a held target is not known for sure, and a peer may have recorded it.
+    // The desired content of a held target is not known for sure, and another instance may have recorded it.
     if matches!(decision.action, Action::Hold(_)) {
         return old.cloned();
     }
@@ -123,7 +123,7 @@ fn is_digest(text: &str) -> bool {
 /// Returns true if the records have to be written even if no ConfigMap is.
 pub(super) fn needs_recording(survey: &NamespaceSurvey, desired: &Desired) -> bool {
     let marker = marker(survey, desired, &BTreeMap::new());
-    marker != survey.marker || survey.outdated || is_abandoned(survey, &marker)
+    marker != survey.marker || survey.marker_outdated || is_abandoned(survey, &marker)
 }
 
 /// Returns true if anything is to be written in the namespace: a ConfigMap, or the records alone.
@@ -180,7 +180,7 @@ pub(super) fn marker_before_writes(survey: &NamespaceSurvey) -> Option<Marker> {
     (marker != survey.marker).then_some(marker)
 }
 
-/// Returns the ledger after a batch of writes.
+/// Returns the ledger after the writes of a pass.
 pub(super) fn ledger<'t>(
     before: &Ledger,
     revision: &str,
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn what_landed_after_a_peer_had_dropped_it_is_listed_until_it_is_deleted() {
+    fn what_landed_after_another_instance_had_dropped_it_is_listed_until_it_is_deleted() {
         let mut survey = survey("ci", decided(Action::Nothing, DecisionReason::NoRule));
         survey.items[0].wanted = None;
         survey.late = std::mem::take(&mut survey.marker.entries);

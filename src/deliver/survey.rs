@@ -3,20 +3,20 @@
 //! resourceVersion is not the one last verified.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::AtomicIsize;
 
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 
 use super::cause::Cause;
-use super::kept::{Kept, TooMuch};
-use super::pauses::{Ending, retried};
-use super::report::{Outcome, Target, Unread};
+use super::memory_budget::{BudgetExceeded, MemoryBudget, Reservation};
+use super::pauses::{Cancellation, retried};
+use super::report::{Outcome, Target, namespace_failed};
 use super::{Options, parse_revision};
 use crate::cluster::{Cluster, ConfigMap, Error, Meta};
 use crate::configmap::apply::{
     Action, Claim, Decision, DecisionReason, Desired, DesiredConfigMap, Entry, Ledger, LiveConfigMap, Marker,
     Policy, TooLong, is_proven_by_record, names,
 };
+use crate::human;
 use crate::sources::Recorded;
 
 /// What a key or a word costs in memory besides its text, in bytes.
@@ -32,10 +32,10 @@ pub(super) struct NamespaceSurvey {
     pub(super) marker_meta: Option<Meta>,
     /// True if the inventory has to be written even if its entries stay: it names another context, as after a renaming,
     /// and pruning finds it by that name; or it records a revision that the ref was followed away from.
-    pub(super) outdated: bool,
+    pub(super) marker_outdated: bool,
     pub(super) marker: Marker,
-    /// What earlier passes wrote or sent and the inventory does not list: it landed after a peer had dropped it from
-    /// there.
+    /// What earlier passes wrote or sent and the inventory does not list: it landed after another instance had dropped
+    /// it from there.
     pub(super) late: BTreeMap<String, Entry>,
     /// The revision that the inventory records; `None` if there is none.
     pub(super) recorded: Option<Recorded>,
@@ -45,13 +45,21 @@ pub(super) struct NamespaceSurvey {
     /// Sorted by name.
     pub(super) items: Vec<Item>,
     /// Why the inventory could not be written before the objects that it does not list; `None` if it was.
-    pub(super) unlisted: Option<NamespaceFailure>,
+    pub(super) announce_failure: Option<NamespaceFailure>,
 }
 
 impl NamespaceSurvey {
     /// Returns true if any of its ConfigMaps is to be written.
     pub(super) fn has_writes(&self) -> bool {
         self.items.iter().any(|item| item.decision.writes())
+    }
+
+    /// Returns the ConfigMaps that appear in the report: those that exist, are to be written, or are desired.
+    pub(super) fn reported_items(&self) -> impl Iterator<Item = &Item> {
+        self.items.iter().filter(|item| {
+            let is_fed = item.wanted.as_ref().is_some_and(|wanted| wanted.fed);
+            is_fed || item.meta.is_some() || item.decision.writes()
+        })
     }
 
     /// Returns the decisions that the limit on deletions counts: all but those on what this delivery itself created.
@@ -63,26 +71,6 @@ impl NamespaceSurvey {
     /// Returns the entry of an object that we wrote: the inventory's or, without one, that of [`Self::late`].
     pub(super) fn entry(&self, name: &str) -> Option<&Entry> {
         self.marker.entries.get(name).or_else(|| self.late.get(name))
-    }
-}
-
-/// The live state of a cluster.
-#[derive(Default)]
-pub(super) struct ClusterSurvey {
-    pub(super) surveys: Vec<NamespaceSurvey>,
-    /// Namespaces that could not be read, with the results of their targets.
-    pub(super) refused: BTreeMap<String, Vec<Target>>,
-    /// Other read failures, a line each.
-    pub(super) failures: Vec<String>,
-    /// Namespaces whose ConfigMaps are not known, besides `refused`.
-    pub(super) unread: Unread,
-}
-
-impl ClusterSurvey {
-    /// Adds a namespace that no rule names and that could not be read.
-    pub(super) fn add_unpruned(&mut self, cluster: &str, namespace: &str, why: &str) {
-        self.unread.add(namespace);
-        self.failures.push(format!("cluster {cluster}: nothing is pruned in {namespace}: {why}"));
     }
 }
 
@@ -98,11 +86,6 @@ pub(super) struct Item {
 }
 
 impl Item {
-    /// Returns true if the ConfigMap appears in the report: it exists, is to be written, or is desired.
-    pub(super) fn is_reported(&self) -> bool {
-        self.meta.is_some() || self.decision.writes() || self.wanted.as_ref().is_some_and(|wanted| wanted.fed)
-    }
-
     /// Returns about how many bytes it keeps of what the server answered.
     fn bytes(&self) -> usize {
         // As differences and as moves.
@@ -111,67 +94,139 @@ impl Item {
     }
 }
 
-/// Why a namespace could not be read, or its inventory not be written.
+/// Why a namespace could not be read, must not be written, or its inventory could not be.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct NamespaceFailure {
     pub(super) why: String,
     pub(super) hints: Vec<String>,
     pub(super) transient: bool,
-    /// The outcome of the namespace's targets: failed or refused.
+    /// The outcome of the namespace's targets: failed, refused or skipped.
     pub(super) outcome: Outcome,
     /// See [`Target::cause`].
     pub(super) cause: Option<Cause>,
 }
 
 impl NamespaceFailure {
+    /// One that is not transient, and not known to be shared with others.
+    pub(super) fn new(outcome: Outcome, why: String, hints: Vec<String>) -> Self {
+        Self { why, hints, transient: false, outcome, cause: None }
+    }
+
     pub(super) fn of(error: &Error) -> Self {
-        Self {
-            why: crate::human::one_line(error),
-            hints: error.hints(),
-            transient: error.is_transient(),
-            outcome: Outcome::Failed,
-            cause: Cause::of(error),
+        let (transient, cause) = (error.is_transient(), Cause::of(error));
+        Self { transient, cause, ..Self::new(Outcome::Failed, human::one_line(error), error.hints()) }
+    }
+
+    pub(super) fn refused(why: String, hint: &str) -> Self {
+        Self::new(Outcome::Refused, why, vec![hint.to_owned()])
+    }
+
+    pub(super) fn skipped(why: String) -> Self {
+        Self::new(Outcome::Skipped, why, Vec::new())
+    }
+
+    /// Returns the results of all targets that the revision has in the namespace.
+    pub(super) fn targets(&self, pass: PassContext<'_>, namespace: &str) -> Vec<Target> {
+        let targets = namespace_failed(pass.desired, pass.cluster_name, namespace, &self.why, &self.hints);
+        targets.into_iter().map(|target| self.end(target)).collect()
+    }
+
+    /// Returns the result of a target that ends by this. It is also transient if the target was: see [`Target::of`].
+    pub(super) fn end(&self, target: Target) -> Target {
+        Target {
+            transient: self.transient || target.transient,
+            cause: self.cause.clone(),
+            ..target.ended(self.outcome, self.why.as_str(), self.hints.clone())
         }
     }
 }
 
-impl From<TooMuch> for NamespaceFailure {
-    fn from(TooMuch: TooMuch) -> Self {
-        let hint = "look for ConfigMaps of ours with very many keys, labels or annotations";
-        Self {
-            why: "it has more keys and metadata than are held in memory".to_owned(),
-            hints: vec![hint.to_owned()],
-            transient: false,
-            outcome: Outcome::Failed,
-            cause: None,
-        }
+impl From<BudgetExceeded> for NamespaceFailure {
+    fn from(BudgetExceeded: BudgetExceeded) -> Self {
+        let why = "it has more keys and metadata than are held in memory".to_owned();
+        let hint = "look for ConfigMaps of ours with very many keys, labels or annotations".to_owned();
+        Self::new(Outcome::Failed, why, vec![hint])
     }
 }
 
-/// What all reads of one pass share.
+impl From<Error> for NamespaceFailure {
+    fn from(error: Error) -> Self {
+        Self::of(&error)
+    }
+}
+
+/// What the steps of one pass over a cluster share.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct SurveyContext<'a> {
+pub(super) struct PassContext<'a> {
+    /// The cluster's name in the rules.
+    pub(super) cluster_name: &'a str,
     pub(super) cluster: &'a Cluster,
+    pub(super) desired: &'a Desired,
     pub(super) options: &'a Options,
     pub(super) policy: &'a Policy,
-    pub(super) cancel: &'a Ending,
-    /// How much may be kept, by [`super::kept::room`].
-    pub(super) room: &'a [AtomicIsize; 2],
+    pub(super) cancel: &'a Cancellation,
+    pub(super) memory: &'a MemoryBudget,
 }
 
-impl SurveyContext<'_> {
-    /// Reads one namespace of the cluster that rules call `name`. `earlier` has what earlier passes wrote there.
+impl PassContext<'_> {
+    /// Reads one namespace. `earlier` has what earlier passes wrote there.
     pub(super) async fn survey_namespace(
         &self,
-        desired: &Desired,
-        (name, namespace): (&str, &str),
+        namespace: &str,
         earlier: BTreeMap<String, Entry>,
     ) -> Result<NamespaceSurvey, NamespaceFailure> {
+        let config_maps = self.desired.of(self.cluster_name, namespace);
+        let is_orphaned = config_maps.is_none();
         let none = BTreeMap::new();
-        let config_maps = desired.of(name, namespace).unwrap_or(&none);
+        let config_maps = config_maps.unwrap_or(&none);
+        let mut kept = self.memory.reserve(is_orphaned);
+        let mut survey = self.survey_records(namespace, is_orphaned, &mut kept).await?;
+        let spread = "spread the ConfigMaps over more namespaces";
+        let refused = |why: TooLong, hint: &str| NamespaceFailure::refused(why.to_string(), hint);
+        Marker::check(namespace, config_maps.keys()).map_err(|why| refused(why, spread))?;
+        let known = config_maps.keys().chain(survey.marker.entries.keys()).chain(earlier.keys());
+        let known: BTreeSet<&String> = known.collect();
+        let names: Vec<&str> = known.iter().map(|name| name.as_str()).collect();
+        let metas = retried(self.options, self.cancel, || self.cluster.survey(namespace, &names)).await?;
+        let list_bytes = metas.values().map(Meta::bytes).sum::<usize>();
+        kept.add(list_bytes)?;
+        let hint = format!("delete by hand what no rule names any more, or {spread}");
+        let listed = to_be_listed(&known, config_maps, &metas);
+        Marker::check(namespace, listed).map_err(|why| refused(why, &hint))?;
+        survey.late = late(&earlier, &survey.marker, &metas);
+        let entries = survey.marker.entries.keys().chain(survey.late.keys());
+        let names: BTreeSet<&String> = config_maps.keys().chain(entries).collect();
+        let reads: Vec<_> = names
+            .into_iter()
+            .map(|name| self.item(&survey, name, config_maps.get(name), metas.get(name)))
+            .collect();
+        // The first that fails ends the reads: the namespace fails with it, and a server that hangs would hold up each.
+        let mut items: Vec<Item> = stream::iter(reads)
+            .buffer_unordered(self.options.concurrency.max(1))
+            .map(|item| {
+                let item = item?;
+                kept.add(item.bytes())?;
+                Ok::<_, NamespaceFailure>(item)
+            })
+            .try_collect()
+            .await?;
+        items.sort_by(|a, b| a.name.cmp(&b.name));
+        let place = (self.cluster_name, namespace);
+        let is_part = |item: &&mut Item| self.desired.is_part_of_left_out(place, &item.name);
+        items.iter_mut().filter(is_part).for_each(leave_part);
+        survey.items = items;
+        kept.keep_all_but(list_bytes);
+        Ok(survey)
+    }
+
+    /// Reads the inventory and the ledger of a namespace. The survey has no ConfigMaps yet.
+    async fn survey_records(
+        &self,
+        namespace: &str,
+        orphaned: bool,
+        kept: &mut Reservation<'_>,
+    ) -> Result<NamespaceSurvey, NamespaceFailure> {
         let owner = &self.policy.owner;
-        let orphaned = desired.of(name, namespace).is_none();
-        let mut kept = Kept::of_namespace(self.room, !orphaned);
         let (marker, ledger) = tokio::join!(
             self.owned_record(namespace, owner.marker()), //
             self.owned_record(namespace, owner.ledger())
@@ -185,67 +240,24 @@ impl SurveyContext<'_> {
             None => (None, Marker::default()),
         };
         kept.add(marker.before.len() * TEXT)?;
-        let is_other =
-            |meta: &Meta| meta.annotations.get(names::CLUSTER).is_none_or(|name| name != self.cluster.name());
-        let outdated = marker_meta.as_ref().is_some_and(is_other);
-        let recorded = marker_meta.as_ref().and_then(|meta| recorded(&marker, meta));
         let (ledger_meta, ledger) = match ledger {
             Some(object) => (Some(object.meta), Ledger::read(&object.content.data)),
             None => (None, Ledger::default()),
         };
-        let spread = "spread the ConfigMaps over more namespaces";
-        Marker::check(namespace, config_maps.keys()).map_err(|why| too_long(&why, spread))?;
-        let names: BTreeSet<&String> =
-            config_maps.keys().chain(marker.entries.keys()).chain(earlier.keys()).collect();
-        let all: Vec<&str> = names.iter().map(|name| name.as_str()).collect();
-        let metas = retried(self.options, self.cancel, || self.cluster.survey(namespace, &all)).await;
-        let metas = metas.map_err(|error| NamespaceFailure::of(&error))?;
-        let list_bytes = metas.values().map(Meta::bytes).sum::<usize>();
-        kept.add(list_bytes)?;
-        let hint = format!("delete by hand what no rule names any more, or {spread}");
-        let listed = to_be_listed(&names, config_maps, &metas);
-        Marker::check(namespace, listed).map_err(|why| too_long(&why, &hint))?;
-        let late = late(&earlier, &marker, &metas);
-        let same_rules = marker.rules == desired.rules;
-        let mut reads = Vec::new();
-        for name in names {
-            let wanted = config_maps.get(name);
-            let meta = metas.get(name);
-            let entry = marker.entries.get(name).or_else(|| late.get(name));
-            if wanted.is_none() && entry.is_none() {
-                continue; // an earlier pass sent it, and it is not there, or what is there is another one
-            }
-            reads.push(self.item(namespace, name, wanted, meta, entry, &ledger, same_rules));
-        }
-        // The first that fails ends the reads: the namespace fails with it, and a server that hangs would hold up each.
-        let mut items: Vec<Item> = stream::iter(reads)
-            .buffer_unordered(self.options.concurrency.max(1))
-            .map(|item| {
-                let item = item.map_err(|error| NamespaceFailure::of(&error))?;
-                kept.add(item.bytes())?;
-                Ok::<_, NamespaceFailure>(item)
-            })
-            .try_collect()
-            .await?;
-        items.sort_by(|a, b| a.name.cmp(&b.name));
-        let is_part = |item: &&mut Item| desired.is_part_of_left_out((name, namespace), &item.name);
-        items.iter_mut().filter(is_part).for_each(leave_part);
-        if !marker.damaged.is_empty() {
-            items.iter_mut().for_each(never_delete);
-        }
-        kept.end(list_bytes);
+        let names_another_cluster =
+            |meta: &Meta| meta.annotations.get(names::CLUSTER).is_none_or(|name| name != self.cluster.name());
         Ok(NamespaceSurvey {
             namespace: namespace.to_owned(),
             orphaned,
+            marker_outdated: marker_meta.as_ref().is_some_and(names_another_cluster),
+            recorded: marker_meta.as_ref().and_then(|meta| recorded(&marker, meta)),
             marker_meta,
-            outdated,
             marker,
-            late,
-            recorded,
+            late: BTreeMap::new(),
             ledger_meta,
             ledger,
-            items,
-            unlisted: None,
+            items: Vec::new(),
+            announce_failure: None,
         })
     }
 
@@ -256,76 +268,89 @@ impl SurveyContext<'_> {
         namespace: &str,
         name: String,
     ) -> Result<Option<ConfigMap>, NamespaceFailure> {
-        let found = retried(self.options, self.cancel, || self.cluster.get(namespace, &name)).await;
-        let Some(object) = found.map_err(|error| NamespaceFailure::of(&error))? else { return Ok(None) };
+        let Some(object) = self.get(namespace, &name).await? else { return Ok(None) };
         match self.policy.owner.claim(&object.meta.labels, &object.meta.annotations) {
             Claim::Ours => Ok(Some(object)),
-            _ => Err(NamespaceFailure {
-                why: format!(
-                    "the ConfigMap {namespace}/{name} is needed for the inventory, but has another owner"
-                ),
-                hints: vec!["delete it, or choose another --owner".to_owned()],
-                transient: false,
-                outcome: Outcome::Failed,
-                cause: None,
-            }),
+            _ => {
+                let record = format!("the ConfigMap {namespace}/{name}");
+                let why = format!("{record} is needed for the inventory, but has another owner");
+                let hint = "delete it, or choose another --owner".to_owned();
+                Err(NamespaceFailure::new(Outcome::Failed, why, vec![hint]))
+            }
         }
     }
 
     /// Decides on one ConfigMap. Its content is read only if the inventory does not prove that it is as desired.
-    #[expect(clippy::too_many_arguments, reason = "what was read for the namespace, and one name in it")]
     async fn item(
         &self,
-        namespace: &str,
+        survey: &NamespaceSurvey,
         name: &str,
         wanted: Option<&DesiredConfigMap>,
         meta: Option<&Meta>,
-        entry: Option<&Entry>,
-        ledger: &Ledger,
-        same_rules: bool,
     ) -> Result<Item, Error> {
-        let record = ledger.records.get(name);
+        let entry = survey.entry(name);
+        let same_rules = survey.marker.rules == self.desired.rules;
         // With pruning, one that no file feeds is to be deleted, even if its content is proven.
-        if let (Some(wanted), Some(meta)) = (wanted.filter(|wanted| wanted.fed || !self.policy.prune), meta)
+        let provable = wanted.filter(|wanted| wanted.fed || !self.policy.prune);
+        if let (Some(wanted), Some(meta), Some(proof)) = (provable, meta, entry)
             && is_proven_by_record(wanted, &meta.uid, &meta.resource_version, entry, same_rules)
-            && entry.is_some_and(|entry| !self.policy.needs_new_stamp(wanted, &entry.revision))
+            && !self.policy.needs_new_stamp(wanted, &proof.revision)
         {
-            let revision = entry.map(|entry| entry.revision.clone()).unwrap_or_default();
-            let decision = Decision::unchanged(revision);
             return Ok(Item {
                 name: name.to_owned(),
                 wanted: Some(wanted.clone()),
                 meta: Some(meta.clone()),
-                decision,
+                decision: Decision::unchanged(proof.revision.clone()),
             });
         }
         let object = match meta {
-            Some(_) => retried(self.options, self.cancel, || self.cluster.get(namespace, name)).await?,
+            Some(_) => self.get(&survey.namespace, name).await?,
             None => None,
         };
-        let seen = object.as_ref().map(seen);
-        let decision = self.policy.decide(wanted, seen.as_ref(), entry, record);
-        let is_sent_again = matches!(decision.action, Action::Replace | Action::Recreate);
-        let meta = object.map(|object| object.meta);
-        let meta = if is_sent_again { meta } else { meta.map(Meta::without_long_annotations) };
-        Ok(Item { name: name.to_owned(), wanted: wanted.cloned(), meta, decision })
+        let item = self.decide(survey, name, wanted, object);
+        let is_sent_again = matches!(item.decision.action, Action::Replace | Action::Recreate);
+        Ok(if is_sent_again {
+            item
+        } else {
+            Item { meta: item.meta.map(Meta::without_long_annotations), ..item }
+        })
     }
 
     /// Reads one ConfigMap again and decides again.
     pub(super) async fn reread(&self, survey: &NamespaceSurvey, item: &Item) -> Result<Item, Error> {
-        let namespace = &survey.namespace;
-        let name = &item.name;
-        let object = retried(self.options, self.cancel, || self.cluster.get(namespace, name)).await?;
-        let entry = survey.entry(name);
+        let object = self.get(&survey.namespace, &item.name).await?;
+        Ok(self.decide(survey, &item.name, item.wanted.as_ref(), object))
+    }
+
+    /// Decides on a ConfigMap as it was read; `None` if there is none.
+    fn decide(
+        &self,
+        survey: &NamespaceSurvey,
+        name: &str,
+        wanted: Option<&DesiredConfigMap>,
+        object: Option<ConfigMap>,
+    ) -> Item {
+        let live = object.as_ref().map(live_config_map);
         let record = survey.ledger.records.get(name);
-        let seen = object.as_ref().map(seen);
-        let mut again = item.clone();
-        again.decision = self.policy.decide(item.wanted.as_ref(), seen.as_ref(), entry, record);
-        again.meta = object.map(|object| object.meta);
-        if !survey.marker.damaged.is_empty() {
-            never_delete(&mut again);
+        let mut decision = self.policy.decide(wanted, live.as_ref(), survey.entry(name), record);
+        // While the inventory is damaged, it is not known which objects it listed.
+        if !survey.marker.damaged.is_empty() && decision.action == Action::Delete {
+            decision.action = Action::Nothing;
+            decision.why = DecisionReason::NoRule;
         }
-        Ok(again)
+        let meta = object.map(|object| object.meta);
+        Item { name: name.to_owned(), wanted: wanted.cloned(), meta, decision }
+    }
+
+    /// Reads a ConfigMap, with retries; `None` if there is none.
+    pub(super) async fn get(&self, namespace: &str, name: &str) -> Result<Option<ConfigMap>, Error> {
+        retried(self.options, self.cancel, || self.cluster.get(namespace, name)).await
+    }
+
+    /// Returns the result of a ConfigMap as decided, before it is written.
+    pub(super) fn target(&self, survey: &NamespaceSurvey, item: &Item) -> Target {
+        let digest = item.wanted.as_ref().map(|wanted| wanted.digest.clone()).unwrap_or_default();
+        Target { digest, ..Target::of(self.cluster_name, &survey.namespace, &item.name, &item.decision) }
     }
 }
 
@@ -336,17 +361,6 @@ fn to_be_listed<'n>(
     metas: &'n BTreeMap<String, Meta>,
 ) -> impl Iterator<Item = &'n String> {
     names.iter().copied().filter(move |name| config_maps.contains_key(*name) || metas.contains_key(*name))
-}
-
-/// Refuses a namespace whose inventory would be too large.
-fn too_long(why: &TooLong, hint: &str) -> NamespaceFailure {
-    NamespaceFailure {
-        why: why.to_string(),
-        hints: vec![hint.to_owned()],
-        transient: false,
-        outcome: Outcome::Refused,
-        cause: None,
-    }
 }
 
 /// Returns the revision that an inventory records and, with several sources, the commit of each.
@@ -380,15 +394,7 @@ fn leave_part(item: &mut Item) {
     }
 }
 
-/// Turns a deletion into no action. While the inventory is damaged, it is not known which objects it listed.
-fn never_delete(item: &mut Item) {
-    if item.decision.action == Action::Delete {
-        item.decision.action = Action::Nothing;
-        item.decision.why = DecisionReason::NoRule;
-    }
-}
-
-fn seen(object: &ConfigMap) -> LiveConfigMap {
+fn live_config_map(object: &ConfigMap) -> LiveConfigMap {
     LiveConfigMap {
         uid: object.meta.uid.clone(),
         version: object.meta.resource_version.clone(),
@@ -460,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_what_is_left_out_is_not_deleted_and_what_is_not_ours_is_told_as_before() {
+    fn a_part_of_what_is_left_out_is_not_deleted_and_what_is_not_ours_is_reported_as_before() {
         for (action, why, expected) in [
             (Action::Delete, DecisionReason::NoRule, DecisionReason::PartOfLeftOut),
             (Action::Nothing, DecisionReason::NoRule, DecisionReason::PartOfLeftOut),

@@ -1,11 +1,14 @@
 //! What the unit tests of a delivery share: a remote, a cluster that no request reaches, and a survey of one ConfigMap.
 
-use std::sync::Arc;
-use std::sync::atomic::AtomicIsize;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
 
 use super::Options;
-use super::pauses::Ending;
-use super::survey::{Item, NamespaceSurvey, SurveyContext};
+use super::memory_budget::MemoryBudget;
+use super::pauses::Cancellation;
+use super::survey::{Item, NamespaceSurvey, PassContext};
 use crate::cluster::{self, Cluster, Clusters, Meta};
 use crate::configmap::DesiredData;
 use crate::configmap::apply::{
@@ -14,38 +17,75 @@ use crate::configmap::apply::{
 use crate::revision::{ObjectId, Relation, Revision};
 use crate::sources::{DeliveryInput, Named, Recorded, SourceError};
 
-/// Revision `number` of a story.
+/// Revision `number`.
 pub(super) fn revision(number: u8) -> Revision {
     Revision(ObjectId([number; 20]))
 }
 
 /// A remote that names revision 2, and always gives the same relation.
 #[derive(Debug)]
-pub(super) struct Remote(pub(super) Relation);
+pub(super) struct Remote {
+    pub(super) relation: Result<Relation, SourceError>,
+    /// The recorded revisions whose relation was asked for.
+    pub(super) asked: Mutex<Vec<Recorded>>,
+    /// When its ref moves on to revision 3.
+    pub(super) moves: Option<Instant>,
+    /// How long it takes to say which revision its ref names.
+    pub(super) answer_takes: Duration,
+    /// How long a plan takes.
+    pub(super) plan_takes: Duration,
+}
 
-impl DeliveryInput for Remote {
-    async fn resolve(&self) -> Result<Named, SourceError> {
-        Ok(revision(2).into())
-    }
-
-    async fn desired(&self, _: Named) -> Result<Arc<Desired>, SourceError> {
-        Ok(Arc::new(desired()))
-    }
-
-    async fn relation(&self, _: Recorded, _: Revision) -> Result<Relation, SourceError> {
-        Ok(self.0)
+impl Remote {
+    pub(super) fn new(relation: Result<Relation, SourceError>) -> Self {
+        let (answer_takes, plan_takes) = (Duration::ZERO, Duration::ZERO);
+        Self { relation, asked: Mutex::default(), moves: None, answer_takes, plan_takes }
     }
 }
 
-/// What the reads of a pass share that may keep nothing.
-pub(super) fn context<'a>(
-    cluster: &'a Cluster,
-    options: &'a Options,
-    policy: &'a Policy,
-    cancel: &'a Ending,
-) -> SurveyContext<'a> {
-    static ROOM: [AtomicIsize; 2] = [AtomicIsize::new(0), AtomicIsize::new(0)];
-    SurveyContext { cluster, options, policy, cancel, room: &ROOM }
+impl DeliveryInput for Remote {
+    async fn resolve(&self) -> Result<Named, SourceError> {
+        if !self.answer_takes.is_zero() {
+            sleep(self.answer_takes).await;
+        }
+        let has_moved = self.moves.is_some_and(|at| Instant::now() >= at);
+        Ok(revision(if has_moved { 3 } else { 2 }).into())
+    }
+
+    async fn desired(&self, _: Named) -> Result<Arc<Desired>, SourceError> {
+        if !self.plan_takes.is_zero() {
+            sleep(self.plan_takes).await;
+        }
+        Ok(Arc::new(desired()))
+    }
+
+    async fn relation(&self, recorded: Recorded, _: Revision) -> Result<Relation, SourceError> {
+        self.asked.lock().unwrap().push(recorded);
+        self.relation.clone()
+    }
+}
+
+/// What a pass over a cluster that no request reaches refers to.
+pub(super) struct PassFixture {
+    cluster: Cluster,
+    desired: Desired,
+    options: Options,
+    policy: Policy,
+    cancel: Cancellation,
+    memory: MemoryBudget,
+}
+
+impl PassFixture {
+    pub(super) fn new(desired: Desired, options: Options) -> Self {
+        let policy = options.policy(&desired);
+        let (cancel, memory) = (Cancellation::default(), MemoryBudget::new(0));
+        Self { cluster: cluster(), desired, options, policy, cancel, memory }
+    }
+
+    pub(super) fn pass(&self) -> PassContext<'_> {
+        let Self { cluster, desired, options, policy, cancel, memory } = self;
+        PassContext { cluster_name: "test", cluster, desired, options, policy, cancel, memory }
+    }
 }
 
 /// The desired state of revision 2, without a ConfigMap.
@@ -97,13 +137,13 @@ pub(super) fn survey(namespace: &str, decision: Decision) -> NamespaceSurvey {
         namespace: namespace.to_owned(),
         orphaned: false,
         marker_meta: None,
-        outdated: false,
+        marker_outdated: false,
         marker: Marker { entries: [("a".to_owned(), entry())].into(), ..Marker::default() },
         late: Default::default(),
         recorded: None,
         ledger_meta: None,
         ledger: Ledger::default(),
         items: vec![item],
-        unlisted: None,
+        announce_failure: None,
     }
 }

@@ -6,7 +6,7 @@
 //! it knows that no other holder wrote since the survey. The remote is asked after that, as always.
 //!
 //! Correctness does not depend on Leases. Whatever goes wrong with one (forbidden, no such API, no answer, too long a
-//! wait), the work goes on without it; more writes may then conflict with those of peers and be tried again.
+//! wait), the work goes on without it; more writes may then conflict with those of others and be tried again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,13 +16,14 @@ use futures_util::future;
 use tokio::time::{Instant, sleep};
 use tracing::{debug, info};
 
-use super::lease::Leases;
-use super::pauses::{Ending, LAST_RELEASE_TIMEOUT};
+use super::Options;
+use super::lease_options::LeaseOptions;
+use super::notes::Notes;
+use super::pauses::{Cancellation, LAST_RELEASE_TIMEOUT};
 use super::pool::Pool;
 use super::renewal::{LeaseAcquirer, LeaseRef, ObservedLease, RenewedLease};
-use super::report::Notes;
 use crate::cluster::{Cluster, Failure};
-use crate::configmap::apply::{LeaseAvailability, Owner, names};
+use crate::configmap::apply::{LeaseAvailability, names};
 
 /// The Leases of one worker, which delivers to one cluster.
 #[derive(Debug)]
@@ -30,12 +31,12 @@ pub(super) struct LeaseTurns {
     /// The cluster's name in the rules.
     cluster_name: String,
     cluster: Cluster,
-    leases: Option<Leases>,
+    options: Option<LeaseOptions>,
     /// Limits how many instances of a fleet write at once.
     pool: Option<Arc<Pool>>,
     /// True if this worker has entered the pool.
     in_pool: bool,
-    cancel: Ending,
+    cancel: Cancellation,
     /// The name of the Lease, the same in every namespace.
     name: String,
     acquirer: LeaseAcquirer,
@@ -61,18 +62,19 @@ impl LeaseTurns {
     pub(super) fn new(
         cluster_name: String,
         cluster: Cluster,
-        (leases, pool): (Option<Leases>, Option<Arc<Pool>>),
-        owner: &Owner,
-        cancel: Ending,
+        options: &Options,
+        pool: Option<Arc<Pool>>,
+        cancel: Cancellation,
     ) -> Self {
+        let Options { owner, leases, .. } = options;
         let labels = owner.labels().map(|(key, value)| (key.to_owned(), value.to_owned())).into();
         let annotations = [(names::OWNER_NAME.to_owned(), owner.name().to_owned())].into();
-        let duration = leases.as_ref().map_or(Duration::ZERO, Leases::duration);
+        let duration = leases.as_ref().map_or(Duration::ZERO, LeaseOptions::duration);
         let acquirer = LeaseAcquirer::new(duration, labels, annotations, cancel.clone());
         Self {
             cluster_name,
             cluster,
-            leases,
+            options: leases.clone(),
             pool,
             in_pool: false,
             cancel,
@@ -87,7 +89,7 @@ impl LeaseTurns {
         LeaseRef { cluster: &self.cluster, namespace, name: &self.name }
     }
 
-    /// Reads the Lease of a namespace. An earlier observation tells how long its holder has been silent.
+    /// Reads the Lease of a namespace. An earlier observation shows how long its holder has been silent.
     async fn observe(&self, namespace: &str) -> Result<ObservedLease, String> {
         let before = match self.states.get(namespace) {
             Some(LeaseState::Observed(observed)) => Some(observed),
@@ -101,7 +103,7 @@ impl LeaseTurns {
     fn has_later(&self, namespace: &str) -> bool {
         self.states
             .iter()
-            .any(|(name, turn)| matches!(turn, LeaseState::Acquired(_)) && name.as_str() > namespace)
+            .any(|(name, state)| matches!(state, LeaseState::Acquired(_)) && name.as_str() > namespace)
     }
 
     fn is_decided(&self, namespace: &str) -> bool {
@@ -112,32 +114,31 @@ impl LeaseTurns {
     /// then expires by itself.
     pub(super) async fn release(&mut self) {
         let states = std::mem::take(&mut self.states).into_values();
-        let releases = states.filter_map(|turn| match turn {
+        let releases = states.filter_map(|state| match state {
             LeaseState::Acquired(lease) => Some(lease.release()),
             _ => None,
         });
         let pool = self.pool.as_ref().filter(|_| std::mem::take(&mut self.in_pool));
-        let left = async {
+        let leave = async {
             if let Some(pool) = pool {
                 pool.leave().await;
             }
         };
         tokio::select! {
             biased;
-            _ = future::join(future::join_all(releases), left) => {}
-            () = self.cancel.over(LAST_RELEASE_TIMEOUT) => {}
+            _ = future::join(future::join_all(releases), leave) => {}
+            () = self.cancel.cancelled_for(LAST_RELEASE_TIMEOUT) => {}
         }
     }
 
     /// Returns true if the writes that the survey found in these namespaces may be made now: we hold their Leases, or
-    /// go on without. Returns false after waiting: peers may have written since the survey, so it has to be
-    /// repeated.
+    /// go on without. Returns false after waiting: others may have written since the survey, so it has to be repeated.
     pub(super) async fn may_write(&mut self, busy: &[&str], notes: &mut Notes) -> bool {
         // During shutdown nothing is written, with or without a Lease.
-        let Some(leases) = self.leases.clone().filter(|_| !self.cancel.is_cancelled()) else {
+        let Some(options) = self.options.clone().filter(|_| !self.cancel.is_cancelled()) else {
             return true;
         };
-        // The pool comes first, so that an instance that waits for a place in it holds no Lease.
+        // The pool comes first, so that an instance that waits for one of its Leases holds no other.
         self.enter_pool(notes).await;
         let mut busy = busy.to_vec();
         busy.sort_unstable();
@@ -146,15 +147,16 @@ impl LeaseTurns {
         // concurrently.
         let (first, others) = undecided.split_at(usize::from(!undecided.is_empty()));
         for namespaces in [first, others] {
-            if !self.acquire(namespaces, &leases, notes).await {
-                return self.wait(&busy, &leases, notes).await;
+            if !self.acquire(namespaces, &options, notes).await {
+                self.wait(&busy, &options, notes).await;
+                return false;
             }
         }
         true
     }
 
     /// Acquires these Leases under the versions that were read. Returns true if each is acquired or given up on.
-    async fn acquire(&mut self, namespaces: &[&str], leases: &Leases, notes: &mut Notes) -> bool {
+    async fn acquire(&mut self, namespaces: &[&str], options: &LeaseOptions, notes: &mut Notes) -> bool {
         let mut observations = Vec::new();
         for namespace in namespaces {
             match self.states.get(*namespace) {
@@ -180,45 +182,35 @@ impl LeaseTurns {
                     self.states.insert(namespace.to_owned(), LeaseState::Acquired(lease));
                 }
                 Ok(None) => all = false,
-                Err(why) => self.unusable(namespace, leases, &why, notes),
+                Err(why) => self.unusable(namespace, options, &why, notes),
             }
         }
         all
     }
 
-    /// Waits until no other holder is known to write these namespaces. Always returns false: the survey is outdated
-    /// then.
-    async fn wait(&mut self, busy: &[&str], leases: &Leases, notes: &mut Notes) -> bool {
-        for pause in 1.. {
-            let holders = self.observe_all(busy, leases, notes).await;
+    /// Waits until no other holder is known to write these namespaces.
+    async fn wait(&mut self, busy: &[&str], options: &LeaseOptions, notes: &mut Notes) {
+        for poll in 1.. {
+            let holders = self.observe_all(busy, options, notes).await.into_iter();
             let waiting_since = *self.waiting_since.get_or_insert_with(Instant::now);
-            if leases.has_waited_enough(waiting_since) {
+            if options.has_waited_enough(waiting_since) {
                 busy.iter().for_each(|namespace| self.stop_waiting(namespace));
-                return false;
+                return;
             }
-            let mut waits = false;
-            for (namespace, holder) in holders {
-                if self.has_later(namespace) {
-                    self.stop_waiting(namespace);
-                    continue;
-                }
-                if pause == 1 {
-                    info!(
-                        "cluster {}: waiting for {holder}, which is writing {namespace}",
-                        self.cluster_name
-                    );
-                }
-                waits = true;
+            let (deadlocking, awaited): (Vec<_>, Vec<_>) =
+                holders.partition(|(namespace, _)| self.has_later(namespace));
+            deadlocking.into_iter().for_each(|(namespace, _)| self.stop_waiting(namespace));
+            if awaited.is_empty() {
+                return;
             }
-            if !waits {
-                return false;
+            for (namespace, holder) in awaited.iter().filter(|_| poll == 1) {
+                info!("cluster {}: waiting for {holder}, which is writing {namespace}", self.cluster_name);
             }
             tokio::select! {
-                () = sleep(leases.pause(pause)) => {}
-                () = self.cancel.cancelled() => return false,
+                () = sleep(options.pause(poll)) => {}
+                () = self.cancel.cancelled() => return,
             }
         }
-        false
     }
 
     /// Reads the Leases that are neither acquired nor given up on, and returns the holders of those that are taken.
@@ -226,7 +218,7 @@ impl LeaseTurns {
     async fn observe_all<'n>(
         &mut self,
         busy: &[&'n str],
-        leases: &Leases,
+        options: &LeaseOptions,
         notes: &mut Notes,
     ) -> Vec<(&'n str, String)> {
         let undecided = busy.iter().copied().filter(|namespace| !self.is_decided(namespace));
@@ -242,7 +234,7 @@ impl LeaseTurns {
                     }
                     self.states.insert(namespace.to_owned(), LeaseState::Observed(observed));
                 }
-                Err(why) => self.unusable(namespace, leases, &why, notes),
+                Err(why) => self.unusable(namespace, options, &why, notes),
             }
         }
         holders
@@ -258,18 +250,18 @@ impl LeaseTurns {
 
     /// Gives up on a Lease that cannot be used, and reports it once per cluster. A missing namespace is not reported:
     /// its targets fail by that, too.
-    fn unusable(&mut self, namespace: &str, leases: &Leases, why: &str, notes: &mut Notes) {
+    fn unusable(&mut self, namespace: &str, options: &LeaseOptions, why: &str, notes: &mut Notes) {
         self.states.insert(namespace.to_owned(), LeaseState::Without);
         let missing = Failure::NamespaceNotFound { namespace: namespace.to_owned() }.to_string();
         let is_reported_anyway = self.cancel.is_cancelled() || why.ends_with(&missing);
-        if !is_reported_anyway && leases.is_first_report(&self.cluster_name) {
+        if !is_reported_anyway && options.is_first_report(&self.cluster_name) {
             notes.add(format!(
                 "cannot use Leases to take turns with other instances ({why}); conflicting writes are retried"
             ));
         }
     }
 
-    /// Waits for a place in the pool, if there is one.
+    /// Waits for a Lease of the pool, if there is one.
     async fn enter_pool(&mut self, notes: &mut Notes) {
         if let Some(pool) = self.pool.as_ref().filter(|_| !self.in_pool) {
             let note = pool.enter().await;
@@ -281,17 +273,17 @@ impl LeaseTurns {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::cluster;
+    use super::super::testing::{cluster, options};
     use super::*;
     use crate::cluster::{Error, Kind, Operation, Verb};
     use crate::human;
 
     #[tokio::test]
     async fn a_missing_namespace_does_not_use_up_the_one_report_of_unusable_leases() {
-        let leases = Leases::new(Duration::from_secs(15));
-        let owner = Owner::new("team").unwrap();
-        let no_pool = (Some(leases.clone()), None);
-        let mut turns = LeaseTurns::new("test".to_owned(), cluster(), no_pool, &owner, Ending::default());
+        let leases = LeaseOptions::new(Duration::from_secs(15));
+        let options = Options { leases: Some(leases.clone()), ..options() };
+        let cancel = Cancellation::default();
+        let mut turns = LeaseTurns::new("test".to_owned(), cluster(), &options, None, cancel);
         let mut reported = |namespace: &str, why: Failure| {
             let operation = Operation {
                 verb: Verb::Create,

@@ -1,4 +1,4 @@
-//! Sends the writes of a batch, and retries each until its outcome is known: written, refused, or failed for good.
+//! Sends the writes of a pass, and retries each until its outcome is known: written, refused, or failed for good.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -8,9 +8,9 @@ use tokio::sync::{AcquireError, Semaphore, SemaphorePermit};
 
 use super::pauses::{LAST_ANSWER_TIMEOUT, is_conflict, pause, retried_if};
 use super::report::{Outcome, Target};
-use super::survey::{Item, NamespaceSurvey, SurveyContext};
-use crate::cluster::{Draft, Error, Failure, Meta, Mode};
-use crate::configmap::apply::{Action, Decision, Desired, DesiredConfigMap, names};
+use super::survey::{Item, NamespaceSurvey, PassContext};
+use crate::cluster::{ConfigMapDraft, Error, Failure, Meta, Mode};
+use crate::configmap::apply::{Action, Decision, DesiredConfigMap, names};
 use crate::human;
 use crate::sources::{DeliveryInput, Named, SourceError};
 
@@ -20,7 +20,7 @@ pub(super) const NOT_ANSWERED: (&str, &str) = (
     "the next run reads the current state first; `apply --timeout` gives one run more time",
 );
 
-/// Why no further write of a batch may be started.
+/// Why no further write of a pass may be started.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum StopReason {
     /// The ref names another revision, or the set of sources that answer has changed.
@@ -31,16 +31,15 @@ pub(super) enum StopReason {
     Cancelled,
 }
 
-/// Carries out the writes of one batch.
+/// Carries out the writes of one pass.
 #[derive(Debug)]
 pub(super) struct Writer<'a, S> {
-    pub(super) reader: SurveyContext<'a>,
-    pub(super) desired: &'a Desired,
+    pub(super) pass: PassContext<'a>,
     pub(super) input: &'a S,
     /// Why no further write may be started; set by whichever write learns it.
     stop: Mutex<Option<StopReason>>,
     /// Limits how many objects are in memory to be sent, however many namespaces are written at once.
-    slots: Semaphore,
+    permits: Semaphore,
 }
 
 /// The result of one write.
@@ -54,15 +53,15 @@ pub(super) struct Written {
 }
 
 impl<'a, S: DeliveryInput> Writer<'a, S> {
-    /// Starts a batch.
-    pub(super) fn new(reader: SurveyContext<'a>, desired: &'a Desired, input: &'a S) -> Self {
-        let slots = Semaphore::new(reader.options.concurrency.max(1));
-        Self { reader, desired, input, stop: Mutex::default(), slots }
+    /// No write has been started.
+    pub(super) fn new(pass: PassContext<'a>, input: &'a S) -> Self {
+        let permits = Semaphore::new(pass.options.concurrency.max(1));
+        Self { pass, input, stop: Mutex::default(), permits }
     }
 
     /// Returns why no further write may be started; `None` if one may.
     pub(super) fn stopped(&self) -> Option<StopReason> {
-        if self.reader.cancel.is_cancelled() {
+        if self.pass.cancel.is_cancelled() {
             return Some(StopReason::Cancelled);
         }
         // Poisoning is harmless: the value is only copied in and out.
@@ -79,17 +78,17 @@ impl<'a, S: DeliveryInput> Writer<'a, S> {
         *self.stop.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = None;
     }
 
-    /// Asks the remote which revision its ref names now. Any answer but this batch's revision stops the batch.
+    /// Asks the remote which revision its ref names now. Any answer but the pass's revision stops all writes.
     pub(super) async fn check_ref(&self) -> Result<(), StopReason> {
         let answer = tokio::select! {
             biased;
             answer = self.input.resolve() => answer,
-            () = self.reader.cancel.cancelled() => return Err(StopReason::Cancelled),
+            () = self.pass.cancel.cancelled() => return Err(StopReason::Cancelled),
         };
         let stop = match answer {
             Ok(named)
-                if named.revision == self.desired.revision
-                    && named.sources.has_same_answers(&self.desired.sources) =>
+                if named.revision == self.pass.desired.revision
+                    && named.sources.has_same_answers(&self.pass.desired.sources) =>
             {
                 return Ok(());
             }
@@ -102,34 +101,35 @@ impl<'a, S: DeliveryInput> Writer<'a, S> {
 
     /// Makes one write, with retries, until its outcome is known. After a conflict, an unknown outcome or a creation
     /// that failed, the object is read again, and what to write is decided anew.
-    pub(super) async fn write(&self, cluster: &str, survey: &NamespaceSurvey, item: &Item) -> Written {
+    pub(super) async fn write(&self, survey: &NamespaceSurvey, item: &Item) -> Written {
         let mut item = item.clone();
         let mut failures = 0;
         loop {
-            let target = || Target { attempts: failures, ..self.target(cluster, survey, &item) };
-            // Before it is checked whether writing was stopped, as that may happen while this waits for a slot.
-            let slot = self.slot().await;
+            let target = || Target { attempts: failures, ..self.pass.target(survey, &item) };
+            // Before it is checked whether writing was stopped, as that may happen while this waits for a permit.
+            let permit = self.permit().await;
             if let Some(stop) = self.stopped() {
-                return written(target().ended(Outcome::Skipped, stop.to_string(), Vec::new()), &item);
+                return Written::of(target().ended(Outcome::Skipped, stop.to_string(), Vec::new()), &item);
             }
+            // Another instance has written it, or it is no longer ours to write.
             if !item.decision.writes() {
-                return written(target(), &item); // a peer has written it, or it is no longer ours to write
+                return Written::of(target(), &item);
             }
             let attempted = Target { attempts: failures + 1, ..target() };
             let result = tokio::select! {
                 biased;
                 result = self.send(survey, &item) => result,
-                () = self.reader.cancel.over(LAST_ANSWER_TIMEOUT) => {
+                () = self.pass.cancel.cancelled_for(LAST_ANSWER_TIMEOUT) => {
                     let (why, hint) = NOT_ANSWERED;
                     let unknown = attempted.ended(Outcome::Failed, why, vec![hint.to_owned()]);
-                    return written(Target { transient: true, ..unknown }, &item);
+                    return Written::of(Target { transient: true, ..unknown }, &item);
                 }
             };
-            drop(slot);
+            drop(permit);
             let error = match result {
                 Ok(meta) => {
                     let meta = meta.as_ref().map(Meta::identity);
-                    return Written { meta, ..written(attempted, &item) };
+                    return Written { meta, ..Written::of(attempted, &item) };
                 }
                 Err(error) => error,
             };
@@ -150,48 +150,46 @@ impl<'a, S: DeliveryInput> Writer<'a, S> {
         attempted: Target,
         error: Error,
     ) -> ControlFlow<Written, Item> {
-        let SurveyContext { options, cancel, .. } = self.reader;
+        let PassContext { options, cancel, .. } = self.pass;
         let failures = attempted.attempts;
-        let stale = is_conflict(&error.why);
-        let is_outdated = stale || error.is_unknown();
+        let is_stale = is_conflict(&error.why);
+        let may_be_stale = is_stale || error.is_unknown();
         // A creation has no version to conflict with: a newer revision may have found nothing to delete meanwhile.
-        let read_first = is_outdated || matches!(item.decision.action, Action::Create | Action::Recreate);
-        let failed = |error: &Error| {
-            let failed = attempted.clone().ended(Outcome::Failed, error_line(error, &item), error.hints());
-            let failed = Target { transient: error.is_transient(), ..failed.caused_by(error) };
-            ControlFlow::Break(written(failed, &item))
+        let read_first = may_be_stale || matches!(item.decision.action, Action::Create | Action::Recreate);
+        let fail = |target: Target, error: &Error| {
+            ControlFlow::Break(Written::of(failed(target, error, &item), &item))
         };
         // After the last try an unknown outcome is still read, below.
-        if !(error.is_transient() || is_outdated) || (failures >= options.tries && !error.is_unknown()) {
-            return failed(&error);
+        if !(error.is_transient() || may_be_stale) || (failures >= options.tries && !error.is_unknown()) {
+            return fail(attempted, &error);
         }
         // The object is read at once after the first conflict, and with backoff after later ones.
-        if !stale || failures > 1 {
+        if !is_stale || failures > 1 {
             pause(options, cancel, failures, error.pause()).await;
         }
-        if !is_outdated && cancel.is_cancelled() {
-            return failed(&error); // the error says more than that the run was cancelled
+        if !may_be_stale && cancel.is_cancelled() {
+            return fail(attempted, &error); // the error says more than that the run was cancelled
         }
         if !read_first {
             return ControlFlow::Continue(item); // the server stored nothing, and checks the version that was read
         }
         let again = tokio::select! {
             biased;
-            again = self.reader.reread(survey, &item) => again,
-            () = cancel.over(LAST_ANSWER_TIMEOUT) => return failed(&error),
+            again = self.pass.reread(survey, &item) => again,
+            () = cancel.cancelled_for(LAST_ANSWER_TIMEOUT) => return fail(attempted, &error),
         };
         let again = match again {
             Ok(again) => again,
             // A failure that stored nothing says more than the read's.
-            Err(unread) => return failed(if is_outdated { &unread } else { &error }),
+            Err(unread) => return fail(attempted, if may_be_stale { &unread } else { &error }),
         };
         if error.is_unknown() && again.decision.action == Action::Nothing {
             // It took effect after all.
             let meta = again.meta.as_ref().map(Meta::identity);
-            return ControlFlow::Break(Written { meta, ..written(attempted, &item) });
+            return ControlFlow::Break(Written { meta, ..Written::of(attempted, &item) });
         }
         if failures >= options.tries {
-            return failed(&error);
+            return fail(attempted, &error);
         }
         if again.decision.writes() {
             // A reason to stop is stored, and seen before the next try.
@@ -202,46 +200,36 @@ impl<'a, S: DeliveryInput> Writer<'a, S> {
 
     /// Sends a write as a dry run; the options must ask for one. Without the right to write, the target is reported as
     /// unchecked rather than failed.
-    pub(super) async fn check(&self, cluster: &str, survey: &NamespaceSurvey, item: &Item) -> Target {
-        debug_assert!(self.reader.options.dry_run, "this would write");
-        let target = self.target(cluster, survey, item);
-        let SurveyContext { options, cancel, .. } = self.reader;
-        let may_help = |error: &Error| error.is_transient() && !is_conflict(&error.why);
+    pub(super) async fn check(&self, survey: &NamespaceSurvey, item: &Item) -> Target {
+        debug_assert!(self.pass.options.dry_run, "this would write");
+        let target = self.pass.target(survey, item);
+        let is_retryable = |error: &Error| error.is_transient() && !is_conflict(&error.why);
         let send = async || {
-            let _slot = self.slot().await;
+            let _permit = self.permit().await;
             self.send(survey, item).await
         };
-        match retried_if(may_help, options, cancel, send).await {
+        match retried_if(is_retryable, self.pass.options, self.pass.cancel, send).await {
             Ok(_) => target,
             Err(error) if matches!(error.why, Failure::Forbidden { .. }) => {
                 let why = format!("{} (not checked by the server: {})", target.why, error.why);
                 Target { why, ..target }
             }
-            Err(error) => {
-                let failed = target.ended(Outcome::Failed, error_line(&error, item), error.hints());
-                Target { transient: error.is_transient(), ..failed.caused_by(&error) }
-            }
+            Err(error) => failed(target, &error, item),
         }
     }
 
-    /// Returns the result of an item as decided, before it is written.
-    pub(super) fn target(&self, cluster: &str, survey: &NamespaceSurvey, item: &Item) -> Target {
-        let digest = item.wanted.as_ref().map(|wanted| wanted.digest.clone()).unwrap_or_default();
-        Target { digest, ..Target::of(cluster, &survey.namespace, &item.name, &item.decision) }
+    /// Waits for a permit to send an object.
+    pub(super) async fn permit(&self) -> Result<SemaphorePermit<'_>, AcquireError> {
+        self.permits.acquire().await // it fails only if the semaphore was closed, which it never is
     }
 
-    /// Waits for a slot to send an object in.
-    async fn slot(&self) -> Result<SemaphorePermit<'_>, AcquireError> {
-        self.slots.acquire().await // it fails only if the semaphore was closed, which it never is
-    }
-
-    /// Sends one write, in a slot that the caller has: one request or, for an immutable object, a creation as a dry
+    /// Sends one write, with a permit of the caller: one request or, for an immutable object, a creation as a dry
     /// run, a deletion and a creation. Returns the metadata that the server stored; `None` after a deletion.
     async fn send(&self, survey: &NamespaceSurvey, item: &Item) -> Result<Option<Meta>, Error> {
-        let cluster = self.reader.cluster;
-        let mode = if self.reader.options.dry_run { Mode::DryRun } else { Mode::Write };
-        let draft = || item.wanted.as_ref().map(|wanted| self.draft(survey, item, wanted));
-        match (&item.decision.action, draft(), &item.meta) {
+        let cluster = self.pass.cluster;
+        let mode = if self.pass.options.dry_run { Mode::DryRun } else { Mode::Write };
+        let draft = item.wanted.as_ref().map(|wanted| self.draft(survey, item, wanted));
+        match (&item.decision.action, draft, &item.meta) {
             (Action::Create, Some(draft), _) => cluster.create(draft, mode).await.map(Some),
             (Action::Replace, Some(draft), Some(meta)) => cluster.replace(meta, draft, mode).await.map(Some),
             (Action::Recreate, Some(draft), Some(meta)) => {
@@ -265,16 +253,16 @@ impl<'a, S: DeliveryInput> Writer<'a, S> {
     }
 
     /// Returns the object to write. Labels and annotations that other writers set on it stay.
-    fn draft(&self, survey: &NamespaceSurvey, item: &Item, wanted: &DesiredConfigMap) -> Draft {
+    fn draft(&self, survey: &NamespaceSurvey, item: &Item, wanted: &DesiredConfigMap) -> ConfigMapDraft {
         let kept = item.meta.as_ref().filter(|_| item.decision.action != Action::Create);
         let mut labels = kept.map(|meta| meta.labels.clone()).unwrap_or_default();
         let mut annotations = kept.map(|meta| meta.annotations.clone()).unwrap_or_default();
-        let policy = self.reader.policy;
+        let PassContext { policy, desired, .. } = self.pass;
         let Decision { revision, .. } = &item.decision;
         labels.extend(policy.owner.labels().map(|(key, value)| (key.to_owned(), value.to_owned())));
-        annotations.extend(wanted.annotations(&policy.owner, &self.desired.rules, revision));
+        annotations.extend(wanted.annotations(&policy.owner, &desired.rules, revision));
         self.annotate_repository(&mut annotations);
-        Draft {
+        ConfigMapDraft {
             namespace: survey.namespace.clone(),
             name: item.name.clone(),
             labels,
@@ -284,72 +272,30 @@ impl<'a, S: DeliveryInput> Writer<'a, S> {
     }
 
     /// Sets the annotation that names the repository, or removes it if the repository is not to be named.
-    fn annotate_repository(&self, annotations: &mut BTreeMap<String, String>) {
-        match &self.reader.options.repository {
+    pub(super) fn annotate_repository(&self, annotations: &mut BTreeMap<String, String>) {
+        match &self.pass.options.repository {
             Some(repository) => annotations.insert(names::REPOSITORY.to_owned(), repository.clone()),
             None => annotations.remove(names::REPOSITORY),
         };
     }
+}
 
-    /// Sets the annotation with the commit of each source. A source that did not answer keeps its recorded commit, as
-    /// nothing of it was written.
-    fn annotate_sources(&self, annotations: &mut BTreeMap<String, String>) {
-        let recorded = annotations.get(names::SOURCES).and_then(|text| serde_json::from_str(text).ok());
-        let sources = self.desired.sources.to_record(&recorded.unwrap_or_default());
-        match serde_json::to_string(&sources) {
-            Ok(text) if !sources.is_empty() => annotations.insert(names::SOURCES.to_owned(), text),
-            _ => annotations.remove(names::SOURCES),
-        };
-    }
-
-    /// Writes the ConfigMap of the inventory (`role` is `set`) or of the ledger (`role` is `ledger`). `meta` is its
-    /// metadata as read; `None` creates it.
-    pub(super) async fn record(
-        &self,
-        namespace: &str,
-        role: &str,
-        meta: Option<&Meta>,
-        data: impl FnOnce() -> BTreeMap<String, String>,
-    ) -> Result<Meta, Error> {
-        let _slot = self.slot().await;
-        let SurveyContext { cluster, policy, .. } = self.reader;
-        let owner = &policy.owner;
-        let mut labels = meta.map(|meta| meta.labels.clone()).unwrap_or_default();
-        let mut annotations = meta.map(|meta| meta.annotations.clone()).unwrap_or_default();
-        labels.extend(owner.labels().map(|(key, value)| (key.to_owned(), value.to_owned())));
-        labels.insert(names::ROLE.to_owned(), role.to_owned());
-        annotations.insert(names::OWNER_NAME.to_owned(), owner.name().to_owned());
-        annotations.insert(names::CLUSTER.to_owned(), cluster.name().to_owned());
-        self.annotate_sources(&mut annotations);
-        self.annotate_repository(&mut annotations);
-        let draft = Draft {
-            namespace: namespace.to_owned(),
-            name: if role == "set" { owner.marker() } else { owner.ledger() },
-            labels,
-            annotations,
-            content: crate::configmap::ConfigMapData { data: data(), ..Default::default() },
-        };
-        match meta {
-            Some(meta) => cluster.replace(meta, draft, Mode::Write).await,
-            None => cluster.create(draft, Mode::Write).await,
-        }
+impl Written {
+    /// The result of a write that left the object as it was.
+    pub(super) fn of(target: Target, item: &Item) -> Self {
+        let meta = item.meta.as_ref().map(Meta::identity);
+        Self { target, meta, revision: item.decision.revision.clone() }
     }
 }
 
-/// Returns the error in one line; if the object is too large, with its largest keys.
-fn error_line(error: &Error, item: &Item) -> String {
-    let line = human::one_line(error);
-    match (&error.why, &item.wanted) {
-        (Failure::TooLarge { .. }, Some(wanted)) => {
-            format!("{line}; the largest keys: {}", wanted.data.largest_keys())
-        }
-        _ => line,
+/// Returns the target failed by an error; if the object is too large, with its largest keys.
+fn failed(target: Target, error: &Error, item: &Item) -> Target {
+    let mut why = human::one_line(error);
+    if let (Failure::TooLarge { .. }, Some(wanted)) = (&error.why, &item.wanted) {
+        why += &format!("; the largest keys: {}", wanted.data.largest_keys());
     }
-}
-
-fn written(target: Target, item: &Item) -> Written {
-    let meta = item.meta.as_ref().map(Meta::identity);
-    Written { target, meta, revision: item.decision.revision.clone() }
+    let failed = target.ended(Outcome::Failed, why, error.hints()).caused_by(error);
+    Target { transient: error.is_transient(), ..failed }
 }
 
 impl std::fmt::Display for StopReason {
@@ -369,8 +315,7 @@ impl std::fmt::Display for StopReason {
 mod tests {
     use std::time::Duration;
 
-    use super::super::pauses::Ending;
-    use super::super::testing::{Remote, cluster, context, desired, options, revision, survey};
+    use super::super::testing::{PassFixture, Remote, desired, options, revision, survey};
     use super::*;
     use crate::configmap::apply::Refusal;
     use crate::deliver::Options;
@@ -379,25 +324,22 @@ mod tests {
     use crate::revision::Relation;
 
     #[tokio::test]
-    async fn a_write_that_waits_for_a_slot_while_writing_is_stopped_is_not_sent() {
-        let options = Options { concurrency: 1, ..options() };
-        let (cluster, desired, cancel) = (cluster(), desired(), Ending::default());
-        let policy = options.policy(&desired);
-        let reader = context(&cluster, &options, &policy, &cancel);
-        let remote = Remote(Relation::Ahead);
-        let writer = Writer::new(reader, &desired, &remote);
+    async fn a_write_that_waits_for_a_permit_while_writing_is_stopped_is_not_sent() {
+        let fixture = PassFixture::new(desired(), Options { concurrency: 1, ..options() });
+        let remote = Remote::new(Ok(Relation::Ahead));
+        let writer = Writer::new(fixture.pass(), &remote);
         let replaced = Decision { action: Action::Replace, ..Decision::unchanged(String::new()) };
         let survey = survey("ci", replaced);
-        let slot = writer.slot().await;
-        let write = writer.write("test", &survey, &survey.items[0]);
+        let permit = writer.permit().await;
+        let write = writer.write(&survey, &survey.items[0]);
         tokio::pin!(write);
         tokio::select! {
             biased;
-            written = &mut write => panic!("there is no slot for it: {written:?}"),
+            written = &mut write => panic!("there is no permit for it: {written:?}"),
             () = std::future::ready(()) => {}
         }
         writer.stop(StopReason::Moved(revision(3).into()));
-        drop(slot);
+        drop(permit);
         let written = write.await;
         assert_eq!((written.target.outcome, written.target.attempts), (Outcome::Skipped, 0));
     }
@@ -405,31 +347,28 @@ mod tests {
     #[tokio::test]
     async fn what_could_not_be_created_is_read_before_it_is_sent_again() {
         let backoff = Backoff { first: Duration::ZERO, ceiling: Duration::ZERO };
-        let options = Options { tries: 2, backoff, ..options() };
-        let (cluster, desired, cancel) = (cluster(), desired(), Ending::default());
-        let policy = options.policy(&desired);
-        let reader = context(&cluster, &options, &policy, &cancel);
-        let remote = Remote(Relation::Ahead);
-        let writer = Writer::new(reader, &desired, &remote);
+        let fixture = PassFixture::new(desired(), Options { tries: 2, backoff, ..options() });
+        let remote = Remote::new(Ok(Relation::Ahead));
+        let writer = Writer::new(fixture.pass(), &remote);
         let busy = || Failure::Busy { status: 429, pause: None };
-        // Whether it is read, and which failure is reported.
-        for (action, why, is_read, is_told) in [
+        // Whether it is read, and whether the failure of that read is reported rather than the first one.
+        for (action, why, is_read, reports_read) in [
             (Action::Create, busy(), true, false),
             (Action::Recreate, busy(), true, false),
             (Action::Replace, busy(), false, false),
             (Action::Create, Failure::AlreadyExists, true, true),
         ] {
-            let told = why.to_string();
+            let failure = why.to_string();
             let survey = survey("ci", Decision { action, ..Decision::unchanged(String::new()) });
             let item = survey.items[0].clone();
-            let attempted = Target { attempts: 1, ..writer.target("test", &survey, &item) };
+            let attempted = Target { attempts: 1, ..writer.pass.target(&survey, &item) };
             // Every request to this cluster fails in the same way, and is named by the error.
-            let mut error = cluster.head("ci", "a").await.unwrap_err();
+            let mut error = writer.pass.cluster.head("ci", "a").await.unwrap_err();
             error.why = why;
             match writer.after_failure(&survey, item, attempted, error).await {
                 ControlFlow::Continue(again) => assert!(!is_read, "{again:?}"),
                 ControlFlow::Break(Written { target, .. }) => {
-                    assert!(is_read && target.why.contains(&told) != is_told, "{target:?}");
+                    assert!(is_read && target.why.contains(&failure) != reports_read, "{target:?}");
                 }
             }
         }

@@ -5,8 +5,8 @@ use std::path::Path;
 use git2::{IndexEntry, IndexTime, Signature};
 
 use super::Error;
-use super::error::Libgit2;
-use crate::revision::{ObjectId, Revision};
+use super::odb::to_object_id;
+use crate::revision::Revision;
 
 /// The content of a committed path.
 #[derive(Clone, Copy, Debug)]
@@ -49,9 +49,7 @@ impl Author {
         let who = Signature::now("treeswap demo", "demo@localhost").map_err(failed)?;
         let id =
             self.0.commit(Some("refs/heads/main"), &who, &who, message, &tree, &parents).map_err(failed)?;
-        let mut bytes = [0; 20];
-        bytes.copy_from_slice(id.as_bytes());
-        Ok(Revision(ObjectId(bytes)))
+        Ok(Revision(to_object_id(id)))
     }
 }
 
@@ -73,5 +71,5 @@ fn entry(path: &str, mode: u32, id: git2::Oid) -> IndexEntry {
 }
 
 fn failed(error: git2::Error) -> Error {
-    Error::Git { act: "write the demonstration's repository".into(), source: Libgit2(error) }
+    Error::git("write the demonstration's repository", error)
 }

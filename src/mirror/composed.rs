@@ -25,7 +25,7 @@ use git2::ObjectType;
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
-use super::error::{Error, Libgit2};
+use super::error::Error;
 use super::files::{self, ignore_absent, local, remove_matching};
 use super::index_limiter::Turns;
 use super::layout::Layout;
@@ -94,7 +94,7 @@ impl Composer {
         let dir = layout.dir().to_owned();
         let shared = Arc::new(Shared::new(dir, Submodules::Off, durable, false).composed());
         let layout = Mutex::new(layout);
-        Ok(Self { shared, layout, limits, turns: Arc::new(Turns::new()), checked: Mutex::default() })
+        Ok(Self { shared, layout, limits, turns: Arc::default(), checked: Mutex::default() })
     }
 
     /// Recreates the repository if it was deleted while it was open: it is a cache, and deleting it is allowed.
@@ -151,11 +151,11 @@ impl Composer {
         unique: &UniqueBaseNames,
         cancel: &CancellationToken,
     ) -> Result<Revision, Error> {
-        let reader = store.reader().map_err(failed("open the mirrors' objects"))?;
+        let reader = store.reader().map_err(|source| Error::git("open the mirrors' objects", source))?;
         // Opened without the mirrors, so that every object is written here even if a mirror has it: the mirror may
         // remove it at any time.
         let own = self.shared.store()?;
-        let own = own.reader().map_err(failed("open the composed objects"))?;
+        let own = own.reader().map_err(|source| Error::git("open the composed objects", source))?;
         let mut overlay = Overlay::new(&reader, &own, self.dir(), parts, &self.limits, cancel);
         let tree = overlay.tree()?;
         let commit = commit(&reader, tree, parts)?;
@@ -207,11 +207,6 @@ impl Composer {
     /// The repository's directory.
     pub fn dir(&self) -> &Path {
         &self.shared.dir
-    }
-
-    /// The disk usage in bytes of everything below a directory.
-    pub fn disk_bytes(dir: &Path) -> u64 {
-        files::disk_bytes(dir)
     }
 }
 
@@ -285,7 +280,7 @@ fn commit(reader: &ObjectReader<'_>, tree: ObjectId, parts: &[Part]) -> Result<V
 /// The objects of this repository that the `kept` revisions need. Objects that a tree names and that are absent here
 /// are in a source's mirror.
 fn needed(store: &Store, kept: &[Revision]) -> Result<HashSet<ObjectId>, Error> {
-    let reader = store.reader().map_err(failed("open the composed objects"))?;
+    let reader = store.reader().map_err(|source| Error::git("open the composed objects", source))?;
     let mut needed = HashSet::new();
     let mut trees = Vec::new();
     for revision in kept {
@@ -315,8 +310,4 @@ fn needed(store: &Store, kept: &[Revision]) -> Result<HashSet<ObjectId>, Error> 
         }
     }
     Ok(needed)
-}
-
-fn failed(act: &'static str) -> impl Fn(git2::Error) -> Error {
-    move |source| Error::Git { act: act.into(), source: Libgit2(source) }
 }

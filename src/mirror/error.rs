@@ -339,9 +339,14 @@ impl Error {
         let why = source.message();
         let kind = kind_of(why);
         if source.class() != git2::ErrorClass::Os && kind == io::ErrorKind::Other {
-            return Self::Git { act: format!("{act} {}", dir.display()), source: Libgit2(source) };
+            return Self::git(format!("{act} {}", dir.display()), source);
         }
         Self::Local { act, path: dir.to_owned(), source: io::Error::new(kind, why) }
+    }
+
+    /// The error for a failed operation of libgit2.
+    pub(super) fn git(act: impl Into<String>, source: git2::Error) -> Self {
+        Self::Git { act: act.into(), source: Libgit2(source) }
     }
 
     /// The error for an object that `revision` needs and that could not be read.

@@ -1,7 +1,8 @@
 //! File names within a mirror, and helpers for file operations with the mirror's errors.
 
 use std::collections::BTreeMap;
-use std::io::{self, Write as _};
+use std::io::{self, Read, Write as _};
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use fs_err as fs;
@@ -165,6 +166,29 @@ pub(super) fn remove_mirrors<G>(
     done.and(remove_each(mirror, is_trash, |trash| removed(moved.get(trash).copied().unwrap_or(trash))))
 }
 
+/// Reads a file from an offset on. The file's own position stays as it is. The end of the file is an error: the callers
+/// read what the format says is there.
+pub(super) struct ReadAt<'f> {
+    pub(super) file: &'f std::fs::File,
+    pub(super) offset: u64,
+}
+
+impl Read for ReadAt<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let bytes = loop {
+            match self.file.read_at(into, self.offset) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {} // `BufRead::fill_buf` does not retry
+                read => break read?,
+            }
+        };
+        if bytes == 0 && !into.is_empty() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        self.offset += bytes as u64;
+        Ok(bytes)
+    }
+}
+
 /// Treats `NotFound` as success.
 pub(super) fn ignore_absent(removed: io::Result<()>) -> io::Result<()> {
     removed.or_else(|error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) })
@@ -183,7 +207,7 @@ pub(super) fn local(act: &'static str, path: &Path) -> impl FnOnce(io::Error) ->
 
 /// The disk usage in bytes of everything below a directory, by allocated blocks. Walks with a list instead of
 /// recursion, and with one open directory: in `ROOT/.git` others may nest directories as deep as they like.
-pub(super) fn disk_bytes(dir: &Path) -> u64 {
+pub(crate) fn disk_bytes(dir: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt;
     let mut bytes: u64 = 0;
     let mut dirs = vec![dir.to_owned()];

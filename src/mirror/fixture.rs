@@ -1,16 +1,19 @@
 //! A mirror whose objects are written by hand, for unit tests.
 
 use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use git2::ObjectType;
 use tokio_util::sync::CancellationToken;
 
 use super::layout::Layout;
-use super::odb::{Settings, oid};
+use super::odb::{Settings, oid, to_object_id};
 use super::repo_kind::RepoKind;
 use super::shared::Shared;
-use super::{Objects, Selection};
+use super::{Objects, Part, Selection};
 use crate::payload::{Delta, Kind, Payload};
 use crate::revision::{ObjectId, Revision};
 
@@ -36,8 +39,7 @@ impl Fixture {
     }
 
     pub(super) fn write(&self, kind: ObjectType, data: &[u8]) -> ObjectId {
-        let id = self.repository.odb().unwrap().write(kind, data).unwrap();
-        ObjectId(id.as_bytes().try_into().unwrap())
+        to_object_id(self.repository.odb().unwrap().write(kind, data).unwrap())
     }
 
     pub(super) fn blob(&self, data: &[u8]) -> ObjectId {
@@ -61,6 +63,15 @@ impl Fixture {
     /// outermost is in.
     pub(super) fn nested(&self, tree: ObjectId, levels: u32) -> ObjectId {
         (0..levels).fold(tree, |tree, _| self.tree(&[("40000", b"d", tree)]))
+    }
+
+    /// Writes `levels` trees, each with the one before it at ten names, beginning with `tree`. Returns the last one.
+    pub(super) fn bomb(&self, tree: ObjectId, levels: u32) -> ObjectId {
+        let names: Vec<_> = (b'a'..=b'j').map(|name| [name]).collect();
+        (0..levels).fold(tree, |tree, _| {
+            let lines: Vec<_> = names.iter().map(|name| ("40000", &name[..], tree)).collect();
+            self.tree(&lines)
+        })
     }
 
     pub(super) fn commit(&self, tree: ObjectId, parents: &[Revision]) -> Revision {
@@ -188,6 +199,40 @@ impl Plain {
         let parent = path.iter().rposition(|byte| *byte == b'/').map(|at| path[..at].to_vec());
         assert!(parent.is_none_or(|dir| self.dirs.contains(&dir)), "{shown} has no directory");
     }
+}
+
+/// The id of a blob, which need not exist.
+pub(super) fn blob_id(content: &[u8]) -> ObjectId {
+    to_object_id(git2::Oid::hash_object(ObjectType::Blob, content).unwrap())
+}
+
+/// A source's part of a set.
+pub(crate) fn part(name: &str, revision: Revision, to: &str) -> Part {
+    Part {
+        name: name.to_owned(),
+        repo: "https://git.example.com/x.git".to_owned(),
+        ref_name: "main".to_owned(),
+        revision,
+        path: String::new(),
+        to: to.to_owned(),
+        sparse: Vec::new(),
+        mirror: "m".to_owned(),
+    }
+}
+
+/// Runs git with the words of `line` as its arguments, and returns what it prints.
+pub(super) fn git(dir: &Path, line: &str, input: &[u8]) -> Vec<u8> {
+    let mut command = Command::new("git");
+    command.env_clear().env("PATH", std::env::var_os("PATH").unwrap());
+    command.arg("-C").arg(dir).args(line.split(' ')).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let output = std::thread::scope(|scope| {
+        scope.spawn(move || stdin.write_all(input).unwrap());
+        child.wait_with_output().unwrap()
+    });
+    assert!(output.status.success(), "git {line}");
+    output.stdout
 }
 
 /// A selection of everything, with symbolic links kept.

@@ -255,15 +255,9 @@ impl Mirror {
         // Each child that was killed may have left one of the size of the mirror.
         self.layout.remove_unfinished_packs()?;
         let bytes = self.layout.bytes()?;
-        let job = Job {
-            dir: self.layout.dir().to_owned(),
-            task,
-            memory: self.options.index_memory,
-            // The limit is for received packs. Here existing packs are copied, which may be the sum of many fetches.
-            max_bytes: self.options.wire.max_fetch_bytes.max(bytes),
-            durable: self.options.durable,
-            sandbox: self.options.sandbox,
-        };
+        // The limit is for received packs. Here existing packs are copied, which may be the sum of many fetches.
+        let max_bytes = self.options.wire.max_fetch_bytes.max(bytes);
+        let job = Job::new(&self.options, self.layout.dir(), task, max_bytes);
         let program = &self.options.indexer;
         let limit = time_limit(self.options.wire.timeouts.overall, bytes);
         let reported = indexer::run(program, &job, limit, &self.cancel);
@@ -286,9 +280,7 @@ impl Mirror {
                 Error::Irreplaceable { path: self.layout.dir().to_owned(), source }
             }
             error => {
-                if error.is_damage() {
-                    self.shared.note_damage();
-                }
+                self.shared.note_if_damage(&error);
                 error
             }
         }

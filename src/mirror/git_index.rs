@@ -15,7 +15,7 @@ use std::io::{self, BufRead, BufWriter, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::FileExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use aws_lc_rs::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY};
 use rustix::fs::Stat;
@@ -26,7 +26,7 @@ use super::error::Error;
 use super::files::local;
 use super::odb::{ObjectReader, Peeled};
 use super::sparse::Patterns;
-use super::tree::{Budget, DIRECTORY, FORMAT, Line, OpenTree, Sorted};
+use super::tree::{Budget, DIRECTORY, FORMAT, Line, OpenTree, Sorted, push_name};
 use crate::fsx;
 use crate::payload::{Kind, Node, Refusal, Rule, Rules, escaped};
 use crate::revision::{ObjectId, Revision};
@@ -243,10 +243,7 @@ impl<'a> Walk<'a> {
     fn name(&mut self, line: &Line<'_>) -> Result<(), Error> {
         let depth = self.levels.len() as u32; // fits: the rules limit the depth
         let checked = self.rules.name(line.name, depth, self.path.len());
-        if !self.path.is_empty() {
-            self.path.push(b'/');
-        }
-        self.path.extend_from_slice(line.name);
+        push_name(&mut self.path, line.name);
         checked.map_err(|rule| self.refused(rule))
     }
 
@@ -312,11 +309,10 @@ impl<'a> Walk<'a> {
     }
 
     fn stat(&mut self, name: &[u8]) -> Result<Stat, Error> {
-        let here = self.staged_path();
         let found = self.here().and_then(|dir| Ok((CString::new(name)?, dir))).and_then(|(name, dir)| {
             fsx::stat(dir, name.as_c_str())?.ok_or_else(|| std::io::ErrorKind::NotFound.into())
         });
-        found.map_err(local("stat", &here))
+        found.map_err(|error| local("stat", &self.staged.join(OsStr::from_bytes(&self.path)))(error))
     }
 
     /// The staged directory that the file at the walk's path is in, opened if necessary.
@@ -334,10 +330,6 @@ impl<'a> Walk<'a> {
         };
         let dir: &OwnedFd = self.levels[at].insert(dir);
         Ok(dir.as_fd())
-    }
-
-    fn staged_path(&self) -> PathBuf {
-        self.staged.join(OsStr::from_bytes(&self.path))
     }
 
     /// Writes the tree cache, the final header, and the checksum of the whole file.

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use super::Mirror;
 use super::blocking::blocking;
-use super::error::{Error, Libgit2};
+use super::error::Error;
 use super::files::{HISTORY, remove_scratch};
 use super::indexer::Task;
 use super::layout::Layout;
@@ -186,8 +186,7 @@ impl Mirror {
         let received = self.receive_into(scratch.dir(), BYTES_MAX, &request, Task::Fill(1)).await;
         let read = move || {
             let graph = received.and_then(|_| {
-                let failed =
-                    |source| Error::Git { act: "open the fetched history".into(), source: Libgit2(source) };
+                let failed = |source| Error::git("open the fetched history", source);
                 known_history(graph, &Store::open(scratch.dir()).map_err(failed)?, recorded, named)
             });
             remove_scratch(scratch.dir())?;

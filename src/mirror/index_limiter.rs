@@ -10,16 +10,15 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;
 
 use super::Mirror;
 
-/// The semaphores for a set of mirrors.
-#[derive(Debug)]
+/// The turns that a set of mirrors takes.
+#[derive(Debug, Default)]
 pub(super) struct Turns {
-    small: Semaphore,
-    large: Semaphore,
+    small: tokio::sync::Mutex<()>,
+    large: tokio::sync::Mutex<()>,
 }
 
 /// One mirror's access to the turns that it shares with other mirrors.
@@ -29,17 +28,8 @@ pub(super) struct IndexLimiter {
     turn_wait: TurnWait,
 }
 
-/// A permit to index a pack, until it is dropped.
-#[derive(Debug)]
-pub(super) struct IndexPermit<'a>(
-    #[expect(dead_code, reason = "released when dropped")] Option<SemaphorePermit<'a>>,
-);
-
-impl Turns {
-    pub(super) fn new() -> Self {
-        Self { small: Semaphore::new(1), large: Semaphore::new(1) }
-    }
-}
+/// A mirror's turn to index a pack, until it is dropped.
+type Turn<'a> = tokio::sync::MutexGuard<'a, ()>;
 
 impl IndexLimiter {
     /// Bytes of a pack that are received before its turn, and kept in memory until then.
@@ -55,18 +45,13 @@ impl IndexLimiter {
     }
 
     /// Waits for the turn of a pack that was received completely.
-    pub(super) async fn small(&self) -> IndexPermit<'_> {
-        self.turn(&self.turns.small).await
+    pub(super) async fn small(&self) -> Turn<'_> {
+        self.turn_wait.while_waiting(self.turns.small.lock()).await
     }
 
     /// Waits for the turn of a pack of which more is to be received.
-    pub(super) async fn large(&self) -> IndexPermit<'_> {
-        self.turn(&self.turns.large).await
-    }
-
-    async fn turn<'a>(&self, turns: &'a Semaphore) -> IndexPermit<'a> {
-        // An error means that the semaphore was closed, which never happens.
-        IndexPermit(self.turn_wait.while_waiting(turns.acquire()).await.ok())
+    pub(super) async fn large(&self) -> Turn<'_> {
+        self.turn_wait.while_waiting(self.turns.large.lock()).await
     }
 }
 
@@ -147,7 +132,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_time_until_a_turn_is_counted_and_also_while_it_lasts() {
-        let turns = Arc::new(Turns::new());
+        let turns = Arc::<Turns>::default();
         let [one, other] = [0, 1].map(|_| IndexLimiter::new(Arc::clone(&turns)));
         let seconds = Duration::from_secs;
         let turn = one.large().await;

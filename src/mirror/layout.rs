@@ -168,10 +168,7 @@ impl Layout {
         if self.kind == RepoKind::Worktrees {
             return repo_kind::init(&self.dir, self.durable);
         }
-        let can_open = self.dir.join("HEAD").exists()
-            && self.dir.join("objects").is_dir()
-            && self.dir.join("refs").is_dir()
-            && git2::Repository::open_bare(&self.dir).is_ok();
+        let can_open = repo_kind::can_open(&self.dir);
         let has_config = repo_kind::is_config(&self.dir.join("config"));
         if can_open && has_config {
             return Ok(());

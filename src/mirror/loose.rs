@@ -174,7 +174,6 @@ fn open_file(path: &Path) -> io::Result<File> {
 }
 
 /// An open loose object. Reading it to its end fails if size or hash of the content are wrong.
-#[derive(Debug)]
 pub(super) struct LooseObject {
     kind: ObjectType,
     size: u64,
@@ -183,16 +182,8 @@ pub(super) struct LooseObject {
     /// Bytes of the content that are still to be read, by the header.
     left: u64,
     content: BufReader<ZlibDecoder<File>>,
-    sum: Sum,
-}
-
-/// The hash of header and content so far.
-struct Sum(Context);
-
-impl std::fmt::Debug for Sum {
-    fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        to.write_str("Sum")
-    }
+    /// The hash of header and content so far.
+    sum: Context,
 }
 
 impl LooseObject {
@@ -216,7 +207,7 @@ impl LooseObject {
         })?;
         let mut sum = Context::new(&SHA1_FOR_LEGACY_USE_ONLY);
         sum.update(&header);
-        Ok(Some(Self { kind, size, id: *id, path, left: size, content, sum: Sum(sum) }))
+        Ok(Some(Self { kind, size, id: *id, path, left: size, content, sum }))
     }
 
     /// The object's type, by its header.
@@ -249,14 +240,14 @@ impl Read for LooseObject {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return Err(error),
             read => read.map_err(|error| unread(&self.path, &error))?,
         };
-        self.sum.0.update(&to[..read]);
+        self.sum.update(&to[..read]);
         let left = self.left.checked_sub(read as u64);
         self.left = left.ok_or_else(|| bad(&self.path, "it holds more data than its header states"))?;
         if read == 0 && !to.is_empty() {
             if self.left > 0 {
                 return Err(bad(&self.path, CUT));
             }
-            if self.sum.0.clone().finish().as_ref() != self.id.0 {
+            if self.sum.clone().finish().as_ref() != self.id.0 {
                 return Err(bad(&self.path, "its content does not match its object id"));
             }
         }

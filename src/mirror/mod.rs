@@ -94,6 +94,7 @@ pub use composed::{Composer, Part, UniqueBaseNames};
 pub use error::{Error, Libgit2};
 pub use files::MIRRORS;
 
+pub(crate) use files::disk_bytes;
 pub(crate) use gc_plan::time_limit;
 pub use index_limiter::TurnWait;
 pub use indexer::child::{child_limits, child_main};
@@ -449,7 +450,7 @@ impl Mirror {
     /// The mirror's disk usage in bytes, submodules included. Blocking. A file that is removed meanwhile may or may not
     /// be counted.
     pub fn disk_bytes(&self) -> u64 {
-        files::disk_bytes(self.layout.dir())
+        disk_bytes(self.layout.dir())
     }
 
     /// The mirror's directory.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use git2::{ErrorClass, ErrorCode, ObjectType, Oid};
 
-use super::error::{Error, Libgit2};
+use super::error::Error;
 use super::indexer::{ObjectTable, TableReader};
 use super::loose::{Damaged, Loose, LooseObject};
 use super::object_error::ObjectError;
@@ -85,14 +85,12 @@ impl Store {
 
     /// Adds object directories that are read, too, as alternates.
     pub(super) fn with(mut self, more: &[PathBuf]) -> Result<Self, Error> {
-        let failed = |act: String, source| Error::Git { act, source: Libgit2(source) };
-        let odb =
-            self.repository.odb().map_err(|source| failed("open the mirror's objects".into(), source))?;
+        let odb = self.repository.odb().map_err(|source| Error::git("open the mirror's objects", source))?;
         for dir in more {
             let act = || format!("read the objects of a submodule in {}", dir.display());
             let path = dir.to_str().ok_or_else(|| git2::Error::from_str("its path is not UTF-8"));
             // The repository caches one database object, so alternates added to it stay for all readers of this store.
-            path.and_then(|path| odb.add_disk_alternate(path)).map_err(|source| failed(act(), source))?;
+            path.and_then(|path| odb.add_disk_alternate(path)).map_err(|source| Error::git(act(), source))?;
             self.loose.add(dir);
         }
         drop(odb);
@@ -116,8 +114,7 @@ impl Store {
 
     /// Returns a reader for the mirror's objects.
     pub(super) fn objects(&self) -> Result<ObjectReader<'_>, Error> {
-        let failed = |source| Error::Git { act: "open the mirror's objects".into(), source: Libgit2(source) };
-        self.reader().map_err(failed)
+        self.reader().map_err(|source| Error::git("open the mirror's objects", source))
     }
 }
 
@@ -138,8 +135,7 @@ pub(super) struct Object<'a> {
 
 enum Content<'a> {
     OfLibgit2(git2::OdbObject<'a>),
-    Ours(Vec<u8>),
-    Shared(Arc<Vec<u8>>),
+    Ours(Arc<Vec<u8>>),
 }
 
 impl Object<'_> {
@@ -153,7 +149,6 @@ impl Object<'_> {
         match &self.content {
             Content::OfLibgit2(object) => object.data(),
             Content::Ours(content) => content,
-            Content::Shared(content) => content,
         }
     }
 }
@@ -177,11 +172,11 @@ impl ObjectReader<'_> {
     /// Reads a whole object of any type and size.
     pub(super) fn read(&self, id: &ObjectId) -> Result<Object<'_>, git2::Error> {
         if let Some((kind, content)) = self.table.and_then(|table| table.borrow_mut().read(id)) {
-            return Ok(Object { kind, content: Content::Shared(content) });
+            return Ok(Object { kind, content: Content::Ours(content) });
         }
         let ours = |loose: LooseObject| {
             let kind = loose.kind();
-            Ok(Object { kind, content: Content::Ours(loose.whole()?) })
+            Ok(Object { kind, content: Content::Ours(Arc::new(loose.whole()?)) })
         };
         if let Some(object) = self.read_loose(id, ours)? {
             return Ok(object);
@@ -427,7 +422,7 @@ impl Settings {
             // plain globals that libgit2 reads when it opens repositories and maps packs.
             result = unsafe { apply_once() };
         });
-        result.map_err(|source| Error::Git { act: "set up libgit2".into(), source: Libgit2(source) })?;
+        result.map_err(|source| Error::git("set up libgit2", source))?;
         // Off by default: the indexing child hashed each object of a fetched pack, and git itself does not hash again
         // on reading either. Plain integer stores; any value is valid at any time.
         git2::opts::strict_hash_verification(self.verify);

@@ -1,9 +1,10 @@
 //! Reads and writes pack indexes (gitformat-pack(5), version 2), which list the objects of a pack.
 
-use std::io::{self, Write};
+use std::io::{self, BufReader, Read as _, Write};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
+use super::files::ReadAt;
 use crate::revision::ObjectId;
 
 /// Bytes of a pack before and after its objects: the header, and the checksum at the end.
@@ -89,6 +90,9 @@ impl<W: Write> Write for Summed<W> {
     }
 }
 
+/// Bytes of a table that are read at once.
+const PIECE: usize = 64 << 10;
+
 /// The bytes of an index before its tables: signature, version, 256 cumulative counts.
 const HEADER: usize = 8 + 256 * 4;
 
@@ -141,13 +145,15 @@ pub(super) fn each_offset(path: &Path, mut see: impl FnMut(ObjectId, u64)) -> io
     let mut header = [0; HEADER];
     file.file().read_exact_at(&mut header, 0)?;
     let count = count(&header).ok_or_else(|| malformed(path))?;
-    let table = |width: u64, from: u64| Table::new(file.file(), from, width);
-    let mut ids = table(20, HEADER as u64);
-    let mut short = table(4, HEADER as u64 + count * 24);
+    let table = |offset| BufReader::with_capacity(PIECE, ReadAt { file: file.file(), offset });
+    let mut ids = table(HEADER as u64);
+    let mut offsets = table(HEADER as u64 + count * 24);
     let long = HEADER as u64 + count * 28;
     for _ in 0..count {
-        let id = ids.next::<20>()?;
-        let offset = match u32::from_be_bytes(short.next::<4>()?) {
+        let (mut id, mut offset) = ([0; 20], [0; 4]);
+        ids.read_exact(&mut id)?;
+        offsets.read_exact(&mut offset)?;
+        let offset = match u32::from_be_bytes(offset) {
             far if far & FAR != 0 => {
                 let mut raw = [0; 8];
                 file.file().read_exact_at(&mut raw, long + u64::from(far & !FAR) * 8)?;
@@ -159,46 +165,6 @@ pub(super) fn each_offset(path: &Path, mut see: impl FnMut(ObjectId, u64)) -> io
     }
     Ok(())
 }
-
-/// One of the tables in an index, read in pieces.
-struct Table<'f> {
-    file: &'f std::fs::File,
-    /// The offset of the next piece in the file.
-    from: u64,
-    /// The bytes of one entry.
-    width: u64,
-    piece: Vec<u8>,
-    /// The position of the next entry in `piece`.
-    at: usize,
-}
-
-impl<'f> Table<'f> {
-    fn new(file: &'f std::fs::File, from: u64, width: u64) -> Self {
-        Self { file, from, width, piece: Vec::new(), at: 0 }
-    }
-
-    fn next<const WIDTH: usize>(&mut self) -> io::Result<[u8; WIDTH]> {
-        if self.at == self.piece.len() {
-            self.piece.resize(PIECE * self.width as usize, 0);
-            let mut filled = 0;
-            while filled < self.piece.len() {
-                match self.file.read_at(&mut self.piece[filled..], self.from + filled as u64)? {
-                    0 => break,
-                    read => filled += read,
-                }
-            }
-            self.piece.truncate(filled - filled % self.width as usize);
-            self.from += self.piece.len() as u64;
-            self.at = 0;
-        }
-        let raw = self.piece.get(self.at..).and_then(|rest| rest.first_chunk());
-        self.at += self.width as usize;
-        raw.copied().ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
-    }
-}
-
-/// The number of table entries that are read at once.
-const PIECE: usize = 4_096;
 
 fn malformed(path: &Path) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("{} is not a pack index", path.display()))
@@ -232,7 +198,8 @@ mod tests {
         assert_eq!(entries(&index).unwrap(), sizes);
         for cut in (0..raw.len()).step_by(3) {
             std::fs::write(&index, &raw[..cut]).unwrap();
-            assert!(ids(&index).is_err(), "cut at {cut}");
+            let error = ids(&index).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof, "cut at {cut}");
         }
     }
 }

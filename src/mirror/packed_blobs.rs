@@ -7,6 +7,9 @@ use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
+use git2::ObjectType;
+
+use super::indexer::{Form, form_of};
 use super::pack_index;
 use crate::revision::ObjectId;
 
@@ -16,18 +19,9 @@ const OBJECTS_MAX: usize = 500_000;
 /// Bytes of a pack that are read at once. Gaps between entries that are farther apart are not read.
 const CHUNK: u64 = 1 << 14;
 
-/// Enough bytes for any entry header: at most ten for type and size, and ten for the distance to the delta base (64
-/// bits each, with at most seven in a byte), rounded up.
+/// Enough bytes for any entry header: at most ten for type and size (64 bits, with at most seven in a byte), and twenty
+/// for the delta base, rounded up.
 const HEADER_MAX: usize = 32;
-
-/// The entry type of a blob.
-const BLOB: u8 = 3;
-/// The entry types of objects that are not deltas.
-const UNDELTIFIED: std::ops::RangeInclusive<u8> = 1..=4;
-/// The entry type of a delta whose base is given by its distance in the pack.
-const OFS_DELTA: u8 = 6;
-/// The type of an object is unknown: its base is given by its id, or the entry type is invalid.
-const UNKNOWN: u8 = 0;
 
 /// The objects that are known to be blobs. Other objects may be blobs, too.
 #[derive(Debug)]
@@ -72,7 +66,9 @@ fn prefix(id: &ObjectId) -> usize {
 fn blobs(index: &Path, most: usize) -> io::Result<Vec<ObjectId>> {
     let entries = entries_of(index, most)?;
     let types = types_of(File::open(index.with_extension("pack"))?, &entries)?;
-    let is_blob = |((_, id), kind): ((u64, ObjectId), u8)| (kind == BLOB).then_some(id);
+    let is_blob = |((_, id), kind): ((u64, ObjectId), Option<ObjectType>)| {
+        (kind == Some(ObjectType::Blob)).then_some(id)
+    };
     Ok(entries.into_iter().zip(types).filter_map(is_blob).collect())
 }
 
@@ -92,44 +88,24 @@ fn entries_of(index: &Path, most: usize) -> io::Result<Vec<(u64, ObjectId)>> {
 }
 
 /// The types of a pack's entries, which are sorted by offset. A delta has the type of its base, which comes before it.
-fn types_of(pack: File, entries: &[(u64, ObjectId)]) -> io::Result<Vec<u8>> {
+/// `None` if the base is given by its id, or the entry is malformed.
+fn types_of(pack: File, entries: &[(u64, ObjectId)]) -> io::Result<Vec<Option<ObjectType>>> {
     let mut reader = PackReader { file: pack, chunk_offset: 0, chunk: Vec::new() };
-    let mut types: Vec<u8> = Vec::with_capacity(entries.len());
+    let mut types: Vec<Option<ObjectType>> = Vec::with_capacity(entries.len());
     for (position, (offset, _)) in entries.iter().enumerate() {
         let (before, following) = (&entries[..position], &entries[position + 1..]);
-        let kind = match parse_header(reader.at(*offset, following)?) {
-            Some((kind, _)) if UNDELTIFIED.contains(&kind) => kind,
-            Some((OFS_DELTA, distance)) => {
+        let kind = match form_of(reader.at(*offset, following)?) {
+            Some(Form::Whole(kind)) => Some(kind),
+            Some(Form::OffsetDelta(distance)) => {
                 let base = offset.checked_sub(distance).unwrap_or_default();
                 let found = before.binary_search_by_key(&base, |(offset, _)| *offset);
-                found.map_or(UNKNOWN, |base| types[base])
+                found.ok().and_then(|base| types[base])
             }
-            _ => UNKNOWN,
+            Some(Form::RefDelta(_)) | None => None,
         };
         types.push(kind);
     }
     Ok(types)
-}
-
-/// Parses an entry's header: its type, and for an `OFS_DELTA` the distance in bytes back to its base.
-fn parse_header(bytes: &[u8]) -> Option<(u8, u64)> {
-    let mut bytes = bytes.iter().copied();
-    let first = bytes.next()?;
-    let mut more = first;
-    while more & 0x80 != 0 {
-        more = bytes.next()?; // skip the size
-    }
-    let kind = first >> 4 & 7;
-    if kind != OFS_DELTA {
-        return Some((kind, 0));
-    }
-    let mut byte = bytes.next()?;
-    let mut distance = u64::from(byte & 0x7f);
-    while byte & 0x80 != 0 {
-        byte = bytes.next()?;
-        distance = distance.checked_add(1)?.checked_mul(128)? | u64::from(byte & 0x7f);
-    }
-    Some((kind, distance))
 }
 
 /// A pack file, read in chunks.
@@ -167,14 +143,11 @@ impl PackReader {
 
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
-
     use super::*;
+    use crate::mirror::fixture;
 
     fn git(dir: &Path, line: &str) -> String {
-        let out = Command::new("git").arg("-C").arg(dir).args(line.split(' ')).output().unwrap();
-        assert!(out.status.success(), "{line}: {}", String::from_utf8_lossy(&out.stderr));
-        String::from_utf8(out.stdout).unwrap()
+        String::from_utf8(fixture::git(dir, line, b"")).unwrap()
     }
 
     #[test]

@@ -19,9 +19,10 @@ use rustix::fs::{CWD, RenameFlags};
 use rustix::io::Errno;
 
 use super::descriptors::check_descriptors;
-use super::error::{Error, Libgit2};
+use super::error::Error;
 use super::files::{BROKEN, MARK, fsync, ignore_absent, local, names, remove_matching, replace};
 use super::modules;
+use super::odb::to_object_id;
 use crate::revision::ObjectId;
 
 /// The branch that git-sync keeps at the published revision.
@@ -51,7 +52,7 @@ pub(super) fn looks_like_git(dir: &Path) -> bool {
 
 /// Creates git-sync's repository, or what is missing of it.
 pub(super) fn init(dir: &Path, durable: bool) -> Result<(), Error> {
-    if !is_whole(dir) {
+    if !(is_config(&dir.join("config")) && can_open(dir)) {
         check_descriptors(dir)?;
         for name in ["objects", "refs"] {
             let path = dir.join(name);
@@ -72,10 +73,8 @@ pub(super) fn init(dir: &Path, durable: bool) -> Result<(), Error> {
         let mut options = git2::RepositoryInitOptions::new();
         // No template, so that no hooks are copied from the host.
         options.bare(false).external_template(false).initial_head("git-sync");
-        git2::Repository::init_opts(dir, &options).map_err(|source| Error::Git {
-            act: format!("make the repository {}", dir.display()),
-            source: Libgit2(source),
-        })?;
+        let failed = |source| Error::git(format!("make the repository {}", dir.display()), source);
+        git2::Repository::init_opts(dir, &options).map_err(failed)?;
         if fresh {
             // A consumer's `git commit` must not repack concurrently; treeswap bounds the mirror's growth itself.
             configure(dir, "gc.auto", "0")?;
@@ -93,16 +92,17 @@ pub(super) fn init(dir: &Path, durable: bool) -> Result<(), Error> {
     configure(dir, "core.bare", "false")
 }
 
-fn is_whole(dir: &Path) -> bool {
+/// Returns true if libgit2 opens the repository. Its configuration may be damaged all the same: see [`is_config`].
+pub(super) fn can_open(dir: &Path) -> bool {
     dir.join("HEAD").exists()
         && dir.join("objects").is_dir()
         && dir.join("refs").is_dir()
-        && is_config(&dir.join("config"))
         && git2::Repository::open_bare(dir).is_ok()
 }
 
-/// Returns true if a file is a valid git configuration of less than [`CONFIG_MAX`] bytes. libgit2 alone does not detect that: it reads a file of zeros as
-/// empty and fails only when writing it, and refuses to initialise a repository whose format version is not a number.
+/// Returns true if a file is a valid git configuration of less than [`CONFIG_MAX`] bytes. libgit2 alone does not detect
+/// that: it reads a file of zeros as empty and fails only when writing it, and refuses to initialise a repository whose
+/// format version is not a number.
 pub(super) fn is_config(path: &Path) -> bool {
     let mut content = Vec::new();
     let read = open_no_link(path).and_then(|file| file.take(CONFIG_MAX).read_to_end(&mut content));
@@ -131,7 +131,7 @@ pub(super) fn published(dir: &Path) -> Result<Vec<ObjectId>, Error> {
     let mut found = Vec::new();
     if let Ok(git) = git2::Repository::open_bare(dir) {
         let named = [BRANCH, "HEAD"].into_iter().filter_map(|name| git.refname_to_id(name).ok());
-        found.extend(named.filter_map(|id| ObjectId::from_hex(&id.to_string())));
+        found.extend(named.map(to_object_id));
     }
     found.extend(names(&dir.join("worktrees"))?.iter().filter_map(|name| ObjectId::from_hex(name)));
     Ok(found)
@@ -153,8 +153,7 @@ fn open_no_link(path: &Path) -> io::Result<std::fs::File> {
 pub(super) fn configure(dir: &Path, key: &str, value: &str) -> Result<(), Error> {
     let path = dir.join("config");
     let temporary = dir.join("config.lock");
-    let failed =
-        |source| Error::Git { act: format!("set {key} in {}", path.display()), source: Libgit2(source) };
+    let failed = |source| Error::git(format!("set {key} in {}", path.display()), source);
     let found = git2::Config::open(&path).and_then(|mut config| config.snapshot()?.get_string(key));
     if found.is_ok_and(|found| found == value) {
         return Ok(());
@@ -254,7 +253,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_configuration_is_not_judged_by_its_beginning() {
+    fn a_configuration_is_checked_to_its_end() {
         let dir = tempfile::tempdir().unwrap();
         let config = dir.path().join("config");
         let line = "# a line that people may write\n";

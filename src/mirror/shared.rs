@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::descriptors::descriptors_used_up;
-use super::error::{Error, Libgit2};
+use super::error::Error;
 use super::indexer::ObjectTable;
 use super::modules::{self, Submodules};
 use super::odb::Store;
@@ -119,10 +119,8 @@ impl Shared {
 
     /// Opens the repository alone.
     pub(super) fn store(&self) -> Result<Store, Error> {
-        let store = Store::open(&self.dir).map_err(|source| Error::Git {
-            act: format!("open the mirror {}", self.dir.display()),
-            source: Libgit2(source),
-        })?;
+        let failed = |source| Error::git(format!("open the mirror {}", self.dir.display()), source);
+        let store = Store::open(&self.dir).map_err(failed)?;
         Ok(store.with_table(self.table().clone()))
     }
 
@@ -180,15 +178,10 @@ impl Shared {
         ReadGuard { counted: Arc::clone(&self.read_lock.readers), rebuilds: self.rebuilds() }
     }
 
-    /// Keeps new readers out while the returned guard exists. `None` if there are readers.
+    /// Keeps new readers out while the returned guard exists. `None` if there are readers: then no pack can be removed.
     pub(super) fn exclusive(&self) -> Option<MutexGuard<'_, ()>> {
         let lock = self.lock();
-        (!self.has_readers()).then_some(lock)
-    }
-
-    /// Returns true if there are readers, so that no pack can be removed.
-    fn has_readers(&self) -> bool {
-        Arc::strong_count(&self.read_lock.readers) > 1
+        (Arc::strong_count(&self.read_lock.readers) == 1).then_some(lock)
     }
 
     fn lock(&self) -> MutexGuard<'_, ()> {

@@ -13,7 +13,6 @@ use proptest::prelude::*;
 use super::fixture::{Fixture, Model};
 use super::{Base, Error};
 use crate::payload::{Kind, Payload, Rule};
-use crate::revision::ObjectId;
 
 /// The greatest `--max-path-depth`, and git-sync's default.
 const DEEPEST: u32 = 1_000;
@@ -35,12 +34,6 @@ fn refused(result: Result<Payload, Error>) -> (String, Rule) {
         Err(Error::Refused(refusal)) => (refusal.path, refusal.rule),
         other => panic!("not refused: {other:?}"),
     }
-}
-
-/// The id of a blob, which need not exist.
-fn blob_id(content: &[u8]) -> ObjectId {
-    let id = git2::Oid::hash_object(git2::ObjectType::Blob, content).unwrap();
-    ObjectId(id.as_bytes().try_into().unwrap())
 }
 
 /// Paths some of which collide as file and directory.

@@ -208,7 +208,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn changed_returns_each_new_revision_once_and_no_failures() {
         let (results, mut revisions, _asked) = begin();
-        for (result, told) in [
+        for (result, expected) in [
             (Ok(Some(A.into())), Some(A)),
             (Ok(Some(A.into())), None),
             (failed(), None),
@@ -218,7 +218,7 @@ mod tests {
             results.started();
             results.ended(result);
             let changed = tokio::time::timeout(Duration::from_secs(1), revisions.changed()).await;
-            assert_eq!(changed.ok().flatten(), told);
+            assert_eq!(changed.ok().flatten(), expected);
         }
         drop(results);
         assert_eq!(revisions.changed().await, None);

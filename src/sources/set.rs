@@ -129,7 +129,7 @@ impl SourceSet {
             repositories: BTreeMap::new(),
             opening: BTreeMap::new(),
             ended_openings: EndedOpenings::default(),
-            checks: opening::limiter(),
+            checks: Arc::new(Semaphore::new(opening::CHECKS_MAX)),
             polls: JoinSet::new(),
             answers,
             answer_sender: AnswerSender {

@@ -373,7 +373,14 @@ impl Store {
             }
         };
         for name in scan.foreign.iter().filter(|name| !names.contains(name)) {
-            found.foreign.push(format!("{name:?} was not created by treeswap"));
+            // In a kubelet's layout the names of the operator's files begin like that. An option that is gone is unknown.
+            let bytes = name.as_encoded_bytes();
+            let may_be_operators = bytes.starts_with(b"..") && !bytes.starts_with(PRIVATE_ASIDE.as_bytes());
+            found.foreign.push(if may_be_operators && !self.handles.is_git_sync {
+                format!("{name:?} is not treeswap's (of an earlier --touch-file or --error-file?)")
+            } else {
+                format!("{name:?} was not created by treeswap")
+            });
         }
         if self.handles.is_git_sync {
             return; // that layout has no root links

@@ -39,8 +39,8 @@ const fn words(event: &'static str, level: u8, message: &'static str, keys: Keys
 const HASH: Keys = &[("revision", "hash")];
 const COUNTS: Keys = &[("git_ref", "ref"), ("updates", "syncCount")];
 
-/// git-sync v4's messages, kept so that searches in its log still match. `docs/migrating/git-sync.md` lists all of its
-/// messages.
+/// git-sync v4's messages, kept so that searches in its log still match. `docs/migrating/git-sync-log.md` lists all
+/// of its messages.
 const WORDS: &[Words] = &[
     words("start", 0, "starting up", &[]),
     words("no_root", 0, "FATAL: can't make root dir", &[]),
@@ -238,7 +238,7 @@ mod tests {
 
     #[test]
     fn the_documentation_lists_the_messages_that_equal_git_syncs() {
-        let page = include_str!("../../docs/migrating/git-sync.md");
+        let page = include_str!("../../docs/migrating/git-sync-log.md");
         let rows = page.lines().filter(|line| line.contains("` |") && line.contains("| the same"));
         let cells = rows.map(|row| row.split('|').map(str::trim).collect::<Vec<_>>());
         let mut listed: Vec<_> = cells.filter(|cells| cells.len() == 6).map(|cells| cells[2]).collect();

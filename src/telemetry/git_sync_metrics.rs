@@ -2,7 +2,7 @@
 //! ours, counted by git-sync's rules.
 //!
 //! Two of its counters do not end in `_total`, and its durations are a summary without quantiles. OpenMetrics allows
-//! neither, so these series have type `unknown`; their names, labels and values are git-sync's.
+//! neither, so the sum of the durations has type `gauge` and the others `unknown`; names, labels and values are git-sync's.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -159,7 +159,7 @@ pub struct Metrics {
     sandbox: Family<Labels<1>, Gauge>,
     /// Targets of the last delivery, by outcome.
     targets: ReplacedGauges<TargetLabel>,
-    /// Deliveries beside a root in a row that failed before they reached a cluster.
+    /// Deliveries beside a root in a row that failed before any cluster was asked.
     pub delivery_failures: Gauge,
     /// Targets of all deliveries, by outcome.
     pub applied: Family<TargetLabel, Counter>,
@@ -256,7 +256,7 @@ impl Metrics {
         registry.register("sandbox", help, self.sandbox.clone());
         let help = "ConfigMaps as the last delivery left them, by cluster and outcome";
         registry.register("apply_targets", help, self.targets.family());
-        let help = "Deliveries in a row that failed before they reached a cluster; 0 without a root, where they are attempts";
+        let help = "Deliveries in a row that failed before any cluster was asked; 0 without a root, where they are attempts";
         registry.register("delivery_consecutive_failures", help, self.delivery_failures.clone());
         let help = "ConfigMaps of all deliveries, by cluster and outcome";
         registry.register("applied", help, self.applied.clone());
@@ -273,7 +273,8 @@ impl Metrics {
             "What generations, spare and mirror take in the root, in whole blocks, estimated from sizes",
             used,
         );
-        bytes("root_limit", "What the root may take: --max-bytes; absent without it", limit);
+        let help = "What generations and spare may take, without the mirror: --max-bytes; absent without it";
+        bytes("root_limit", help, limit);
         registry.register(
             "root_inodes_free",
             "Files that may still be made in the root's file system",

@@ -65,6 +65,10 @@ impl Server {
     }
 
     fn with_secrets(secrets: &[&str]) -> Self {
+        Self::of(Options { metrics: true, ..Options::default() }, secrets)
+    }
+
+    fn of(options: Options, secrets: &[&str]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let files: Vec<PathBuf> = secrets
             .iter()
@@ -82,8 +86,7 @@ impl Server {
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
             runtime.unwrap().block_on(async {
-                let options =
-                    Options { bind: "127.0.0.1:0".into(), webhook_secrets: files, ..Options::default() };
+                let options = Options { bind: "127.0.0.1:0".into(), webhook_secrets: files, ..options };
                 let listener = Listener::bind(options).await.unwrap();
                 tell.send(listener.address()).unwrap();
                 listener.serve(state, stop).await;
@@ -339,6 +342,13 @@ fn unknown_paths_and_methods_are_refused() {
     assert_eq!(server.ask("GET", "/livez", &[("x", &"y".repeat(20 << 10))], b"").code, 431);
     let head = server.ask("HEAD", "/metrics", &[], b"");
     assert_eq!((head.code, head.body.as_str()), (200, ""));
+}
+
+#[test]
+fn metrics_that_are_turned_off_are_no_route() {
+    let server = Server::of(Options::default(), &[SECRET]);
+    assert_eq!(server.get("/metrics").code, 404);
+    assert_eq!(server.get("/livez").code, 200);
 }
 
 #[test]

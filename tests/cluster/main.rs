@@ -24,7 +24,7 @@ mod turns;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use treeswap::cluster::{Cluster, Clusters, Draft, Error, Options};
+use treeswap::cluster::{Cluster, Clusters, ConfigMapDraft, Error, Options};
 use treeswap::configmap::ConfigMapData;
 
 use kubernetes::{Access, Kubernetes, kubeconfig};
@@ -47,10 +47,11 @@ fn admin() -> Cluster {
 }
 
 /// A ConfigMap with these keys.
-fn draft(namespace: &str, name: &str, data: &[(&str, &str)]) -> Draft {
+fn draft(namespace: &str, name: &str, data: &[(&str, &str)]) -> ConfigMapDraft {
     let data = data.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
     let content = ConfigMapData { data, binary_data: BTreeMap::new() };
-    Draft { namespace: namespace.to_owned(), name: name.to_owned(), content, ..Draft::default() }
+    let [namespace, name] = [namespace, name].map(str::to_owned);
+    ConfigMapDraft { namespace, name, content, ..ConfigMapDraft::default() }
 }
 
 /// An error with its causes, as the program prints it.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::json;
-use treeswap::cluster::{Draft, Failure, LeaseDraft, Mode};
+use treeswap::cluster::{ConfigMapDraft, Failure, LeaseDraft, Mode};
 use treeswap::configmap::ConfigMapData;
 
 use crate::kubernetes::{Kubernetes, text};
@@ -18,7 +18,7 @@ async fn create_stores_all_fields_and_get_returns_them() {
     let binary_data = BTreeMap::from([("b".to_owned(), vec![0, 159, 255])]);
     let data = BTreeMap::from([("a".to_owned(), "ä\n".to_owned())]);
     let content = ConfigMapData { data, binary_data };
-    let wanted = Draft {
+    let wanted = ConfigMapDraft {
         namespace: namespace.clone(),
         name: "one".to_owned(),
         labels: labels.clone(),

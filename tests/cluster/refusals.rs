@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::json;
-use treeswap::cluster::{Draft, Error, Failure, Mode};
+use treeswap::cluster::{ConfigMapDraft, Error, Failure, Mode};
 
 use crate::common::eventually;
 use crate::kubernetes::Kubernetes;
@@ -137,7 +137,7 @@ async fn an_immutable_map_is_named_as_such() {
 async fn what_the_servers_validation_refuses_is_named_without_its_value() {
     let cluster = admin();
     let namespace = Kubernetes::shared().namespace("invalid");
-    let bad_label = Draft {
+    let bad_label = ConfigMapDraft {
         labels: BTreeMap::from([("app".to_owned(), "s3cret value!".to_owned())]),
         ..draft(&namespace, "one", &[])
     };

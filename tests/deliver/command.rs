@@ -92,6 +92,7 @@ fn a_repository_is_planned_applied_and_then_unchanged() {
     ends(&ran, 0, &[]);
     let report: Value = serde_json::from_str(&ran.stdout).unwrap();
     assert_eq!(report["revision"], second.as_str());
+    assert_eq!(report["dry_run"], false);
     let outcomes: Vec<&Value> =
         report["targets"].as_array().unwrap().iter().map(|one| &one["outcome"]).collect();
     assert_eq!(outcomes, ["replaced", "unchanged"]);
@@ -293,6 +294,7 @@ fn a_configmap_that_is_for_another_repository_is_neither_adopted_nor_emptied() {
     let planned = with(&["--repository=acme/config", "--dry-run", "-o", "json"]);
     ends(&planned, 4, &[]);
     assert!(!planned.stdout.contains("theirs"), "{}", planned.stdout);
+    assert!(planned.stdout.contains("\"dry_run\": true"), "{}", planned.stdout);
     let ran = with(&["--repository=acme/config"]);
     ends(&ran, 0, &["2 replaced"]);
     assert_eq!(kubernetes.configmap(&place.namespace, "theirs"), theirs);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
-use treeswap::deliver::{Leases, Options, Outcome, Report, deliver};
+use treeswap::deliver::{LeaseOptions, Options, Outcome, Report, deliver};
 use treeswap::retry::Backoff;
 use treeswap::shutdown::DRAIN;
 
@@ -296,7 +296,7 @@ fn a_delivery_is_reported_soon_though_the_server_hangs_from_the_shutdown_on() {
     // The object, the inventory, and the Lease's release.
     let before = stage.proxy.count("PUT", "");
     stage.proxy.plan("PUT", "", 0, 3, Fault::HoldBefore);
-    let leases = Some(Leases::new(Duration::from_secs(60)));
+    let leases = Some(LeaseOptions::new(Duration::from_secs(60)));
     let (report, time) = stage.deliver_until_held(2, &Options { leases, ..hasty() });
     assert!(time < 4 * DRAIN, "they were awaited for {time:?}");
     assert!(only(&report).why.contains("before the server had answered"), "{report:?}");

@@ -7,7 +7,7 @@ use super::common::run::Background;
 use super::common::{self, Files, World, eventually};
 use super::{git_sync, sync};
 
-/// A message of git-sync, as `docs/migrating/git-sync.md` lists it.
+/// A message of git-sync, as `docs/migrating/git-sync-log.md` lists it.
 struct Message {
     level: String,
     text: String,
@@ -17,7 +17,7 @@ struct Message {
 }
 
 fn messages() -> Vec<Message> {
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/migrating/git-sync.md");
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/migrating/git-sync-log.md");
     let page = std::fs::read_to_string(page).unwrap();
     let (_, table) =
         page.split_once("| level | message of git-sync | keys | here |").expect("the table is there");

@@ -64,7 +64,7 @@ async fn what_failed_for_good_stays_a_failure_at_polls_that_find_nothing_new() {
     let (_ask, mut triggers) = mpsc::channel(1);
     let mut polls = 0;
     let mut failures = Vec::new();
-    let tell = |event: LoopEvent<'_>| {
+    let on_event = |event: LoopEvent<'_>| {
         reporter.report(&event);
         polls += u32::from(matches!(event, LoopEvent::Unchanged { .. }));
         if matches!(event, LoopEvent::Waits(_)) {
@@ -75,8 +75,8 @@ async fn what_failed_for_good_stays_a_failure_at_polls_that_find_nothing_new() {
         }
     };
     let options = Options::new(Owner::new("team").unwrap());
-    deliver::follow(Arc::new(Elsewhere), &clusters, &options, &loop_timing, &mut triggers, &ending, tell)
-        .await;
+    let input = Arc::new(Elsewhere);
+    deliver::follow(input, &clusters, &options, &loop_timing, &mut triggers, &ending, on_event).await;
     assert_eq!(failures, [1, 1, 1, 1]);
     let status = shown.borrow();
     assert!(status.last_success.is_none() && status.failing_since.is_some(), "{status:?}");
@@ -206,24 +206,24 @@ fn logged(targets: Vec<Target>, failure: &str) -> Vec<String> {
         unanswered: Vec::new(),
         unfinished: BTreeMap::new(),
     };
-    let mut said = Vec::new();
+    let mut log = Vec::new();
     for (lines, hints) in failures_with_hints(&report) {
-        said.extend(lines);
-        said.extend(hints.into_iter().map(|hint| format!("hint: {hint}")));
+        log.extend(lines);
+        log.extend(hints.into_iter().map(|hint| format!("hint: {hint}")));
     }
-    said
+    log
 }
 
 #[test]
 fn a_hint_follows_the_lines_of_its_cause_and_a_cluster_that_does_not_answer_is_logged_once() {
     let denied = |name: &str| Target::failed("b", "ci", name, "no right", vec!["grant it".to_owned()]);
     let ended = "cluster a: the run ended before everything was done";
-    let said = logged(vec![failed("ci-1"), failed("ci-2"), denied("x"), denied("y")], ended);
-    assert_eq!(said.len(), 6, "{said:#?}");
-    assert_eq!(said[0], ended);
-    assert!(said[1].starts_with("a/ci-1/jobs (and 1 more): failed: cluster kube-a: "), "{said:#?}");
-    assert!(said[2].starts_with("hint: ") && said[2].contains("expired"), "{said:#?}");
-    assert_eq!(said[3..], ["b/ci/x: failed: no right", "b/ci/y: failed: no right", "hint: grant it"]);
+    let log = logged(vec![failed("ci-1"), failed("ci-2"), denied("x"), denied("y")], ended);
+    assert_eq!(log.len(), 6, "{log:#?}");
+    assert_eq!(log[0], ended);
+    assert!(log[1].starts_with("a/ci-1/jobs (and 1 more): failed: cluster kube-a: "), "{log:#?}");
+    assert!(log[2].starts_with("hint: ") && log[2].contains("expired"), "{log:#?}");
+    assert_eq!(log[3..], ["b/ci/x: failed: no right", "b/ci/y: failed: no right", "hint: grant it"]);
 }
 
 #[test]
@@ -234,11 +234,11 @@ fn of_many_failures_the_cause_that_hides_others_is_logged_first_and_no_hint_with
     };
     let mut targets: Vec<Target> = (0..MAX_LISTED + 20).map(denied).collect();
     targets.push(failed("ci"));
-    let said = logged(targets, &human::one_line(&unauthorized("other")));
-    assert!(said[0].starts_with("a/ci/jobs: failed: cluster kube-a: "), "{said:#?}");
-    let hints = said.iter().filter(|line| line.starts_with("hint: ")).count();
-    assert_eq!((said.len(), hints), (2 * MAX_LISTED, MAX_LISTED), "{said:#?}");
-    assert_eq!(said.last().unwrap(), &format!("hint: grant {}", MAX_LISTED - 2));
+    let log = logged(targets, &human::one_line(&unauthorized("other")));
+    assert!(log[0].starts_with("a/ci/jobs: failed: cluster kube-a: "), "{log:#?}");
+    let hints = log.iter().filter(|line| line.starts_with("hint: ")).count();
+    assert_eq!((log.len(), hints), (2 * MAX_LISTED, MAX_LISTED), "{log:#?}");
+    assert_eq!(log.last().unwrap(), &format!("hint: grant {}", MAX_LISTED - 2));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::cli::warn;
 use crate::cluster::{self, Clusters, ConfigError};
-use crate::deliver::{Leases, PoolSpec};
+use crate::deliver::{LeaseOptions, PoolSpec};
 use crate::{config, detached_io, human};
 
 /// Where to.
@@ -69,22 +69,23 @@ impl ClusterArgs {
         let mut has_left_out = false;
         loop {
             let Err(error) = load(&options) else { return Ok(()) };
-            let leaves_out = leave_out(&mut options, &error);
-            let (is_lack, is_warning) = match error {
-                ConfigError::None => (true, true),
-                ConfigError::NoContext { .. } => (true, self.kubeconfig.is_empty()),
-                ConfigError::CurrentContext { .. } => (true, false),
-                _ => (false, leaves_out),
+            let is_warning = match &error {
+                // The context may be in what was left out, of which there was a warning.
+                ConfigError::None | ConfigError::NoContext { .. } | ConfigError::CurrentContext { .. }
+                    if has_left_out =>
+                {
+                    return Ok(());
+                }
+                ConfigError::None => true,
+                ConfigError::NoContext { .. } => self.kubeconfig.is_empty(),
+                error => leave_out(&mut options, error),
             };
-            if is_lack && has_left_out {
-                return Ok(()); // the context may be in what was left out, of which there was a warning
-            }
             if !is_warning {
                 return Err(error);
             }
             let line = human::one_line(&error);
             warn(format_args!("{line}; where `treeswap sync` runs, there has to be one"));
-            if !leaves_out {
+            if !matches!(error, ConfigError::Read { .. }) {
                 return Ok(());
             }
             has_left_out = true;
@@ -92,7 +93,7 @@ impl ClusterArgs {
     }
 
     /// The Leases by which instances take turns; `None` if they are turned off.
-    pub(super) fn leases(&self) -> Result<Option<Leases>, config::Error> {
+    pub(super) fn leases(&self) -> Result<Option<LeaseOptions>, config::Error> {
         match (self.lease_duration.is_zero(), &self.lease_pool) {
             (true, None) => Ok(None),
             (true, Some(_)) => {
@@ -100,7 +101,7 @@ impl ClusterArgs {
                 let other = "--lease-duration=0s".into();
                 Err(config::Error::Conflict { one, other })
             }
-            (false, pool) => Ok(Some(Leases::new(self.lease_duration).pooled(pool.clone()))),
+            (false, pool) => Ok(Some(LeaseOptions::new(self.lease_duration).pooled(pool.clone()))),
         }
     }
 

@@ -187,7 +187,7 @@ pub(super) fn run(args: &Args, given: &FlagOrigins) -> anyhow::Result<ExitCode> 
     let time_left = || limit.saturating_sub(began.elapsed());
     let (ended, timed_out) = match args.input.tree_location("apply", given)? {
         TreeLocation::Directory(directory) => {
-            let revision = args.once.revision()?;
+            let revision = input::revision(args.once.revision.as_deref(), "--tree")?;
             let delivery =
                 deliver_tree(directory.to_owned(), revision, planner, &clusters, &options, &cancel);
             runtime.block_on(with_timeout(time_left(), &cancel, delivery))
@@ -387,19 +387,12 @@ impl Once {
     fn matching_limit(&self) -> TimeLimit {
         TimeLimit { time: self.timeout / 10 * 9, set_by: Some("nine tenths of --timeout") }
     }
-
-    /// The revision of the directory `--tree`.
-    fn revision(&self) -> Result<Revision, config::Error> {
-        input::revision(self.revision.as_deref(), "--tree")
-    }
 }
 
 #[cfg(test)]
 mod tests {
-    use clap::FromArgMatches as _;
-
     use super::*;
-    use crate::cli::{Cli, Command, Help, tree};
+    use crate::cli::{Command, Help, parsed, tree};
     use crate::human::assert_message_style;
     use crate::mirror;
     use crate::mirror::wire::{Budget, Timeouts, Wait};
@@ -409,10 +402,7 @@ mod tests {
     fn the_plan_takes_at_most_nine_tenths_of_the_time_of_a_short_run() {
         let limit = |timeout: &str| {
             let words = ["treeswap", "apply", "--owner=team", "--rules-in-tree=rules", "--tree=.", timeout];
-            let matches = tree(Help::All).try_get_matches_from(words).unwrap();
-            let Command::Apply(args) = Cli::from_arg_matches(&matches).unwrap().command else {
-                panic!("another command");
-            };
+            let (Command::Apply(args), _) = parsed(words) else { panic!("another command") };
             args.planner(ExtraKeys::default()).unwrap().matching_limit()
         };
         let short = TimeLimit { time: Duration::from_secs(27), set_by: Some("nine tenths of --timeout") };
@@ -424,12 +414,8 @@ mod tests {
     fn the_limits_on_fetching_are_those_of_the_command_line() {
         let limits = |more: &[&str]| {
             let words = ["treeswap", "apply", "--owner=team", "--rules-in-tree=rules", "--repo=https://h/x"];
-            let mut commands = tree(Help::All);
-            let matches = commands.try_get_matches_from_mut(words.iter().chain(more)).unwrap();
-            let given = FlagOrigins::of(&commands, &matches);
-            let Command::Apply(args) = Cli::from_arg_matches(&matches).unwrap().command else {
-                panic!("another command");
-            };
+            let words = words.iter().chain(more).copied();
+            let (Command::Apply(args), given) = parsed(words) else { panic!("another command") };
             let mirror = args.input.settings(&given, std::path::Path::new("/mirror")).unwrap().mirror;
             let Timeouts { connect, idle, overall } = mirror.wire.timeouts;
             let bytes = [mirror.wire.max_refs_bytes, mirror.wire.max_fetch_bytes, mirror.index_memory];

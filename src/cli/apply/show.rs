@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::io::IsTerminal as _;
 
+use serde::Serialize;
 use tracing::{error, info, warn};
 
 use super::Format;
@@ -14,11 +15,23 @@ use crate::secret;
 /// At most this many added, changed and removed keys are shown each.
 const MAX_KEYS: usize = 8;
 
+/// The results for programs.
+#[derive(Serialize)]
+struct JsonReport<'r> {
+    /// Whether nothing was written: the outcomes are those that a run would have.
+    dry_run: bool,
+    #[serde(flatten)]
+    report: &'r Report,
+}
+
 /// Prints the results on stdout.
 pub(super) fn print(report: &Report, format: Option<Format>, dry_run: bool) -> anyhow::Result<()> {
     let terminal = || if std::io::stdout().is_terminal() { Format::Table } else { Format::Lines };
     let text = match format.unwrap_or_else(terminal) {
-        Format::Json => secret::redacted_json(&serde_json::to_string_pretty(report)?) + "\n",
+        Format::Json => {
+            let report = JsonReport { dry_run, report };
+            secret::redacted_json(&serde_json::to_string_pretty(&report)?) + "\n"
+        }
         Format::Table => secret::redacted(&table(report, dry_run)).into_owned(),
         Format::Lines => secret::redacted(&lines(report, dry_run)).into_owned(),
     };
@@ -222,14 +235,17 @@ mod tests {
         assert_eq!(rows.len(), 4, "a header, two rows and the summary: {shown}");
         assert!(rows[1].starts_with("a/ci-1 ") && rows[1].contains("jobs (and 2 more)"), "{shown}");
         assert!(rows[2].starts_with("b/ci ") && rows[3].ends_with("4 failed"), "{shown}");
-        let said = failures_by_cause(&report);
-        assert!(said.len() == 2 && said[0].0.starts_with("a/ci-1/jobs (and 2 more): failed: "), "{said:?}");
+        let failures = failures_by_cause(&report);
+        assert_eq!(failures.len(), 2);
+        assert!(failures[0].0.starts_with("a/ci-1/jobs (and 2 more): failed: "), "{failures:?}");
         assert_eq!(lines(&report, false).lines().count(), 5, "a line for each target, and the summary");
-        assert_eq!(serde_json::to_value(&report).unwrap()["targets"].as_array().unwrap().len(), 4);
+        let json = serde_json::to_value(JsonReport { dry_run: true, report: &report }).unwrap();
+        assert_eq!(json["targets"].as_array().unwrap().len(), 4);
+        assert_eq!(json["dry_run"], true);
     }
 
     #[test]
-    fn every_cause_is_said_once_with_its_hints_under_it() {
+    fn every_cause_is_shown_once_with_its_hints_under_it() {
         let target = |name: &str, why: &str, hints: &[&str]| {
             let hints = hints.iter().map(|hint| (*hint).to_owned()).collect();
             Target::failed("test", "ns", name, why, hints)
@@ -251,12 +267,10 @@ mod tests {
         assert_eq!(failures(&report).collect::<Vec<_>>(), ["source team: it is away"]);
         let alone = Report { targets: Vec::new(), ..report.clone() };
         assert!(alone.is_success() && !alone.is_complete());
-        let said: Vec<String> = failures_by_cause(&report)
-            .iter()
-            .map(|(line, hints)| format!("{line} / {}", hints.join("; ")))
-            .collect();
+        let causes = failures_by_cause(&report);
+        let shown = causes.iter().map(|(line, hints)| format!("{line} / {}", hints.join("; ")));
         assert_eq!(
-            said,
+            shown.collect::<Vec<_>>(),
             [
                 "test/ns/a (and 1 more): failed: no right / grant it",
                 "test/ns/c: failed: too large / split it"

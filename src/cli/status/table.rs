@@ -66,8 +66,9 @@ fn sync_lines(sync: &Status, live: bool, now: Timestamp, line: &mut impl FnMut(&
         line("delivery", &format!("{}, since {}", progress.what, when(progress.since)));
     }
     // Attempts without a change are not recorded, as they write nothing to disk.
-    let name = if live { "last attempt" } else { "last recorded" };
-    line(name, &sync.last_attempt.as_ref().map(|last| attempt(last, now)).unwrap_or_default());
+    let recorded = if live { "" } else { " (as recorded)" };
+    let last = sync.last_attempt.as_ref().map(|last| attempt(last, now) + recorded);
+    line("last attempt", &last.unwrap_or_default());
     line("last success", &last_success(sync, when));
     if let Some(next) = sync.next_attempt.filter(|_| live) {
         line("next attempt", &when(next));
@@ -82,13 +83,13 @@ fn sync_lines(sync: &Status, live: bool, now: Timestamp, line: &mut impl FnMut(&
     for source in &sync.sources {
         let revision =
             source.revision.map_or_else(|| "not in the set".to_owned(), |revision| revision.short());
-        let place = if source.to.is_empty() { "the top" } else { &source.to };
+        let place = if source.to.is_empty() { "at the top" } else { &format!("in {}", source.to) };
         let state = match &source.error {
             Some(error) => format!(": {error}"),
             None if source.is_late => ", its remote has not answered yet".to_owned(),
             None => String::new(),
         };
-        line("source", &format!("{} {revision} in {place}{state}", source.name));
+        line("source", &format!("{} {revision} {place}{state}", source.name));
         source.hints.iter().for_each(|hint| line("hint", hint));
     }
     for hook in &sync.hooks {

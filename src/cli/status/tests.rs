@@ -42,13 +42,13 @@ fn failing(error: &str) -> Status {
 #[test]
 fn a_probe_sees_two_lines_that_change_with_the_trouble_and_not_with_the_time() {
     let found = inspection();
-    let said = failing("the server answered 401");
+    let status = failing("the server answered 401");
     let report = |status: Status| {
         let live = status_socket::LiveStatus { alive: true, status };
         Report::new(&found, WriterState::Answers(Box::new(live)))
     };
-    let later = report(Status { next_attempt: Some(at(600)), consecutive_failures: 39, ..said.clone() });
-    let report = report(said.clone());
+    let later = report(Status { next_attempt: Some(at(600)), consecutive_failures: 39, ..status.clone() });
+    let report = report(status.clone());
     let failure = report.failure(None, at(260)).unwrap();
     assert_eq!(
         failure,
@@ -56,13 +56,13 @@ fn a_probe_sees_two_lines_that_change_with_the_trouble_and_not_with_the_time() {
     );
     assert_eq!(report.hints().unwrap(), "hint: look at the token");
     assert_eq!((later.failure(None, at(9_000)), later.hints()), (Some(failure), report.hints()));
-    let found = Inspection { status: Some(said), ..inspection() };
+    let found = Inspection { status: Some(status), ..inspection() };
     let killed = Report::new(&found, WriterState::Absent).failure(None, at(260)).unwrap();
     assert!(killed.contains("last seen at 1970-01-01 00:04:10 UTC; its sync fails"), "{killed}");
 }
 
 #[test]
-fn age_is_that_of_the_last_success_whoever_says_it() {
+fn age_is_that_of_the_last_success() {
     let name = Name::parse("..2026_11_20_15_04_05.000000001").unwrap();
     let status = Status { last_success: Some(at(1_000)), ended: Some(at(1_001)), ..Status::default() };
     let found = Inspection { current: Some(name), status: Some(status), ..inspection() };
@@ -85,10 +85,10 @@ fn age_is_that_of_the_last_success_whoever_says_it() {
 }
 
 #[test]
-fn what_the_writer_says_of_pins_stands_only_where_nothing_can_be_told() {
+fn what_the_writer_says_of_pins_is_shown_only_where_pins_cannot_be_seen() {
     let root = tempfile::tempdir().unwrap();
     let name = |n: u32| Name::parse(&format!("..2026_11_20_15_04_05.{n:09}")).unwrap();
-    let said = |n: u32| GenerationStatus {
+    let recorded = |n: u32| GenerationStatus {
         name: name(n),
         revision: None,
         commit: None,
@@ -100,7 +100,7 @@ fn what_the_writer_says_of_pins_stands_only_where_nothing_can_be_told() {
         holders: Vec::new(),
         reason: "pinned".into(),
     };
-    let seen = |n: u32, pinned: Option<bool>| Inspected {
+    let inspected = |n: u32, pinned: Option<bool>| Inspected {
         name: name(n),
         record: None,
         disk_bytes: None,
@@ -113,8 +113,8 @@ fn what_the_writer_says_of_pins_stands_only_where_nothing_can_be_told() {
     assert_eq!(fsx::try_lock_shared(&held).unwrap(), fsx::Lock::Taken);
     let found = Inspection {
         root: root.path().to_owned(),
-        generations: vec![seen(1, None), seen(2, Some(false)), seen(3, Some(true))],
-        status: Some(Status { retired: (1..=4).map(said).collect(), ..Status::default() }),
+        generations: vec![inspected(1, None), inspected(2, Some(false)), inspected(3, Some(true))],
+        status: Some(Status { retired: (1..=4).map(recorded).collect(), ..Status::default() }),
         ..inspection()
     };
     let shown = Report::new(&found, WriterState::Absent).sync.unwrap().retired;

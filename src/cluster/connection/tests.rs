@@ -3,6 +3,9 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::*;
+use crate::cluster::Cluster;
+
+const JSON: &str = "application/json";
 
 #[test]
 fn an_address_has_its_port_and_no_credentials() {
@@ -55,8 +58,7 @@ fn connection(dir: &Path, server: &str, user: &Value, limit: Duration) -> Connec
 }
 
 fn request() -> Request {
-    let (verb, kind) = (Verb::Get, Kind::ConfigMap);
-    Request::new(Operation { verb, kind, namespace: "default".to_owned(), name: "x".to_owned() })
+    Request::new(Verb::Get, Kind::ConfigMap, "default", "x")
 }
 
 #[tokio::test]
@@ -71,7 +73,7 @@ async fn a_token_file_that_hangs_is_named_to_all_requests_that_wait_for_it() {
     let request = request();
     // More than fit into the deadline one after the other.
     let deadline = Instant::now() + limit;
-    let sent = (0..8).map(|_| connection.send(&request, deadline));
+    let sent = (0..8).map(|_| connection.send(&request, JSON, deadline));
     for sent in futures_util::future::join_all(sent).await {
         match sent.err() {
             Some(Failure::Config(ConfigError::Read { path, .. })) => assert_eq!(path, fifo),
@@ -85,13 +87,13 @@ async fn all_steps_of_a_request_share_one_deadline() {
     let limit = Duration::from_secs(4);
     let (url, timeouts) = slow_then_silent(limit).await;
     let dir = tempfile::tempdir().unwrap();
-    let connection = connection(dir.path(), &url, &json!({ "token": "t0ken-of-the-test" }), limit);
+    let connection = connection(dir.path(), &url, &user(), limit);
     let request = request();
     let began = Instant::now();
     let deadline = began + limit;
-    let first = connection.send(&request, deadline).await.unwrap();
-    assert_eq!(first.0.status, http::StatusCode::UNAUTHORIZED);
-    let second = connection.send(&request, deadline).await;
+    let (first, _) = connection.send(&request, JSON, deadline).await.unwrap();
+    assert_eq!(first.status, http::StatusCode::UNAUTHORIZED);
+    let second = connection.send(&request, JSON, deadline).await;
     assert!(matches!(second, Err(Failure::Timeout { after }) if after == limit));
     // With the whole limit for each step it takes at least 1.75 of it.
     assert!(began.elapsed() < limit * 3 / 2, "{:?}", began.elapsed());
@@ -126,22 +128,26 @@ fn user() -> Value {
     json!({ "token": "t0ken-of-the-test" })
 }
 
+fn cluster(dir: &Path, server: &str) -> Cluster {
+    Cluster { inner: Arc::new(connection(dir, server, &user(), LIMIT)) }
+}
+
 #[test]
 fn what_a_server_named_at_any_length_goes_into_no_request() {
     let with_token = |length: usize| {
-        let mut request = Request::new(Operation::of(Verb::List, Kind::ConfigMap, "ci", ""));
+        let mut request = Request::new(Verb::List, Kind::ConfigMap, "ci", "");
         request.query("continue", &"x".repeat(length));
-        request.to_http(LIMIT)
+        request.to_http(JSON, LIMIT)
     };
     assert!(with_token(4_000).is_ok());
     for length in [URI_MAX, 65_000, 70_000, 1 << 20] {
         assert!(matches!(with_token(length).err(), Some(Failure::UnexpectedResponse { .. })), "{length}");
         let long = "x".repeat(length);
-        for operation in [
-            Operation::of(Verb::Get, Kind::ConfigMap, &long, "x"),
-            Operation::of(Verb::Delete, Kind::Lease, "ci", &long),
+        for request in [
+            Request::new(Verb::Get, Kind::ConfigMap, &long, "x"),
+            Request::new(Verb::Delete, Kind::Lease, "ci", &long),
         ] {
-            assert!(Request::new(operation).to_http(LIMIT).is_err(), "{length}");
+            assert!(request.to_http(JSON, LIMIT).is_err(), "{length}");
         }
     }
 }
@@ -155,8 +161,7 @@ async fn a_token_of_any_length_ends_a_list_and_not_the_process() {
         let url = answering(move |_| (200, page.to_string())).await;
         // Only together with this path the shorter one is too long for kube.
         let server = format!("{url}/k8s/{}", "y".repeat(300));
-        let inner = Arc::new(connection(dir.path(), &server, &user(), LIMIT));
-        let error = crate::cluster::Cluster { inner }.list("ci").await.unwrap_err();
+        let error = cluster(dir.path(), &server).list("ci").await.unwrap_err();
         assert!(matches!(error.why, Failure::UnexpectedResponse { .. }), "{error:?}");
     }
 }
@@ -166,8 +171,8 @@ async fn a_response_is_read_as_far_as_what_was_asked_for_can_be_long() {
     let dir = tempfile::tempdir().unwrap();
     // The bytes that are read, or none where it is a failure.
     for (kind, status, length, expected) in [
-        (Kind::ConfigMap, 200, MOST, Some(MOST)),
-        (Kind::ConfigMap, 200, MOST + 1, None),
+        (Kind::ConfigMap, 200, RESPONSE_MAX, Some(RESPONSE_MAX)),
+        (Kind::ConfigMap, 200, RESPONSE_MAX + 1, None),
         (Kind::Lease, 200, LEASE_MAX, Some(LEASE_MAX)),
         (Kind::Lease, 200, LEASE_MAX + 1, None),
         (Kind::ConfigMap, 400, ERROR_MAX, Some(ERROR_MAX)),
@@ -176,8 +181,8 @@ async fn a_response_is_read_as_far_as_what_was_asked_for_can_be_long() {
     ] {
         let url = answering(move |_| (status, "x".repeat(length))).await;
         let connection = connection(dir.path(), &url, &user(), LIMIT);
-        let request = Request::new(Operation::of(Verb::Get, kind, "ci", "x"));
-        match connection.send(&request, Instant::now() + LIMIT).await {
+        let request = Request::new(Verb::Get, kind, "ci", "x");
+        match connection.send(&request, JSON, Instant::now() + LIMIT).await {
             Ok((answer, _)) => {
                 assert_eq!((answer.status.as_u16(), Some(answer.body.len())), (status, expected));
             }
@@ -193,17 +198,17 @@ async fn a_cluster_has_one_large_response_in_memory_at_a_time() {
     let dir = tempfile::tempdir().unwrap();
     let connection = connection(dir.path(), &url, &user(), LIMIT);
     let request = request();
-    let first = connection.send(&request, Instant::now() + LIMIT).await.unwrap();
-    assert_eq!(first.0.body.len(), 3 * LARGE);
+    let (first, permit) = connection.send(&request, JSON, Instant::now() + LIMIT).await.unwrap();
+    assert_eq!(first.body.len(), 3 * LARGE);
     let soon = Instant::now() + Duration::from_secs(1);
-    let second = connection.send(&request, soon).await.err();
+    let second = connection.send(&request, JSON, soon).await.err();
     assert!(matches!(second, Some(Failure::Timeout { .. })), "{second:?}");
-    drop(first);
-    assert!(connection.send(&request, Instant::now() + LIMIT).await.is_ok());
+    drop(permit);
+    assert!(connection.send(&request, JSON, Instant::now() + LIMIT).await.is_ok());
 }
 
-/// The number that a request's first line gives by this name, or none.
-fn asked_for(line: &str, name: &str) -> usize {
+/// The number that a request's first line has as this parameter; 0 if it is not there.
+fn parameter(line: &str, name: &str) -> usize {
     let found = line.split(['?', '&', ' ']).find_map(|part| part.strip_prefix(name));
     found.map_or(0, |number| number.parse().unwrap())
 }
@@ -211,7 +216,7 @@ fn asked_for(line: &str, name: &str) -> usize {
 #[tokio::test]
 async fn a_list_keeps_no_long_annotations_which_together_may_be_more_than_it_keeps() {
     let url = answering(|line| {
-        let (limit, from) = (asked_for(line, "limit="), asked_for(line, "continue="));
+        let (limit, from) = (parameter(line, "limit="), parameter(line, "continue="));
         let end = (from + limit).min(100);
         let item = |number: usize| {
             let annotations = json!({ "long": "x".repeat(200 << 10), "short": "x" });
@@ -226,8 +231,7 @@ async fn a_list_keeps_no_long_annotations_which_together_may_be_more_than_it_kee
     })
     .await;
     let dir = tempfile::tempdir().unwrap();
-    let inner = Arc::new(connection(dir.path(), &url, &user(), LIMIT));
-    let found = crate::cluster::Cluster { inner }.list("ci").await.unwrap();
+    let found = cluster(dir.path(), &url).list("ci").await.unwrap();
     assert_eq!(found.len(), 100);
     assert!(found.values().all(|meta| meta.annotations.keys().eq(["short"])));
 }
@@ -246,10 +250,9 @@ async fn without_the_right_to_list_no_long_annotations_are_kept_either() {
     })
     .await;
     let dir = tempfile::tempdir().unwrap();
-    let inner = Arc::new(connection(dir.path(), &url, &user(), LIMIT));
     let names: Vec<String> = (0..100).map(|number| number.to_string()).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    let found = crate::cluster::Cluster { inner }.survey("ci", &names).await.unwrap();
+    let found = cluster(dir.path(), &url).survey("ci", &names).await.unwrap();
     assert_eq!(found.len(), 100);
     assert!(found.values().all(|meta| meta.annotations.keys().eq(["short"])));
 }
@@ -257,31 +260,27 @@ async fn without_the_right_to_list_no_long_annotations_are_kept_either() {
 #[tokio::test]
 async fn a_page_of_a_list_with_too_much_metadata_is_asked_for_in_parts() {
     let url = answering(|line| {
-        let limit = line.split(['?', '&', ' ']).find_map(|part| part.strip_prefix("limit="));
-        let padding = if limit == Some("1") { 0 } else { MOST };
+        let padding = if parameter(line, "limit=") == 1 { 0 } else { RESPONSE_MAX };
         let kind = "PartialObjectMetadataList";
         (200, json!({ "kind": kind, "metadata": {}, "padding": " ".repeat(padding) }).to_string())
     })
     .await;
     let dir = tempfile::tempdir().unwrap();
-    let inner = Arc::new(connection(dir.path(), &url, &user(), LIMIT));
-    assert!(crate::cluster::Cluster { inner }.list("ci").await.unwrap().is_empty());
+    assert!(cluster(dir.path(), &url).list("ci").await.unwrap().is_empty());
 
     // 20 objects with much metadata, and 4,000 others.
     let url = answering(|line| {
-        let (limit, from) = (asked_for(line, "limit="), asked_for(line, "continue="));
-        let padding = if from < 20 && limit > 5 { MOST } else { 0 };
+        let (limit, from) = (parameter(line, "limit="), parameter(line, "continue="));
+        let padding = if from < 20 && limit > 5 { RESPONSE_MAX } else { 0 };
         let next = Some(from + limit).filter(|next| *next < 4_020).map(|next| next.to_string());
         let metadata = json!({ "continue": next.unwrap_or_default() });
         let page = json!({ "kind": "PartialObjectMetadataList", "metadata": metadata });
         (200, format!("{page}{}", " ".repeat(padding)))
     })
     .await;
-    let inner = Arc::new(connection(dir.path(), &url, &user(), LIMIT));
-    assert!(crate::cluster::Cluster { inner }.list("ci").await.unwrap().is_empty());
+    assert!(cluster(dir.path(), &url).list("ci").await.unwrap().is_empty());
 
-    let url = answering(|_| (200, " ".repeat(MOST + 1))).await;
-    let inner = Arc::new(connection(dir.path(), &url, &user(), LIMIT));
-    let error = crate::cluster::Cluster { inner }.list("ci").await.unwrap_err();
-    assert!(matches!(error.why, Failure::LongAnswer { most: MOST }), "{error:?}");
+    let url = answering(|_| (200, " ".repeat(RESPONSE_MAX + 1))).await;
+    let error = cluster(dir.path(), &url).list("ci").await.unwrap_err();
+    assert!(matches!(error.why, Failure::LongAnswer { most: RESPONSE_MAX }), "{error:?}");
 }

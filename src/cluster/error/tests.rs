@@ -19,23 +19,23 @@ fn every_failure_is_one_line_and_says_what_to_do() {
             Failure::NotFound,
             Failure::NamespaceNotFound { namespace: text() },
             Failure::NamespaceTerminating { namespace: text() },
-            Failure::QuotaExceeded { said: text() },
+            Failure::QuotaExceeded { message: text() },
             forbidden(""),
             forbidden("prod"),
-            Failure::AdmissionDenied { said: text() },
+            Failure::AdmissionDenied { message: text() },
             Failure::Unauthorized,
-            Failure::TooLarge { said: text() },
+            Failure::TooLarge { message: text() },
             Failure::Immutable,
-            Failure::Invalid { said: text() },
+            Failure::Invalid { message: text() },
             Failure::Busy { status: 429, pause: None },
             Failure::Expired,
             Failure::Timeout { after },
             Failure::ConnectionLost { why: text() },
-            Failure::Server { status: 500, said: text() },
+            Failure::Server { status: 500, message: text() },
             Failure::UnexpectedResponse { expected: "ConfigMap" },
             Failure::LongAnswer { most: 10 << 20 },
             Failure::EndlessList,
-            Failure::Status { status: 418, said: text() },
+            Failure::Status { status: 418, message: text() },
             unreachable(true),
             unreachable(false),
             Failure::Config(ConfigError::None),
@@ -127,7 +127,7 @@ fn everything_wrong_with_a_kubeconfig_is_one_line_and_says_what_to_do() {
 }
 
 #[test]
-fn a_lack_of_a_current_context_is_told_where_the_default_cluster_is_asked_for() {
+fn an_unknown_default_cluster_is_explained_by_the_lack_of_a_current_context() {
     let hint = |name: &str| {
         let known = vec!["kube-a".to_owned()];
         ConfigError::Unknown { name: name.to_owned(), known }.hints().concat()
@@ -137,5 +137,5 @@ fn a_lack_of_a_current_context_is_told_where_the_default_cluster_is_asked_for() 
     assert!(asked.contains("start again"), "{asked}");
     let asked = hint("kube-b");
     let name = "a cluster has the name of its context";
-    assert_eq!(asked, format!("{name}, and a context that was added takes a restart: kube-a"));
+    assert_eq!(asked, format!("there are: kube-a; {name}, and contexts are read only at the start"));
 }

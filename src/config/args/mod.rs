@@ -355,8 +355,8 @@ pub struct ServerArgs {
 #[derive(clap::Args, Clone, Debug)]
 #[command(next_help_heading = "Logging")]
 pub struct LoggingArgs {
-    /// File for the last error as JSON, removed after a success; relative to the root, where its name must begin with
-    /// ".." unless the layout is git-sync
+    /// File for the last error as JSON (Msg, Err, Args), removed after a success; relative to the root, where its name
+    /// must begin with ".." unless the layout is git-sync
     #[arg(long, value_name = "FILE", default_value = "", hide_default_value = true, hide_short_help = true)]
     pub error_file: String,
 

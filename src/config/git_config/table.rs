@@ -126,9 +126,9 @@ mod tests {
     fn page() -> String {
         let mut page = String::from(
             "# Settings of git\n\n`--git-config` and `--git-config-add` take settings of git. Files such as \
-             `~/.gitconfig` and `/etc/gitconfig` are not read.\nA setting that has no effect is named at the start, \
+             `~/.gitconfig` and `/etc/gitconfig` are not\nread. A setting that has no effect is named at the start, \
              and by `treeswap check`, without its value.\n\nGit's own variables are read only by the drop-in \
-             (`treeswap git-sync`). `treeswap sync` and `treeswap check` warn about them:\n\n\
+             (`treeswap git-sync`). `treeswap sync` and `treeswap check` warn about\nthem:\n\n\
              | variable | drop-in | other commands |\n| --- | --- | --- |\n\
              | `$GIT_CONFIG_COUNT`, `$GIT_CONFIG_KEY_N`, `$GIT_CONFIG_VALUE_N` | settings as below | \
              no effect; use `--git-config` |\n\

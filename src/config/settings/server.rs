@@ -47,9 +47,10 @@ impl Check<'_> {
             return Ok(Some(admin::Options {
                 bind: given.http_bind.clone(),
                 webhook_secrets: given.webhook_secret_file.clone(),
+                metrics: given.http_metrics,
                 fallback: match personality {
                     Personality::Treeswap => admin::Fallback::Treeswap,
-                    Personality::GitSync => admin::Fallback::GitSync { metrics: given.http_metrics },
+                    Personality::GitSync => admin::Fallback::GitSync,
                 },
                 pprof: given.http_pprof,
                 max_stale: max_stale.filter(|_| !ends_after_success),

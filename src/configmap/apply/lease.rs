@@ -14,7 +14,7 @@ const HOLDER_MAX: usize = 200;
 
 /// A Lease as read from the API server.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Holding {
+pub struct LiveLease {
     /// The holder's identity; `None` after a release.
     pub holder: Option<String>,
     /// The Lease's duration: how long its holder may go without renewing it.
@@ -45,22 +45,22 @@ impl LeaseAvailability {
 
 /// What a waiter remembers of a Lease between two reads.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Watch {
+pub struct LeaseObserver {
     /// The resourceVersion that was read last, and when it was first seen.
     last: Option<(String, Duration)>,
 }
 
-impl Watch {
+impl LeaseObserver {
     /// Evaluates one read of the Lease (`None`: it does not exist) at `now` on a monotonic clock. `us` is our identity;
     /// `most` caps the duration that the Lease states.
     pub fn observe(
         &mut self,
-        found: Option<&Holding>,
+        found: Option<&LiveLease>,
         us: &str,
         most: Duration,
         now: Duration,
     ) -> LeaseAvailability {
-        let Some((Holding { duration, version, .. }, holder)) =
+        let Some((LiveLease { duration, version, .. }, holder)) =
             found.and_then(|found| Some((found, found.holder.clone()?)))
         else {
             self.last = None;
@@ -84,21 +84,21 @@ impl Watch {
     }
 }
 
-/// What to do next to get one slot of a pool of Leases.
+/// What to do next to get one Lease of a pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum SlotChoice {
-    /// Take the slot with this index, under the resourceVersion that was read.
+pub enum LeaseChoice {
+    /// Take the Lease with this index, under the resourceVersion that was read.
     Take(usize),
-    /// All usable slots are taken: read them again after a pause.
+    /// All usable Leases are taken: read them again after a pause.
     Wait,
-    /// No slot is usable: go on without one.
-    Nowhere,
+    /// No Lease is usable: go on without one.
+    NoneUsable,
 }
 
-/// Chooses a slot of a pool: one that is ours, else a free one, else one with a silent holder; among equals the first
-/// one from index `first` on. `None` marks a slot that cannot be used. Instances with the same `first` compete for a
-/// slot.
-pub fn choose(availabilities: &[Option<&LeaseAvailability>], first: usize) -> SlotChoice {
+/// Chooses a Lease of a pool: one that is ours, else a free one, else one with a silent holder; among equals the first
+/// one from index `first` on. `None` marks a Lease that cannot be used. Instances with the same `first` compete for one
+/// Lease.
+pub fn choose(availabilities: &[Option<&LeaseAvailability>], first: usize) -> LeaseChoice {
     let rank = |availability: &LeaseAvailability| match availability {
         LeaseAvailability::Ours => Some(0),
         LeaseAvailability::Free => Some(1),
@@ -108,9 +108,9 @@ pub fn choose(availabilities: &[Option<&LeaseAvailability>], first: usize) -> Sl
     let around = (0..availabilities.len()).map(|step| (first + step) % availabilities.len());
     let open = around.filter_map(|at| Some((rank(availabilities[at]?)?, at)));
     match open.min_by_key(|(rank, _)| *rank) {
-        Some((_, at)) => SlotChoice::Take(at),
-        None if availabilities.iter().any(Option::is_some) => SlotChoice::Wait,
-        None => SlotChoice::Nowhere,
+        Some((_, at)) => LeaseChoice::Take(at),
+        None if availabilities.iter().any(Option::is_some) => LeaseChoice::Wait,
+        None => LeaseChoice::NoneUsable,
     }
 }
 
@@ -120,14 +120,14 @@ mod tests {
 
     const S: fn(u64) -> Duration = Duration::from_secs;
 
-    fn held(version: &str, seconds: u64) -> Holding {
-        Holding { holder: Some("a".into()), duration: Some(S(seconds)), version: version.into() }
+    fn held(version: &str, seconds: u64) -> LiveLease {
+        LiveLease { holder: Some("a".into()), duration: Some(S(seconds)), version: version.into() }
     }
 
     #[test]
     fn silence_counts_from_the_change_that_we_saw() {
-        let mut watch = Watch::default();
-        let mut at = |now, version: &str| watch.observe(Some(&held(version, 15)), "b", S(15), S(now));
+        let mut observer = LeaseObserver::default();
+        let mut at = |now, version: &str| observer.observe(Some(&held(version, 15)), "b", S(15), S(now));
         let taken = LeaseAvailability::Taken("a".into());
         assert_eq!(at(100, "1"), taken, "however long ago it was written");
         assert_eq!(at(114, "1"), taken);
@@ -140,26 +140,29 @@ mod tests {
     #[test]
     fn the_shorter_of_two_durations_is_borne() {
         for (theirs, ours) in [(15, 3_600), (3_600, 15)] {
-            let mut watch = Watch::default();
-            watch.observe(Some(&held("1", theirs)), "b", S(ours), S(0));
-            let availability = watch.observe(Some(&held("1", theirs)), "b", S(ours), S(15));
+            let mut observer = LeaseObserver::default();
+            observer.observe(Some(&held("1", theirs)), "b", S(ours), S(0));
+            let availability = observer.observe(Some(&held("1", theirs)), "b", S(ours), S(15));
             assert_eq!(availability, LeaseAvailability::Expired("a".into()), "{theirs} {ours}");
         }
-        let mut watch = Watch::default();
-        let unsaid = Holding { duration: None, ..held("1", 0) };
-        assert_eq!(watch.observe(Some(&unsaid), "b", S(15), S(0)), LeaseAvailability::Taken("a".into()));
-        assert_eq!(watch.observe(Some(&unsaid), "b", S(15), S(15)), LeaseAvailability::Expired("a".into()));
+        let mut observer = LeaseObserver::default();
+        let unsaid = LiveLease { duration: None, ..held("1", 0) };
+        assert_eq!(observer.observe(Some(&unsaid), "b", S(15), S(0)), LeaseAvailability::Taken("a".into()));
+        assert_eq!(
+            observer.observe(Some(&unsaid), "b", S(15), S(15)),
+            LeaseAvailability::Expired("a".into())
+        );
     }
 
     #[test]
     fn a_holder_is_shown_as_one_short_line_that_no_terminal_obeys() {
         let own = "b\u{1b}[31m".repeat(100);
         let other = format!("x\n2026 ERROR\u{1b}[31m{own}");
-        let found = |holder: &str| Holding { holder: Some(holder.into()), ..held("1", 15) };
-        let mut watch = Watch::default();
-        assert_eq!(watch.observe(Some(&found(&own)), &own, S(15), S(0)), LeaseAvailability::Ours);
+        let found = |holder: &str| LiveLease { holder: Some(holder.into()), ..held("1", 15) };
+        let mut observer = LeaseObserver::default();
+        assert_eq!(observer.observe(Some(&found(&own)), &own, S(15), S(0)), LeaseAvailability::Ours);
         for (now, is_expired) in [(0, false), (15, true)] {
-            let shown = match watch.observe(Some(&found(&other)), &own, S(15), S(now)) {
+            let shown = match observer.observe(Some(&found(&other)), &own, S(15), S(now)) {
                 LeaseAvailability::Taken(shown) if !is_expired => shown,
                 LeaseAvailability::Expired(shown) if is_expired => shown,
                 availability => panic!("{availability:?}"),
@@ -171,37 +174,37 @@ mod tests {
 
     #[test]
     fn what_nobody_has_is_free_and_what_is_ours_stays_so() {
-        let mut watch = Watch::default();
-        let let_go = Holding { holder: None, ..held("2", 15) };
-        assert_eq!(watch.observe(None, "b", S(15), S(0)), LeaseAvailability::Free);
+        let mut observer = LeaseObserver::default();
+        let let_go = LiveLease { holder: None, ..held("2", 15) };
+        assert_eq!(observer.observe(None, "b", S(15), S(0)), LeaseAvailability::Free);
         assert_eq!(
-            watch.observe(Some(&held("1", 15)), "b", S(15), S(1)),
+            observer.observe(Some(&held("1", 15)), "b", S(15), S(1)),
             LeaseAvailability::Taken("a".into())
         );
-        assert_eq!(watch.observe(Some(&let_go), "b", S(15), S(2)), LeaseAvailability::Free);
-        assert_eq!(watch.observe(Some(&held("3", 15)), "a", S(15), S(99)), LeaseAvailability::Ours);
+        assert_eq!(observer.observe(Some(&let_go), "b", S(15), S(2)), LeaseAvailability::Free);
+        assert_eq!(observer.observe(Some(&held("3", 15)), "a", S(15), S(99)), LeaseAvailability::Ours);
         assert!(LeaseAvailability::Free.is_open() && LeaseAvailability::Expired("a".into()).is_open());
         assert!(!LeaseAvailability::Taken("a".into()).is_open());
     }
 
     #[test]
-    fn any_place_of_a_pool_will_do_and_a_free_one_is_better_than_a_silent_ones() {
+    fn any_lease_of_a_pool_will_do_and_a_free_one_is_better_than_a_silent_ones() {
         let free = LeaseAvailability::Free;
         let ours = LeaseAvailability::Ours;
         let taken = LeaseAvailability::Taken("a".into());
         let silent = LeaseAvailability::Expired("b".into());
         let [free, ours, taken, silent] = [&free, &ours, &taken, &silent].map(Some);
         for (availabilities, first, expected) in [
-            (vec![free, free, free], 1, SlotChoice::Take(1)),
-            (vec![free, taken, taken], 1, SlotChoice::Take(0)),
-            (vec![taken, silent, taken], 2, SlotChoice::Take(1)),
-            (vec![silent, taken, free], 0, SlotChoice::Take(2)),
-            (vec![free, free, ours], 0, SlotChoice::Take(2)),
-            (vec![taken, taken], 1, SlotChoice::Wait),
-            (vec![None, taken], 0, SlotChoice::Wait),
-            (vec![None, free], 0, SlotChoice::Take(1)),
-            (vec![None, None], 1, SlotChoice::Nowhere),
-            (Vec::new(), 0, SlotChoice::Nowhere),
+            (vec![free, free, free], 1, LeaseChoice::Take(1)),
+            (vec![free, taken, taken], 1, LeaseChoice::Take(0)),
+            (vec![taken, silent, taken], 2, LeaseChoice::Take(1)),
+            (vec![silent, taken, free], 0, LeaseChoice::Take(2)),
+            (vec![free, free, ours], 0, LeaseChoice::Take(2)),
+            (vec![taken, taken], 1, LeaseChoice::Wait),
+            (vec![None, taken], 0, LeaseChoice::Wait),
+            (vec![None, free], 0, LeaseChoice::Take(1)),
+            (vec![None, None], 1, LeaseChoice::NoneUsable),
+            (Vec::new(), 0, LeaseChoice::NoneUsable),
         ] {
             assert_eq!(choose(&availabilities, first), expected, "{availabilities:?} from {first}");
         }

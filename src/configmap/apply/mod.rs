@@ -30,7 +30,7 @@ pub use decide::{LiveConfigMap, Policy, is_proven_by_record};
 pub use decision::{Action, Decision, DecisionReason, Refusal};
 pub use desired_state::{Desired, DesiredConfigMap, ExtraKeys, VersionKey};
 pub use digest::rules_digest;
-pub use lease::{Holding, LeaseAvailability, SlotChoice, Watch, choose};
+pub use lease::{LeaseAvailability, LeaseChoice, LeaseObserver, LiveLease, choose};
 pub use ledger::{LastAttempt, Ledger, RepairLimit};
 pub use ledger_set::LedgerSet;
 pub use order::{Moves, Order, order};

@@ -88,12 +88,11 @@ fn sequences(pieces: &[&str], most: usize) -> Vec<String> {
 fn as_go_zglob_reads(pattern: &str) -> (Regex, usize) {
     let components = pattern.split('/').take_while(|component| !component.contains('*')).collect::<Vec<_>>();
     let expression = pattern
-        .replace("**/", "(.D/)?")
-        .replace('*', "[^/]S")
+        .replace("**/", "(.+/)?") // no literal `+` in these patterns
+        .replace('*', "[^/]*")
+        .replace(".+", ".*")
         .replace("{}", "\\}")
-        .replace("{a,ab}", "(a|ab)")
-        .replace('D', "*")
-        .replace('S', "*");
+        .replace("{a,ab}", "(a|ab)");
     (Regex::new(&format!("^{expression}$")).unwrap(), components.join("/").len().max(1))
 }
 

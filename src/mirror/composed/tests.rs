@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use tokio_util::sync::CancellationToken;
 
 use super::{Composer, Part, UniqueBaseNames};
-use crate::mirror::fixture::{Fixture, Model, everything};
+use crate::mirror::fixture::{Fixture, Model, everything, part};
 use crate::mirror::{Error, Selection};
 use crate::payload::{Kind, Limits, Rule, Rules};
 use crate::revision::{ObjectId, Revision};
@@ -30,19 +30,6 @@ impl World {
         let globs = globs.iter().map(|glob| (*glob).to_owned()).collect();
         let unique = UniqueBaseNames::parse(globs).unwrap();
         self.composer.compose(parts, &unique, &CancellationToken::new())
-    }
-}
-
-fn part(name: &str, revision: Revision, to: &str) -> Part {
-    Part {
-        name: name.to_owned(),
-        repo: "https://git.example.com/x.git".to_owned(),
-        ref_name: "main".to_owned(),
-        revision,
-        path: String::new(),
-        to: to.to_owned(),
-        sparse: Vec::new(),
-        mirror: "m".to_owned(),
     }
 }
 
@@ -160,13 +147,8 @@ fn two_of_one_base_name_are_named_with_their_sources() {
 #[test]
 fn trees_without_end_are_not_looked_through() {
     let world = World::new(Limits { entries: 1_000, ..Limits::default() });
-    let mut tree = world.mirror.tree(&[("100644", b"f", world.mirror.blob(b"x"))]);
-    for _ in 0..12 {
-        let names: Vec<_> = (b'a'..=b'j').map(|name| [name]).collect();
-        let lines: Vec<_> = names.iter().map(|name| ("40000", &name[..], tree)).collect();
-        tree = world.mirror.tree(&lines);
-    }
-    let parts = [part("bomb", world.mirror.commit(tree, &[]), "jobs")];
+    let tree = world.mirror.tree(&[("100644", b"f", world.mirror.blob(b"x"))]);
+    let parts = [part("bomb", world.mirror.commit(world.mirror.bomb(tree, 12), &[]), "jobs")];
     world.compose(&parts, &[]).unwrap();
     let rule = |globs: &[&str]| match world.compose(&parts, globs) {
         Err(Error::Refused(refusal)) => refusal.rule,

@@ -2,58 +2,41 @@
 
 use std::path::Path;
 
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufWriter};
+use tokio::process::ChildStdin;
 
-use crate::mirror::Mirror;
 use crate::mirror::error::Error;
 use crate::mirror::index_limiter::IndexLimiter;
 use crate::mirror::indexer::{Indexer, Job, ObjectTable, Report, Task, within};
 use crate::mirror::wire::{self, PackResponse, Request};
+use crate::mirror::{Mirror, Options};
 use crate::revision::ObjectId;
 
 /// Buffer size in bytes between the connection and the child process.
 const CHUNK: usize = 64 << 10;
 
+/// The remote's answer, the pack's name and, if it is large, the table of its objects.
+type ReceivedPack = (PackResponse, String, Option<ObjectTable>);
+
 impl Mirror {
-    /// Receives one pack of at most `max_bytes` into the repository `dir`. Returns the remote's answer, the pack's name
-    /// and, if it is large, the table of its objects.
+    /// Receives one pack of at most `max_bytes` into the repository `dir`.
     pub(in crate::mirror) async fn receive_into(
         &mut self,
         dir: &Path,
         max_bytes: u64,
         request: &Request,
         task: Task,
-    ) -> Result<(PackResponse, String, Option<ObjectTable>), Error> {
-        let job = Job {
-            dir: dir.to_owned(),
-            task,
-            memory: self.options.index_memory,
-            max_bytes,
-            durable: self.options.durable,
-            sandbox: self.options.sandbox,
-        };
+    ) -> Result<ReceivedPack, Error> {
+        let job = Job::new(&self.options, dir, task, max_bytes);
         if let Some(index_limiter) = self.index_limiter.clone() {
             return self.receive_in_turn(&index_limiter, request, job).await;
         }
-        // The client gives the remote as long. A child that takes longer to begin or to end is killed.
-        let limit = self.options.wire.timeouts.overall;
-        let task = job.task.phrase();
-        let started = Indexer::start(self.options.indexer.clone(), job, &request.wants);
-        let (mut indexer, stdin) = within(limit, task, started).await?;
-        let mut stdin = self.options.received.counting(stdin);
-        let (answer, (report, table)) = {
-            let mut report = Box::pin(indexer.report());
-            let mut fetch = Box::pin(self.client.fetch(request, &mut stdin));
-            tokio::select! {
-                answer = &mut fetch => {
-                    drop(fetch);
-                    drop(stdin); // signals end of file to the child
-                    (Some(answer), within(limit, task, report).await?)
-                }
-                report = &mut report => (None, report?),
-            }
+        let options = &self.options;
+        let client = &mut self.client;
+        let feed = move |stdin: BufWriter<ChildStdin>| async move {
+            client.fetch(request, &mut options.received.counting(stdin)).await
         };
-        received_pack(&indexer, request, answer, report, table)
+        index(options, request, job, feed).await
     }
 
     /// Receives one pack while other mirrors may be fetching: the child process is started only when [`IndexLimiter`]
@@ -63,11 +46,11 @@ impl Mirror {
         index_limiter: &IndexLimiter,
         request: &Request,
         job: Job,
-    ) -> Result<(PackResponse, String, Option<ObjectTable>), Error> {
+    ) -> Result<ReceivedPack, Error> {
         // A request without haves asks for the whole repository, which is likely a large pack. Its turn is taken before
         // the request is sent, because otherwise the server would have to wait in the middle of the pack.
         let is_whole = request.haves.is_empty();
-        let early_permit = if is_whole { Some(index_limiter.large().await) } else { None };
+        let early_turn = if is_whole { Some(index_limiter.large().await) } else { None };
         let (pack, mut incoming) = tokio::io::duplex(CHUNK);
         let mut pack = self.options.received.counting(pack);
         let client = &mut self.client;
@@ -76,53 +59,53 @@ impl Mirror {
         let mut beginning = Vec::new();
         let mut buffered = (&mut incoming).take(IndexLimiter::BUFFERED as u64);
         let (answer, _) = run_alongside(&mut fetch, buffered.read_to_end(&mut beginning)).await;
-        let _turn = match (early_permit, &answer) {
-            (_, Some(Err(_))) => None,
-            (None, Some(Ok(_))) => Some(index_limiter.small().await),
-            (None, None) => Some(index_limiter.large().await),
-            (early_permit, _) => early_permit,
+        let answer = answer.transpose().map_err(|error| with_wanted(request.wants[0], error))?;
+        let _turn = match (early_turn, &answer) {
+            (Some(turn), _) => turn,
+            (None, Some(_)) => index_limiter.small().await,
+            (None, None) => index_limiter.large().await,
         };
-        let answer = match answer {
-            Some(Err(error)) => return Err(with_wanted(request.wants[0], error)),
-            answer => answer,
-        };
-        let limit = self.options.wire.timeouts.overall;
-        let task = job.task.phrase();
-        let started = Indexer::start(self.options.indexer.clone(), job, &request.wants);
-        let (mut indexer, mut stdin) = within(limit, task, started).await?;
-        let (answer, (report, table)) = {
-            let mut report = Box::pin(indexer.report());
-            let feed = async move {
+        let feed = move |mut stdin: BufWriter<ChildStdin>| async move {
+            let forwarded = async move {
                 // If the child stops reading, its report says why.
                 let _ = forward(&beginning, &mut incoming, &mut stdin).await;
             };
             let rest = async {
                 match answer {
-                    Some(answer) => answer,
+                    Some(answer) => Ok(answer),
                     None => fetch.await,
                 }
             };
-            tokio::select! {
-                (answer, ()) = async { tokio::join!(rest, feed) } => {
-                    (Some(answer), within(limit, task, report).await?)
-                }
-                report = &mut report => (None, report?),
-            }
+            tokio::join!(rest, forwarded).0
         };
-        received_pack(&indexer, request, answer, report, table)
+        index(&self.options, request, job, feed).await
     }
 }
 
-/// Combines the results of the stream and of the child process. `answer` is `None` if the child ended first.
-fn received_pack(
-    indexer: &Indexer,
+/// Starts the child process of a job. `feed` gets its standard input, writes the pack there, and returns the remote's
+/// answer.
+async fn index<F: Future<Output = Result<PackResponse, wire::Error>>>(
+    options: &Options,
     request: &Request,
-    answer: Option<Result<PackResponse, wire::Error>>,
-    report: Report,
-    table: Option<ObjectTable>,
-) -> Result<(PackResponse, String, Option<ObjectTable>), Error> {
+    job: Job,
+    feed: impl FnOnce(BufWriter<ChildStdin>) -> F,
+) -> Result<ReceivedPack, Error> {
+    // The client gives the remote as long. A child that takes longer to begin or to end is killed.
+    let limit = options.wire.timeouts.overall;
+    let task = job.task.phrase();
+    let started = Indexer::start(options.indexer.clone(), job, &request.wants);
+    let (mut indexer, stdin) = within(limit, task, started).await?;
+    let (answer, (report, table)) = {
+        let mut report = Box::pin(indexer.report());
+        let answer = Box::pin(feed(stdin));
+        tokio::select! {
+            // `select` has dropped the standard input then, which signals end of file to the child.
+            answer = answer => (Some(answer), within(limit, task, report).await?),
+            report = &mut report => (None, report?), // the child ended first
+        }
+    };
     match (answer, report) {
-        (Some(Ok(answer)), Report::Complete { pack, .. }) => Ok((answer, pack, table)),
+        (Some(Ok(answer)), Report::Complete { pack }) => Ok((answer, pack, table)),
         // The stream failed, and the child only saw the end of its input.
         (Some(Err(error)), Report::Cut | Report::Complete { .. }) => {
             Err(with_wanted(request.wants[0], error))

@@ -222,7 +222,7 @@ fn index(
     let packs = job.dir.join(PACKS);
     let taken = receive(&packs, job, expected, from)?;
     let report = check(&taken);
-    let IndexedPack { objects, bytes, name, is_new, .. } = taken;
+    let IndexedPack { name, is_new, .. } = taken;
     let report = report.and_then(|report| {
         if let Some(report) = report {
             return Ok(report);
@@ -232,7 +232,7 @@ fn index(
             let marker = packs.join(format!("{name}.promisor"));
             std::fs::write(&marker, "").map_err(|error| Abort::Report(Report::Local(error.to_string())))?;
         }
-        Ok(Report::Complete { objects, bytes, pack: name.clone() })
+        Ok(Report::Complete { pack: name.clone() })
     });
     if is_new && !matches!(report, Ok(Report::Complete { .. })) {
         // The pack is of no use, and a server that sends many such packs must not fill the disk. The index is

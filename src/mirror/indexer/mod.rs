@@ -22,13 +22,14 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, BufWriter};
 use tokio::process::{Child, ChildStdin, Command};
 use tokio_util::sync::CancellationToken;
 
+use super::Options;
 use super::error::{Error, kind_of};
 use super::object_error::ObjectError;
 use crate::revision::{ObjectId, Revision};
 use crate::sandbox::Sandbox;
 #[cfg(any(test, fuzzing))]
 pub(crate) use pack::fuzz as pack_fuzz;
-pub(super) use pack::{ObjectTable, TableReader};
+pub(super) use pack::{Form, ObjectTable, TableReader, form_of, header};
 pub(super) use repack::{Needs, is_reused};
 
 /// The first argument that makes the program the indexer.
@@ -50,6 +51,14 @@ pub(super) struct Job {
     pub(super) durable: bool,
     /// The sandbox to enter.
     pub(super) sandbox: Sandbox,
+}
+
+impl Job {
+    /// A job in the repository `dir`, with the settings of a mirror.
+    pub(super) fn new(options: &Options, dir: &Path, task: Task, max_bytes: u64) -> Self {
+        let Options { index_memory: memory, durable, sandbox, .. } = *options;
+        Self { dir: dir.to_owned(), task, memory, max_bytes, durable, sandbox }
+    }
 }
 
 /// What a child does.
@@ -104,10 +113,6 @@ impl Task {
 pub(super) enum Report {
     /// The pack is in the mirror and the tip is complete.
     Complete {
-        /// Objects in the pack, not counting the bases that were appended to a thin pack.
-        objects: u64,
-        /// Bytes received.
-        bytes: u64,
         /// The pack's name, without a suffix.
         pack: String,
     },
@@ -148,7 +153,7 @@ impl Report {
     fn names_packs(&self) -> bool {
         let is_name = |name: &String| !name.contains('/');
         match self {
-            Self::Complete { pack, .. } => is_name(pack),
+            Self::Complete { pack } => is_name(pack),
             Self::Collected { pack, gone } => pack.iter().chain(gone).all(is_name),
             _ => true,
         }
@@ -204,7 +209,7 @@ impl Indexer {
         let (line, table) = stdout.split_at(end);
         let report = parse_report(&self.program, &self.job, line, &stderr, status)?;
         let table = match &report {
-            Report::Complete { pack, .. } => {
+            Report::Complete { pack } => {
                 let pack = self.job.dir.join(PACKS).join(format!("{pack}.pack"));
                 ObjectTable::decode(pack, table)
             }
@@ -447,7 +452,7 @@ mod tests {
         {
             let name = || name.to_owned();
             for report in [
-                Report::Complete { objects: 0, bytes: 0, pack: name() },
+                Report::Complete { pack: name() },
                 Report::Collected { pack: Some(name()), gone: Vec::new() },
                 Report::Collected { pack: None, gone: vec!["pack-2".to_owned(), name()] },
             ] {

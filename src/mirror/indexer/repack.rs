@@ -17,7 +17,6 @@ use std::time::{Duration, SystemTime};
 use git2::{ErrorClass, ErrorCode, ObjectType};
 
 use super::{Job, Report};
-use crate::mirror::error::Libgit2;
 use crate::mirror::files::{local, names, paths, replace};
 use crate::mirror::gc_plan::{PackUsage, RepackPlan, plan_repack};
 use crate::mirror::object_error::ObjectError;
@@ -121,7 +120,7 @@ pub(super) fn merge(git: &Path, names: &[String]) -> Result<Report, Error> {
 }
 
 fn open_failed(git: &Path, source: git2::Error) -> Error {
-    Error::Git { act: format!("open the objects of {}", git.display()), source: Libgit2(source) }
+    Error::git(format!("open the objects of {}", git.display()), source)
 }
 
 /// All objects of the repository, and which of them are needed.
@@ -251,13 +250,12 @@ fn write_pack(git: &Path, store: &Store, ids: &[ObjectId], from: &[String]) -> R
         return Ok(None);
     }
     let packs = git.join("objects/pack");
-    let act =
-        |source| Error::Git { act: format!("write a pack in {}", packs.display()), source: Libgit2(source) };
-    let reader = store.reader().map_err(act)?;
+    let failed = |source| Error::git(format!("write a pack in {}", packs.display()), source);
+    let reader = store.reader().map_err(failed)?;
     let name = match build(store, &reader, ids, &packs) {
         Ok(name) => name,
-        Err(error) if is_of_system(&error) => return Err(act(error)),
-        Err(error) => return Err(unreadable(&reader, ids).unwrap_or_else(|| act(error))),
+        Err(error) if is_of_system(&error) => return Err(failed(error)),
+        Err(error) => return Err(unreadable(&reader, ids).unwrap_or_else(|| failed(error))),
     };
     let path = packs.join(format!("{name}.idx"));
     let written = pack_index::ids(&path).map_err(local("read", &path))?; // sorted, as in every index

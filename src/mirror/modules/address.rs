@@ -181,7 +181,7 @@ pub(super) fn host_of(url: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn judged(base: &str, url: &str, hosts: &Hosts, local: bool) -> Result<String, String> {
+    fn checked(base: &str, url: &str, hosts: &Hosts, local: bool) -> Result<String, String> {
         let known = ["example.com".to_owned()];
         let policy = Policy { hosts, known: &known, local, instead_of: &InsteadOf::default() };
         address(base, Some(url), &policy).map(|found| found.url)
@@ -250,7 +250,7 @@ mod tests {
             ("/srv/x/a", "../b", "/srv/x/b"),
             ("/srv/x/a", "../../b", "/srv/b"),
         ] {
-            assert_eq!(judged(base, url, &Hosts::Any, true).as_deref(), Ok(expected), "{base} {url}");
+            assert_eq!(checked(base, url, &Hosts::Any, true).as_deref(), Ok(expected), "{base} {url}");
         }
     }
 
@@ -263,7 +263,7 @@ mod tests {
             ("https://example.com", "../x"),
             ("/a", "../../b"),
         ] {
-            let refused = judged(base, url, &Hosts::Any, true).unwrap_err();
+            let refused = checked(base, url, &Hosts::Any, true).unwrap_err();
             assert!(refused.contains("climbs out of"), "{base} {url}: {refused}");
         }
     }
@@ -278,7 +278,7 @@ mod tests {
             "git@EXAMPLE.com:b",
             "git://example.com/b",
         ] {
-            assert_eq!(judged(base, allowed, &known, false).as_deref(), Ok(allowed));
+            assert_eq!(checked(base, allowed, &known, false).as_deref(), Ok(allowed));
         }
         for (url, expected) in [
             ("https://evil.example/b", "not among the hosts"),
@@ -296,7 +296,7 @@ mod tests {
             ("", "has no url"),
         ] {
             for hosts in [&known, &Hosts::Any] {
-                let refused = match judged(base, url, hosts, false) {
+                let refused = match checked(base, url, hosts, false) {
                     Err(refused) => refused,
                     Ok(_) if *hosts == Hosts::Any && expected == "not among the hosts" => continue,
                     Ok(taken) => panic!("{url} was taken as {taken}"),
@@ -304,19 +304,19 @@ mod tests {
                 assert!(refused.contains(expected), "{url}: {refused}");
             }
         }
-        assert!(judged("/srv/a", "b/c", &Hosts::Any, true).is_err(), "relative to what?");
+        assert!(checked("/srv/a", "b/c", &Hosts::Any, true).is_err(), "relative to what?");
         for url in ["../".repeat(300_000), format!("https://{}/b", "h".repeat(900_000)), "x".repeat(900_000)]
         {
-            let refused = judged(base, &url, &known, false).unwrap_err();
+            let refused = checked(base, &url, &known, false).unwrap_err();
             assert!(refused.len() < 1_000, "{} bytes", refused.len());
         }
         for (bytes, is_allowed) in [(URL_MAX, true), (URL_MAX + 1, false)] {
             let url = format!("{base}/{}", "b".repeat(bytes - base.len() - 1));
-            assert_eq!(judged(base, &url, &known, false).is_ok(), is_allowed, "{bytes}");
+            assert_eq!(checked(base, &url, &known, false).is_ok(), is_allowed, "{bytes}");
             let relative = format!("./{}", "b".repeat(bytes - base.len() - 1));
-            assert_eq!(judged(base, &relative, &known, false).is_ok(), is_allowed, "{bytes}");
+            assert_eq!(checked(base, &relative, &known, false).is_ok(), is_allowed, "{bytes}");
         }
-        let secret = judged(base, "https://bob:s3cret@/x", &known, false).unwrap_err();
+        let secret = checked(base, "https://bob:s3cret@/x", &known, false).unwrap_err();
         assert!(!secret.contains("s3cret"), "{secret}");
         assert_eq!(host_of("https://h.example:8443/x").as_deref(), Some("h.example"));
     }
@@ -326,8 +326,8 @@ mod tests {
         let word = "uN7q-zK4x-of-an-author";
         for host in ["example.com", "evil.example"] {
             let url = format!("https://x:{word}@{host}/b");
-            let judged = judged("https://example.com/a.git", &url, &Hosts::Known(Vec::new()), false);
-            assert_eq!(judged.is_ok(), host == "example.com", "{judged:?}");
+            let checked = checked("https://example.com/a.git", &url, &Hosts::Known(Vec::new()), false);
+            assert_eq!(checked.is_ok(), host == "example.com", "{checked:?}");
         }
         assert_eq!(quoted(word), word);
     }

@@ -77,10 +77,7 @@ impl ModulesError {
 
     /// Prefixes the paths with `at`, the path of a submodule.
     fn below(self, at: &[u8]) -> Self {
-        let full = |path: String| match at {
-            b"" => path,
-            at => String::from_utf8_lossy(&join(at, path.as_bytes())).into_owned(),
-        };
+        let full = |path: String| String::from_utf8_lossy(&join(at, path.as_bytes())).into_owned();
         match self {
             Self::ObjectError(error) => Self::ObjectError(error),
             Self::Absent { path, commit } => Self::Absent { path: full(path), commit },

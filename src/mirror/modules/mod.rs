@@ -24,7 +24,6 @@ mod linked;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::pin::Pin;
 use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
@@ -107,9 +106,6 @@ impl<'a> KeptRevisions<'a> {
     }
 }
 
-/// A boxed future, because fetching a submodule's submodules is recursive.
-pub(super) type Fetching<'a> = Pin<Box<dyn Future<Output = Result<(), Error>> + Send + 'a>>;
-
 impl Mirror {
     /// Ensures that the mirrors hold the submodules of a revision, recursively if configured, within the limits for all
     /// of them together, in two passes if a commit has several paths (see `allowance`). The revision itself must be in
@@ -153,16 +149,7 @@ impl Mirror {
     }
 
     /// The same within an allowance.
-    fn fetch_modules<'a>(
-        &'a mut self,
-        revision: Revision,
-        kept: KeptRevisions<'a>,
-        allowance: &'a mut Allowance,
-    ) -> Fetching<'a> {
-        Box::pin(self.fetch_modules_of(revision, kept, allowance))
-    }
-
-    async fn fetch_modules_of(
+    async fn fetch_modules(
         &mut self,
         revision: Revision,
         kept: KeptRevisions<'_>,
@@ -208,7 +195,10 @@ impl Mirror {
             let in_module = |error| module_error(revision, &link.path, &address.url, error);
             let done = match fetched {
                 Ok(fetched) => match allowance.take(fetched) {
-                    Ok(()) => child.fetch_modules(fetched.commit, kept, allowance).await.map_err(in_module),
+                    Ok(()) => {
+                        let in_it = Box::pin(child.fetch_modules(fetched.commit, kept, allowance)); // it is recursive
+                        in_it.await.map_err(in_module)
+                    }
                     Err(rule) => Err(refuse(&link, rule)),
                 },
                 Err(Error::FetchBytes { limit }) if limit < usual => Err(refuse(&link, allowance.spent())),
@@ -392,42 +382,43 @@ impl Mirror {
         address::address(written, link.url.as_deref(), &policy)
     }
 
-    /// The mirror of a submodule, opened or created if necessary.
+    /// The mirror of a submodule, opened if necessary.
     async fn child(&mut self, name: &str, address: &Address, commit: ObjectId) -> Result<&mut Self, Error> {
         let key = dir_name(name);
-        if self.children.get(&key).is_some_and(|child| child.address != *address) {
-            self.children.remove(&key); // releases its lock, which the new mirror takes
+        // One with another address is dropped, which releases the lock that the new mirror takes.
+        let open = self.children.remove(&key).filter(|child| child.address == *address);
+        let child = match open {
+            Some(child) => child,
+            None => Child { address: address.clone(), mirror: self.open_child(&key, address, commit).await? },
+        };
+        Ok(&mut self.children.entry(key).or_insert(child).mirror)
+    }
+
+    /// Opens the mirror of a submodule, or creates it.
+    async fn open_child(&self, key: &str, address: &Address, commit: ObjectId) -> Result<Self, Error> {
+        let submodules = self.options.modules.submodules.next();
+        let written = Some(Secret::holder(&address.written));
+        let access = Access { submodules, written, ..self.options.modules.clone() };
+        let url = address.url.as_str();
+        let wire = self.options.wire.for_remote(url);
+        if wire.unverified && !self.options.wire.unverified && url.starts_with("https:") {
+            tracing::warn!(url = address::shown(url), "TLS certificates go unchecked (http.sslVerify)");
         }
-        if !self.children.contains_key(&key) {
-            let submodules = self.options.modules.submodules.next();
-            let written = Some(Secret::holder(&address.written));
-            let access = Access { submodules, written, ..self.options.modules.clone() };
-            let url = address.url.as_str();
-            let wire = self.options.wire.for_remote(url);
-            if wire.unverified && !self.options.wire.unverified && url.starts_with("https:") {
-                tracing::warn!(url = address::shown(url), "TLS certificates go unchecked (http.sslVerify)");
-            }
-            let options = Options {
-                dir: self.layout.dir().join(DIR).join(&key),
-                followed: Ref::Commit(commit),
-                wire,
-                modules: access,
-                filter: None,     // all files of a submodule are published
-                worktrees: false, // always bare; a bare repository may have linked worktrees, too
-                ..self.options.clone()
-            };
-            let shared = Arc::clone(&self.shared);
-            let mirror = super::blocking::blocking(move || {
-                dirs::make_way(&options.dir)?;
-                Self::open_submodule(options, &shared)
-            })
-            .await?;
-            self.children.insert(key.clone(), Child { address: address.clone(), mirror });
-        }
-        match self.children.get_mut(&key) {
-            Some(child) => Ok(&mut child.mirror),
-            None => unreachable!("it was inserted above"),
-        }
+        let options = Options {
+            dir: self.layout.dir().join(DIR).join(key),
+            followed: Ref::Commit(commit),
+            wire,
+            modules: access,
+            filter: None,     // all files of a submodule are published
+            worktrees: false, // always bare; a bare repository may have linked worktrees, too
+            ..self.options.clone()
+        };
+        let shared = Arc::clone(&self.shared);
+        super::blocking::blocking(move || {
+            dirs::make_way(&options.dir)?;
+            Self::open_submodule(options, &shared)
+        })
+        .await
     }
 }
 

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use super::{blob_id, model};
-use crate::mirror::fixture::{Fixture, everything};
+use super::model;
+use crate::mirror::fixture::{Fixture, blob_id, everything};
 use crate::mirror::odb::oid;
 use crate::mirror::pack_index;
 

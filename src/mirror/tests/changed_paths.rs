@@ -57,17 +57,10 @@ fn changed_paths_gives_up_on_duplicate_names() {
 #[test]
 fn changed_paths_gives_up_on_repeated_trees_and_on_too_many_paths() {
     let fixture = Fixture::new();
-    let names: Vec<String> = (0..10).map(|name| name.to_string()).collect();
     // Ten thousand million directories, all of which differ, without a single file.
-    let chain = |mut tree| {
-        for _ in 0..10 {
-            let lines: Vec<_> = names.iter().map(|name| ("40000", name.as_bytes(), tree)).collect();
-            tree = fixture.tree(&lines);
-        }
-        fixture.commit(tree, &[])
-    };
     let empty = fixture.tree(&[]);
-    let (one, other) = (chain(empty), chain(fixture.tree(&[("40000", b"x", empty)])));
+    let trees = [empty, fixture.tree(&[("40000", b"x", empty)])];
+    let [one, other] = trees.map(|tree| fixture.commit(fixture.bomb(tree, 10), &[]));
     let objects = fixture.objects();
     assert_eq!(objects.changed_paths(one, other, &|_| true).unwrap(), None);
 
@@ -78,9 +71,9 @@ fn changed_paths_gives_up_on_repeated_trees_and_on_too_many_paths() {
         fixture.commit(fixture.tree(&lines), &[])
     };
     let nothing = fixture.commit(empty, &[]);
-    let told = |count| objects.changed_paths(nothing, flat(count), &|_| true).unwrap();
-    assert_eq!(told(20_000).unwrap().len(), 20_000);
-    assert_eq!(told(100_000), None);
+    let changed = |count| objects.changed_paths(nothing, flat(count), &|_| true).unwrap();
+    assert_eq!(changed(20_000).unwrap().len(), 20_000);
+    assert_eq!(changed(100_000), None);
 
     let links = |count: usize| {
         let names: Vec<String> = (0..count).map(|name| format!("{name:04}")).collect();

@@ -5,10 +5,10 @@ use std::collections::HashSet;
 
 use tokio_util::sync::CancellationToken;
 
-use super::{blob_id, model};
+use super::model;
 use crate::mirror::Depth::{Commits, Full};
 use crate::mirror::closure::{HistoryWalk, LocalHistory, tree_closure, tree_closure_except_blobs};
-use crate::mirror::fixture::Fixture;
+use crate::mirror::fixture::{Fixture, blob_id};
 use crate::mirror::odb::{ObjectReader, oid};
 use crate::revision::{ObjectId, Revision};
 

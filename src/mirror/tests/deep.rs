@@ -3,8 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{DEEPEST, base, blob_id};
-use crate::mirror::fixture::{Fixture, everything};
+use super::{DEEPEST, base};
+use crate::mirror::fixture::{Fixture, blob_id, everything};
 use crate::mirror::{ChangedPath, Error, ListedEntry, Selection, files, git_index};
 use crate::payload::{Limits, Rule, Rules};
 use crate::revision::{ObjectId, Revision};

@@ -33,23 +33,12 @@ fn a_payload_holds_files_links_submodules_and_the_directories_they_need() {
 #[test]
 fn a_bomb_of_nested_trees_is_refused_by_counting() {
     let fixture = Fixture::new();
-    let mut tree = fixture.tree(&[("100644", b"f", fixture.blob(b"x"))]);
-    for _ in 0..12 {
-        let lines: Vec<_> = (b'a'..=b'j').map(|name| [name]).collect();
-        let lines: Vec<_> = lines.iter().map(|name| ("40000", &name[..], tree)).collect();
-        tree = fixture.tree(&lines);
-    }
-    let revision = fixture.commit(tree, &[]);
+    let tree = fixture.tree(&[("100644", b"f", fixture.blob(b"x"))]);
+    let revision = fixture.commit(fixture.bomb(tree, 12), &[]);
     let (_, rule) = refused(fixture.objects().payload(revision, &everything()));
     assert_eq!(rule, Rule::Entries { limit: 1_000_000 });
     // Also with an empty tree, against a base, and with patterns that select nothing.
-    let mut empty = fixture.tree(&[]);
-    for _ in 0..12 {
-        let lines: Vec<_> = (b'a'..=b'j').map(|name| [name]).collect();
-        let lines: Vec<_> = lines.iter().map(|name| ("40000", &name[..], empty)).collect();
-        empty = fixture.tree(&lines);
-    }
-    let empty = fixture.commit(empty, &[]);
+    let empty = fixture.commit(fixture.bomb(fixture.tree(&[]), 12), &[]);
     assert!(matches!(fixture.objects().payload(empty, &everything()), Err(Error::Refused(_))));
     let small = fixture.objects().payload(fixture.commit_of(&model(&[("a", "b")])), &everything()).unwrap();
     for revision in [revision, empty] {
@@ -65,11 +54,8 @@ fn a_bomb_of_nested_trees_is_refused_by_counting() {
 #[test]
 fn trees_may_nest_deeper_than_a_stack_and_are_refused_by_their_depth() {
     let fixture = Fixture::new();
-    let mut tree = fixture.tree(&[("100644", b"f", fixture.blob(b"x"))]);
-    for _ in 0..5_000 {
-        tree = fixture.tree(&[("40000", b"d", tree)]);
-    }
-    let revision = fixture.commit(tree, &[]);
+    let tree = fixture.tree(&[("100644", b"f", fixture.blob(b"x"))]);
+    let revision = fixture.commit(fixture.nested(tree, 5_000), &[]);
     let (_, rule) = refused(fixture.objects().payload(revision, &everything()));
     assert_eq!(rule, Rule::Depth { limit: 128 });
     let sparse = Selection { sparse: Some("nothing\n".into()), ..everything() };

@@ -10,7 +10,7 @@ use crate::secret::{self, Secret, SecretFrom, redact, shown_user};
 use super::Error;
 
 /// The user name for a token that was given without one. Services that accept tokens require some name and ignore it.
-const TOKEN_USER: &str = "git";
+pub(super) const TOKEN_USER: &str = "git";
 
 /// A user name with its password, or a token.
 #[derive(Clone)]

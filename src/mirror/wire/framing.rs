@@ -33,15 +33,6 @@ pub(super) enum Incoming {
     Stream(Box<dyn Duplex>),
 }
 
-impl std::fmt::Debug for Incoming {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Http(_) => "Http",
-            Self::Stream(_) => "Stream",
-        })
-    }
-}
-
 /// A packet line.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Line {
@@ -75,7 +66,6 @@ pub(super) enum Band {
 }
 
 /// Reads packet lines and side-bands.
-#[derive(Debug)]
 pub(super) struct PacketReader {
     remote: String,
     /// The local process at the other end, which is killed with the reader.
@@ -143,13 +133,14 @@ impl PacketReader {
             match timeout(self.idle, sent).await {
                 Ok(Ok(())) => {}
                 Ok(Err(_closed)) => break,
-                Err(_) => {
-                    let remote = self.remote.clone();
-                    return Err(Error::Timeout { remote, wait: Wait::Idle, after: self.idle, doing });
-                }
+                Err(_) => return Err(self.timed_out(doing)),
             }
         }
         Ok(())
+    }
+
+    fn timed_out(&self, doing: &'static str) -> Error {
+        Error::Timeout { remote: self.remote.clone(), wait: Wait::Idle, after: self.idle, doing }
     }
 
     /// Charges bytes to the current message.
@@ -165,39 +156,26 @@ impl PacketReader {
     /// Reads more bytes into the buffer. Returns false at the end of the stream. The bytes are charged when they are
     /// parsed; until then there are at most those of one read and of an incomplete line.
     async fn read_more(&mut self) -> Result<bool, Error> {
-        let broken = |source: Box<dyn std::error::Error + Send + Sync>| Error::Broken {
-            remote: self.remote.clone(),
-            doing: self.doing,
-            source,
-        };
-        let taken = match &mut self.incoming {
-            Incoming::Http(response) => match timeout(self.idle, response.chunk()).await {
-                Ok(Ok(Some(chunk))) => {
-                    self.buffer.extend_from_slice(&chunk);
-                    Ok(chunk.len())
+        let (incoming, buffer) = (&mut self.incoming, &mut self.buffer);
+        let read = async {
+            Ok::<_, Box<dyn std::error::Error + Send + Sync>>(match incoming {
+                Incoming::Http(response) => {
+                    let chunk = response.chunk().await.map_err(|error| root_cause(&error))?;
+                    let chunk = chunk.unwrap_or_default();
+                    buffer.extend_from_slice(&chunk);
+                    chunk.len()
                 }
-                Ok(Ok(None)) => Ok(0),
-                Ok(Err(error)) => return Err(broken(root_cause(&error))),
-                Err(elapsed) => Err(elapsed),
-            },
-            Incoming::Stream(stream) => {
-                self.buffer.reserve(64 << 10);
-                match timeout(self.idle, stream.read_buf(&mut self.buffer)).await {
-                    Ok(Ok(taken)) => Ok(taken),
-                    Ok(Err(error)) => return Err(broken(Box::new(error))),
-                    Err(elapsed) => Err(elapsed),
+                Incoming::Stream(stream) => {
+                    buffer.reserve(64 << 10);
+                    stream.read_buf(buffer).await?
                 }
-            }
+            })
         };
-        let Ok(taken) = taken else {
-            return Err(Error::Timeout {
-                remote: self.remote.clone(),
-                wait: Wait::Idle,
-                after: self.idle,
-                doing: self.doing,
-            });
-        };
-        Ok(taken > 0)
+        match timeout(self.idle, read).await {
+            Ok(Ok(bytes)) => Ok(bytes > 0),
+            Ok(Err(source)) => Err(Error::Broken { remote: self.remote.clone(), doing: self.doing, source }),
+            Err(_) => Err(self.timed_out(self.doing)),
+        }
     }
 
     /// Parses the next line. Returns `None` if the stream ends between two lines.

@@ -29,7 +29,7 @@ use super::error::{Budget, Unfollowed, Wait};
 use super::framing::{Incoming, PacketReader};
 use super::issuer::Issuer;
 use super::redirects::{self, Place, shown};
-use super::refs::{self, Advertisement, Capabilities, FoundRefs, Version};
+use super::refs::{self, Advertisement, Capabilities, FoundRefs, REFERENCES, Version};
 use super::remote::Userinfo;
 use super::stderr::Stderr;
 use super::text::{escaped, root_cause};
@@ -46,8 +46,6 @@ const MAX_RETRY_AFTER: Duration = Duration::from_secs(600);
 const SHOWN: usize = 80;
 /// Some servers and proxies accept only clients whose user agent begins with `git/`.
 const USER_AGENT: &str = concat!("git/2.0 (treeswap ", env!("CARGO_PKG_VERSION"), ")");
-
-const REFERENCES: &str = "looking up references";
 
 /// A remote over http or https.
 #[derive(Debug)]
@@ -104,9 +102,7 @@ impl Http {
             .build()
             .map_err(|error| failed(Box::new(error)))?;
         let credentials = Credentials::new(&options.credentials, url, userinfo)?;
-        let issuer = options.issuance.clone().map(|from| Issuer::new(from, options.ca_file.clone()));
-        let issuer =
-            issuer.transpose().map_err(failed)?.map(|issuer| issuer.reporting_to(options.issued.clone()));
+        let issuer = Issuer::of(&options).map_err(failed)?;
         let given = url.as_str().trim_end_matches('/').to_owned();
         let base = given.clone();
         Ok(Self {
@@ -159,24 +155,13 @@ impl Http {
         if self.place != Place::Unconfirmed {
             return Ok(true);
         }
-        let mut url = self.advertisement_url()?;
-        let mut left = REDIRECTS;
-        let mut place = Place::Given;
-        loop {
-            let response = self.send(Method::GET, url.clone(), Vec::new(), REFERENCES).await?;
-            if !response.status().is_redirection() {
-                self.check_success(response).await?;
-                return Ok(false);
-            }
-            let to = self.redirection(&url, &response, left)?;
-            left -= 1;
-            place = place.redirected(response.status(), Instant::now());
-            if redirects::repository(to.as_str()) == Some(self.base.as_str()) {
-                self.place = place;
-                return Ok(true);
-            }
-            url = to;
+        let base = self.base.clone();
+        let (_, place, response) = self.follow_redirects(Some(&base)).await?;
+        let is_in_place = response.status().is_redirection();
+        if is_in_place {
+            self.place = place;
         }
+        Ok(is_in_place)
     }
 
     async fn ls_refs(&mut self, candidates: &BTreeSet<String>) -> Result<FoundRefs, Error> {
@@ -232,22 +217,30 @@ impl Http {
         Ok(response)
     }
 
-    /// Reads the advertisement, following the redirects that [`redirects::may_follow`] allows.
-    async fn discover(&mut self, candidates: &BTreeSet<String>) -> Result<Advertisement, Error> {
+    /// Asks the given URL for the advertisement, and follows the redirects that [`redirects::may_follow`] allows, to
+    /// their end or to the repository `expected`, which is not asked. Returns the URL, for how long it holds, and the
+    /// last response: a success, or the redirect to `expected`.
+    async fn follow_redirects(&mut self, expected: Option<&str>) -> Result<(Url, Place, Response), Error> {
         let mut url = self.advertisement_url()?;
         let mut left = REDIRECTS;
         let mut place = Place::Given;
-        let response = loop {
+        loop {
             let response = self.send(Method::GET, url.clone(), Vec::new(), REFERENCES).await?;
             if !response.status().is_redirection() {
-                break response;
+                return Ok((url, place, self.check_success(response).await?));
             }
-            let to = self.redirection(&url, &response, left)?;
+            url = self.redirection(&url, &response, left)?;
             left -= 1;
             place = place.redirected(response.status(), Instant::now());
-            url = to;
-        };
-        let response = self.check_success(response).await?;
+            if expected.is_some() && redirects::repository(url.as_str()) == expected {
+                return Ok((url, place, response));
+            }
+        }
+    }
+
+    /// Reads the advertisement.
+    async fn discover(&mut self, candidates: &BTreeSet<String>) -> Result<Advertisement, Error> {
+        let (url, place, response) = self.follow_redirects(None).await?;
         let mut reader = self.reader(response);
         reader.begin(REFERENCES, Budget::Refs, self.options.max_refs_bytes);
         let advertisement = refs::read_advertisement(&mut reader, &self.name, candidates).await?;

@@ -4,7 +4,6 @@
 //! Redirects are not followed, the time limits are seconds, and no credential appears in a message.
 
 use std::fmt;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +14,7 @@ use url::Url;
 use crate::secret::{self, Secret, redact_path};
 use crate::tls;
 
+use super::Options;
 use super::github::{self, App};
 use super::text::{escaped, root_cause};
 
@@ -97,31 +97,15 @@ impl fmt::Debug for Issued {
 pub struct IssueError {
     url: String,
     flag: &'static str,
-    why: IssueFailure,
+    why: String,
+    hint: &'static str,
     #[source]
     source: Option<secret::Error>,
 }
 
-#[derive(Debug)]
-enum IssueFailure {
-    /// The request failed, or its response is not a credential.
-    Answer(String),
-    /// The App's private key is unusable.
-    Key(&'static str),
-}
-
-impl fmt::Display for IssueFailure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Answer(why) => f.write_str(why),
-            Self::Key(why) => write!(f, "cannot be used: {why}"),
-        }
-    }
-}
-
 /// Requests credentials, and caches each for as long as it is valid.
 #[derive(Debug)]
-pub struct Issuer {
+pub(super) struct Issuer {
     from: Issuance,
     client: Client,
     cached: Option<CachedToken>,
@@ -137,14 +121,12 @@ struct CachedToken {
 }
 
 impl Issuer {
-    /// Makes an issuer, without a request. `ca_file` holds authorities to trust in addition to the system's.
-    pub fn new(
-        from: Issuance,
-        ca_file: Option<PathBuf>,
-    ) -> Result<Self, Box<dyn std::error::Error + Send + Sync>> {
+    /// Makes the issuer for a remote's options, without a request. `None` if they have no [`Options::issuance`].
+    pub(super) fn of(options: &Options) -> Result<Option<Self>, Box<dyn std::error::Error + Send + Sync>> {
+        let Some(from) = options.issuance.clone() else { return Ok(None) };
         // Requests come once a minute or an hour: keeping a connection is not worthwhile.
         let client = Client::builder()
-            .tls_backend_preconfigured(tls::config(ca_file)?)
+            .tls_backend_preconfigured(tls::config(options.ca_file.clone())?)
             .redirect(reqwest::redirect::Policy::none())
             .user_agent(USER_AGENT)
             .referer(false)
@@ -155,30 +137,21 @@ impl Issuer {
         };
         let client = if url.host_str().is_some_and(tls::is_local) { client.no_proxy() } else { client };
         let client = client.build()?;
-        Ok(Self { from, client, cached: None, issued: Issued::default() })
-    }
-
-    /// Reports the outcome of each request to `issued`.
-    #[must_use]
-    pub fn reporting_to(self, issued: Issued) -> Self {
-        Self { issued, ..self }
+        Ok(Some(Self { from, client, cached: None, issued: options.issued.clone() }))
     }
 
     /// Starts a new attempt: drops a credential that is valid for one attempt only.
-    pub fn attempt_begins(&mut self) {
+    pub(super) fn attempt_begins(&mut self) {
         self.cached.take_if(|token| token.expires_at.is_none());
     }
 
     /// Drops the cached credential, because the remote rejected it.
-    pub fn forget(&mut self) {
+    pub(super) fn forget(&mut self) {
         self.cached = None;
     }
 
     /// Returns the user name and password; requests them if none are cached.
-    ///
-    /// # Errors
-    /// If the request fails or its response is not a credential.
-    pub async fn credential(&mut self) -> Result<(String, Secret), IssueError> {
+    pub(super) async fn credential(&mut self) -> Result<(String, Secret), IssueError> {
         let is_valid = |token: &CachedToken| {
             token.expires_at.is_none_or(|end| end.duration_since(Timestamp::now()) > EXPIRY_MARGIN)
         };
@@ -214,7 +187,11 @@ impl Issuer {
     }
 
     async fn github(&self, app: &App) -> Result<CachedToken, IssueError> {
-        let no_key = |why, source| IssueError { source, why: IssueFailure::Key(why), ..self.unissued("") };
+        let no_key = |why, source| IssueError {
+            source,
+            hint: "--github-app-private-key-file is the .pem file that GitHub gives for the App",
+            ..self.unissued(format!("cannot be used: {why}"))
+        };
         let key = app.key.clone().now(GITHUB_TIMEOUT).await;
         let key = key.map_err(|error| no_key("the private key cannot be read", Some(error)))?;
         let token = github::sign(app, &key, Timestamp::now()).map_err(|why| no_key(why, None))?;
@@ -269,27 +246,21 @@ impl Issuer {
     }
 
     fn unissued(&self, why: impl Into<String>) -> IssueError {
-        let why = IssueFailure::Answer(why.into());
-        IssueError { url: self.from.url(), flag: self.from.flag(), why, source: None }
+        let hint = match self.from {
+            Issuance::Askpass(_) => {
+                "it answers a GET within a second with 200 and lines username=… and password=…"
+            }
+            Issuance::GitHubApp(_) => {
+                "check the App's id, that its key is this one, and the installation's id"
+            }
+        };
+        IssueError { url: self.from.url(), flag: self.from.flag(), why: why.into(), hint, source: None }
     }
 }
 
 impl IssueError {
     /// Hints for the operator, one line each.
     pub fn hints(&self) -> Vec<String> {
-        match self.why {
-            IssueFailure::Key(_) => vec![
-                "--github-app-private-key-file is the .pem file that GitHub gives for the App".to_owned(),
-            ],
-            IssueFailure::Answer(_) if self.flag == "--askpass-url" => {
-                vec![
-                    "it answers a GET within a second with 200 and lines username=… and password=…"
-                        .to_owned(),
-                ]
-            }
-            IssueFailure::Answer(_) => {
-                vec!["check the App's id, that its key is this one, and the installation's id".to_owned()]
-            }
-        }
+        vec![self.hint.to_owned()]
     }
 }

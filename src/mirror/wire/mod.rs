@@ -48,9 +48,10 @@ pub use credential::Credential;
 pub use error::{Budget, Error, Unfollowed, Wait};
 pub use extra::{Closeness, ExtraHeader, Proxy, Scope};
 pub use github::App;
-pub use issuer::{Issuance, IssueError, Issued, Issuer};
+pub use issuer::{Issuance, IssueError, Issued};
 pub use refs::FoundRefs;
 
+use refs::REFERENCES;
 use remote::Remote;
 
 /// How to reach a remote: its URL, credentials, TLS, timeouts and size limits.
@@ -162,14 +163,12 @@ pub(super) enum RemoteHost {
 impl RemoteHost {
     /// Parses a remote. The error says why it is not one.
     pub(super) fn of(remote: &str) -> Result<Self, &'static str> {
-        match remote::parse(remote) {
-            Ok((Remote::Http(url), _)) => Ok(Self::Host(url.host_str().unwrap_or_default().to_owned())),
-            Ok((Remote::Ssh(target, _), _)) => Ok(Self::Host(target.host)),
-            Ok((Remote::Git { host, .. }, _)) => Ok(Self::Host(host)),
-            Ok((Remote::Local(_), _)) => Ok(Self::Here),
-            Err(Error::BadRemote { why, .. }) => Err(why),
-            Err(_) => Err("it is not understood"),
-        }
+        Ok(match remote::parse(remote)?.0 {
+            Remote::Http(url) => Self::Host(url.host_str().unwrap_or_default().to_owned()),
+            Remote::Ssh(target, _) => Self::Host(target.host),
+            Remote::Git { host, .. } => Self::Host(host),
+            Remote::Local(_) => Self::Here,
+        })
     }
 }
 
@@ -329,7 +328,7 @@ pub struct Client {
     /// The waiting that does not count for `overall`.
     turn_wait: TurnWait,
     transport: Transport,
-    /// Runs the git program that fetches instead (`--git`).
+    /// Runs the git program that fetches instead (`--git`), unless that is the transport.
     fetcher: Option<Box<program::Fetcher>>,
     /// Some of the pack of the last fetch arrived.
     pack_began: bool,
@@ -341,7 +340,7 @@ enum Transport {
     Stream(Box<stream::Streams>),
     Local(Box<local::Local>),
     /// The remote's URL has a form that only the git program understands.
-    Program,
+    Program(Box<program::Fetcher>),
 }
 
 impl Client {
@@ -350,18 +349,21 @@ impl Client {
         let name = redact(&options.remote);
         let overall = options.timeouts.overall;
         let fetcher = options.program.clone().map(|program| program::Fetcher::new(program, options.clone()));
-        let fetcher = fetcher.transpose()?.map(Box::new);
-        let (remote, userinfo) = match remote::parse(&options.remote) {
-            Err(Error::BadRemote { .. }) if fetcher.is_some() => {
-                let (turn_wait, transport) = (TurnWait::default(), Transport::Program);
-                return Ok(Self { name, overall, turn_wait, transport, fetcher, pack_began: false });
+        let mut fetcher = fetcher.transpose()?.map(Box::new);
+        let transport = match remote::parse(&options.remote) {
+            Ok((Remote::Http(url), userinfo)) => {
+                Transport::Http(Box::new(http::Http::new(&url, userinfo, options)?))
             }
-            parsed => parsed?,
-        };
-        let transport = match remote {
-            Remote::Http(url) => Transport::Http(Box::new(http::Http::new(&url, userinfo, options)?)),
-            Remote::Local(path) => Transport::Local(Box::new(local::Local::new(name.clone(), path, options))),
-            remote => Transport::Stream(Box::new(stream::Streams::new(name.clone(), remote, options))),
+            Ok((Remote::Local(path), _)) => {
+                Transport::Local(Box::new(local::Local::new(name.clone(), path, options)))
+            }
+            Ok((remote, _)) => {
+                Transport::Stream(Box::new(stream::Streams::new(name.clone(), remote, options)))
+            }
+            Err(why) => {
+                let bad = Error::BadRemote { remote: name.clone(), why };
+                Transport::Program(fetcher.take().ok_or(bad)?)
+            }
         };
         Ok(Self { name, overall, turn_wait: TurnWait::default(), transport, fetcher, pack_began: false })
     }
@@ -379,8 +381,10 @@ impl Client {
 
     /// Starts a new attempt, which [`Self::resolve`] does, too: what is valid for one attempt only is requested again.
     pub(super) fn attempt_begins(&mut self) {
-        if let Transport::Http(http) = &mut self.transport {
-            http.attempt_begins();
+        match &mut self.transport {
+            Transport::Http(http) => http.attempt_begins(),
+            Transport::Program(fetcher) => fetcher.attempt_begins(),
+            Transport::Stream(_) | Transport::Local(_) => {}
         }
         if let Some(fetcher) = &mut self.fetcher {
             fetcher.attempt_begins();
@@ -413,7 +417,7 @@ impl Client {
         };
         match timeout(overall, resolved).await {
             Ok(resolved) => resolved,
-            Err(_) => Err(self.past_deadline("looking up references")),
+            Err(_) => Err(self.past_deadline(REFERENCES)),
         }
     }
 
@@ -422,10 +426,7 @@ impl Client {
             Transport::Http(http) => http.resolve(wanted).await,
             Transport::Stream(streams) => streams.resolve(wanted).await,
             Transport::Local(local) => local.resolve(wanted).await,
-            Transport::Program => match &mut self.fetcher {
-                Some(fetcher) => fetcher.resolve(wanted).await,
-                None => unreachable!("only a client with a program goes this way"),
-            },
+            Transport::Program(fetcher) => fetcher.resolve(wanted).await,
         }
     }
 
@@ -447,7 +448,7 @@ impl Client {
                 return fetcher.fetch(request, &mut pack).await;
             }
             match &mut self.transport {
-                Transport::Program => unreachable!("only a client with a program goes this way"),
+                Transport::Program(fetcher) => fetcher.fetch(request, &mut pack).await,
                 Transport::Http(http) => http.fetch(request, &mut pack).await,
                 Transport::Stream(streams) => streams.fetch(request, &mut pack).await,
                 Transport::Local(local) => local.fetch(request, &mut pack).await,

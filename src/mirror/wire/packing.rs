@@ -10,6 +10,8 @@ use flate2::write::ZlibEncoder;
 use git2::ObjectType;
 use tokio::sync::mpsc::Sender;
 
+use crate::mirror::indexer::header;
+
 /// The size of the chunks that are sent to the channel.
 const PIECE: usize = 64 << 10;
 
@@ -54,7 +56,7 @@ impl<'s> Writer<'s> {
         content: &mut dyn Read,
     ) -> Result<ControlFlow<()>, git2::Error> {
         let mut added = || {
-            self.out.write_all(&header(kind, size)?)?;
+            self.out.write_all(&header(kind, size))?;
             let mut deflated = ZlibEncoder::new(&mut self.out, Compression::default());
             if io::copy(content, &mut deflated)? != size {
                 return Err(io::Error::other("an object has not the size it should have"));
@@ -87,27 +89,6 @@ impl Write for Out<'_> {
         let piece = std::mem::replace(&mut self.piece, Vec::with_capacity(PIECE));
         self.pieces.blocking_send(piece.into()).map_err(|_| io::ErrorKind::BrokenPipe.into())
     }
-}
-
-/// Encodes an entry's header: the kind with the lowest four bits of the size, then seven bits of the size at a time.
-fn header(kind: ObjectType, size: u64) -> io::Result<Vec<u8>> {
-    let kind = match kind {
-        ObjectType::Commit => 1,
-        ObjectType::Tree => 2,
-        ObjectType::Blob => 3,
-        ObjectType::Tag => 4,
-        ObjectType::Any => return Err(io::ErrorKind::InvalidInput.into()),
-    };
-    let mut bytes = vec![kind << 4 | (size & 0x0f) as u8];
-    let mut rest = size >> 4;
-    while rest > 0 {
-        if let Some(last) = bytes.last_mut() {
-            *last |= 0x80;
-        }
-        bytes.push((rest & 0x7f) as u8);
-        rest >>= 7;
-    }
-    Ok(bytes)
 }
 
 /// A broken pipe means that the receiver is closed, which is not an error.

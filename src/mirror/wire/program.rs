@@ -27,6 +27,7 @@ use crate::fsx;
 use crate::revision::{ObjectId, Ref};
 use crate::secret::Secret;
 
+use super::credential::TOKEN_USER;
 use super::error::{Budget, FILTER};
 use super::issuer::Issuer;
 use super::refs::{self, FoundRefs};
@@ -79,21 +80,20 @@ impl Fetcher {
         if options.remote.starts_with('-') || options.remote.bytes().any(|byte| byte < b' ') {
             return Err(bad("it begins with `-`, or has control characters in it"));
         }
-        let url = match remote::parse(&options.remote) {
+        let parsed = remote::parse(&options.remote);
+        let is_local = matches!(parsed, Ok((Remote::Local(_), _)));
+        let url = match parsed {
             Ok((Remote::Http(url), _)) => url.to_string(),
             Ok((Remote::Local(path), _)) if !options.remote.contains("://") => {
                 path.into_os_string().into_string().map_err(|_| bad("it is not UTF-8"))?
             }
             _ => options.remote.clone(),
         };
-        let is_local = matches!(remote::parse(&options.remote), Ok((Remote::Local(_), _)));
         if !is_local && has_secret(&url) {
             return Err(bad(SECRET_IN_URL));
         }
-        let issuer = options.issuance.clone().map(|from| Issuer::new(from, options.ca_file.clone()));
-        let failed = |source| Error::Connect { remote: name.clone(), source };
         let issuer =
-            issuer.transpose().map_err(failed)?.map(|issuer| issuer.reporting_to(options.issued.clone()));
+            Issuer::of(&options).map_err(|source| Error::Connect { remote: name.clone(), source })?;
         Ok(Self { name, url, program, options, issuer })
     }
 
@@ -296,7 +296,7 @@ impl Fetcher {
     /// All credentials: URL, user name and password.
     async fn credentials(&mut self) -> Result<Vec<(String, String, Secret)>, Error> {
         let mut all = Vec::new();
-        let mut given = Options::for_remote(&self.options, &self.options.remote).credentials;
+        let mut given = self.options.for_remote(&self.options.remote).credentials;
         // As in git, no helper precedes a password in the URL, which is the last of the list.
         if let Ok((Remote::Http(_), Some((_, password)))) = remote::parse(&self.options.remote)
             && !password.expose().is_empty()
@@ -307,7 +307,7 @@ impl Fetcher {
             let unread = |source| Error::Credential { remote: self.name.clone(), source };
             let password = credential.password.now(self.options.timeouts.idle).await.map_err(unread)?;
             let url = credential.url.unwrap_or_else(|| self.url.clone());
-            all.push((url, credential.username.unwrap_or_else(|| "git".to_owned()), password));
+            all.push((url, credential.username.unwrap_or_else(|| TOKEN_USER.to_owned()), password));
         }
         if let Some(issuer) = &mut self.issuer {
             let refused = |source| Error::Issuer { remote: self.name.clone(), source: Box::new(source) };

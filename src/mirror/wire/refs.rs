@@ -13,6 +13,9 @@ use super::error::FILTER;
 use super::framing::{Line, PacketReader, push, push_delimiter, push_flush};
 use super::{Error, Tip};
 
+/// What is in progress while refs are resolved, for errors.
+pub(super) const REFERENCES: &str = "looking up references";
+
 /// The protocol version, where the versions differ for us.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Version {

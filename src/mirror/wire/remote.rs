@@ -1,13 +1,12 @@
-//! Parses a remote: URLs, the scp form and paths, told apart by git's rules (git-fetch(1), "GIT URLS"). It uses neither
-//! the network nor the disk.
+//! Parses a remote: a URL, the scp form or a path, by git's rules (git-fetch(1), "GIT URLS"). It uses neither the
+//! network nor the disk.
 
 use std::path::PathBuf;
 
 use url::Url;
 
-use crate::secret::{Secret, percent_decoded, redact};
+use crate::secret::{Secret, percent_decoded};
 
-use super::Error;
 use super::ssh::{DEFAULT_USER, Target};
 
 /// The port of a git daemon.
@@ -37,41 +36,40 @@ pub(super) enum Remote {
 /// was registered where the URL was read, and what a commit's author wrote into a submodule's URL is no secret of ours.
 pub(super) type Userinfo = Option<(String, Secret)>;
 
-/// Parses a remote.
-pub(super) fn parse(text: &str) -> Result<(Remote, Userinfo), Error> {
-    let bad = |why: &'static str| Error::BadRemote { remote: redact(text), why };
+/// Parses a remote. The error says why it is not one.
+pub(super) fn parse(text: &str) -> Result<(Remote, Userinfo), &'static str> {
     if text.is_empty() {
-        return Err(bad("it is empty"));
+        return Err("it is empty");
     }
     if text.bytes().any(|byte| byte < b' ' || byte == 0x7f) {
-        return Err(bad("it contains control characters"));
+        return Err("it contains control characters");
     }
     if names_helper(text) {
-        return Err(bad("remote helpers (`name::address`) are not run"));
+        return Err("remote helpers (`name::address`) are not run");
     }
     let Some((scheme, rest)) = text.split_once("://") else {
-        return match scp_form(text).map_err(bad)? {
-            Some((target, path)) => Ok((ssh(target, path).map_err(bad)?, None)),
-            None => Ok((Remote::Local(absolute(text).map_err(bad)?), None)),
+        return match scp_form(text)? {
+            Some((target, path)) => Ok((ssh(target, path)?, None)),
+            None => Ok((Remote::Local(absolute(text)?), None)),
         };
     };
     match scheme.to_ascii_lowercase().as_str() {
-        "http" | "https" => http(text).map_err(bad),
+        "http" | "https" => http(text),
         "ssh" | "git+ssh" | "ssh+git" => {
-            let (user, host, port, path) = authority(rest).map_err(bad)?;
+            let (user, host, port, path) = authority(rest)?;
             let user = user.unwrap_or_else(|| DEFAULT_USER.to_owned());
-            Ok((ssh(Target { host, port: port.unwrap_or(22), user }, path).map_err(bad)?, None))
+            Ok((ssh(Target { host, port: port.unwrap_or(22), user }, path)?, None))
         }
         "git" => {
-            let (_, host, port, path) = authority(rest).map_err(bad)?;
+            let (_, host, port, path) = authority(rest)?;
             Ok((Remote::Git { host, port: port.unwrap_or(GIT_PORT), path }, None))
         }
         "file" => {
             // git treats the host of file://host/path as part of the path.
             let path = if rest.starts_with('/') { decode(rest) } else { decode(&format!("//{rest}")) };
-            Ok((Remote::Local(absolute(&path).map_err(bad)?), None))
+            Ok((Remote::Local(absolute(&path)?), None))
         }
-        _ => Err(bad("only https, http, ssh, git and file remotes, user@host:path and paths are known")),
+        _ => Err("only https, http, ssh, git and file remotes, user@host:path and paths are known"),
     }
 }
 
@@ -192,6 +190,7 @@ fn absolute(path: &str) -> Result<PathBuf, &'static str> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{Client, Options};
     use super::*;
 
     fn parsed(text: &str) -> Remote {
@@ -287,7 +286,7 @@ mod tests {
             ("git://h/a%00host=other", ESCAPED),
             ("a\nb", "control characters"),
         ] {
-            let error = parse(text).expect_err(text).to_string();
+            let error = Client::new(Options::new(text)).expect_err(text).to_string();
             assert!(error.contains(reason), "{text:?}: {error}");
             assert!(!error.contains("s3cret"), "{error}");
         }

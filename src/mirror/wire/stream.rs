@@ -19,13 +19,11 @@ use crate::revision::Ref;
 use super::dial::{DialError, dial};
 use super::error::{Budget, Error, Wait};
 use super::framing::{Duplex, Incoming, PacketReader};
-use super::refs::{self, Advertisement, FoundRefs, Version};
+use super::refs::{self, Advertisement, FoundRefs, REFERENCES, Version};
 use super::remote::{GIT_PORT, Remote};
 use super::ssh::{self, Channel, Session};
 use super::stderr::{Process, Stderr};
 use super::{Options, PackResponse, Request, Timeouts, pack};
-
-const REFERENCES: &str = "looking up references";
 
 impl Duplex for Join<ChildStdout, ChildStdin> {}
 
@@ -40,7 +38,7 @@ impl Duplex for TcpStream {}
 
 /// Connects to a git daemon and requests the repository (gitprotocol-pack(5), "Git Transport"). The protocol version is
 /// an extra parameter after a second NUL, which daemons from before 2018 ignore.
-pub(super) async fn daemon(
+async fn daemon(
     remote: &str,
     host: &str,
     port: u16,

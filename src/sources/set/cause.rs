@@ -146,10 +146,11 @@ fn one_of(names: &[String]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{name_commit, opened_sources, part};
+    use super::super::tests::{name_commit, opened_sources};
     use super::*;
     use crate::human::one_line;
     use crate::mirror::author::{Author, Content};
+    use crate::mirror::fixture::part;
     use crate::payload::{Limits, Rule, Rules};
     use crate::revision::{ObjectId, Revision};
 

@@ -339,9 +339,9 @@ fn unresolved(error: SourceError) -> StagedError {
 /// The two sources that cannot be placed side by side, if that is the error.
 fn colliding_sources(error: &mirror::Error) -> Option<Vec<String>> {
     match error {
-        mirror::Error::Collision { one, other, .. } => Some(vec![one.clone(), other.clone()]),
-        mirror::Error::SameBaseName { one, other, .. } => Some(vec![one.clone(), other.clone()]),
-        mirror::Error::Trespass { owner, other, .. } => Some(vec![owner.clone(), other.clone()]),
+        mirror::Error::Collision { one, other, .. }
+        | mirror::Error::SameBaseName { one, other, .. }
+        | mirror::Error::Trespass { owner: one, other, .. } => Some(vec![one.clone(), other.clone()]),
         _ => None,
     }
 }

@@ -6,7 +6,6 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
@@ -17,7 +16,7 @@ use crate::retry::ErrorClass;
 use crate::sources::file::SourceSpec;
 
 /// The most mirrors that are checked at the same time: each check takes memory.
-const CHECKS_MAX: usize = 2;
+pub(super) const CHECKS_MAX: usize = 2;
 
 /// A mirror that is being opened.
 pub(super) struct Opening {
@@ -94,11 +93,6 @@ impl Opening {
     fn deadline(&self, timeout: Duration, start: Instant, is_required: bool) -> Instant {
         if is_required { start + timeout.mul_f64(0.9) } else { self.began + timeout / 4 }
     }
-}
-
-/// Limits how many mirrors are checked at the same time.
-pub(super) fn limiter() -> Arc<Semaphore> {
-    Arc::new(Semaphore::new(CHECKS_MAX))
 }
 
 impl SourceSet {
@@ -217,32 +211,23 @@ mod tests {
 
     #[tokio::test]
     async fn the_end_of_an_opening_that_no_attempt_waits_for_requests_one() {
-        let dir = tempfile::tempdir().unwrap();
-        let mut set = two_sources(dir.path());
-        let requested = Arc::new(tokio::sync::Notify::new());
-        let notify = Arc::clone(&requested);
-        set.on_answer(move || notify.notify_one());
-        let checks = Arc::clone(&set.checks);
-        let slow = checks.acquire_many(CHECKS_MAX as u32).await.unwrap();
-        assert!(set.resolve(None, &[]).await.is_err());
-        assert_eq!(set.opening.len(), 2);
-        drop(slow);
-        tokio::time::timeout(Duration::from_secs(60), requested.notified()).await.expect("none is requested");
-    }
-
-    #[tokio::test]
-    async fn so_does_one_that_ends_after_the_attempt_was_cut_off() {
-        let dir = tempfile::tempdir().unwrap();
-        let mut set = two_sources(dir.path());
-        let requested = Arc::new(tokio::sync::Notify::new());
-        let notify = Arc::clone(&requested);
-        set.on_answer(move || notify.notify_one());
-        let checks = Arc::clone(&set.checks);
-        let slow = checks.acquire_many(CHECKS_MAX as u32).await.unwrap();
-        let attempt = tokio::time::timeout(Duration::from_millis(50), set.resolve(None, &[])).await;
-        assert!(attempt.is_err(), "it is cut off");
-        drop(slow);
-        tokio::time::timeout(Duration::from_secs(60), requested.notified()).await.expect("none is requested");
+        for is_cut_off in [false, true] {
+            let dir = tempfile::tempdir().unwrap();
+            let mut set = two_sources(dir.path());
+            let requested = Arc::new(tokio::sync::Notify::new());
+            let notify = Arc::clone(&requested);
+            set.on_answer(move || notify.notify_one());
+            let checks = Arc::clone(&set.checks);
+            let slow = checks.acquire_many(CHECKS_MAX as u32).await.unwrap();
+            let limit = if is_cut_off { Duration::from_millis(50) } else { Duration::from_secs(60) };
+            let attempt = tokio::time::timeout(limit, set.resolve(None, &[])).await;
+            assert_eq!(attempt.is_err(), is_cut_off);
+            assert!(!matches!(attempt, Ok(Ok(_))), "no mirror is open");
+            assert_eq!(set.opening.len(), 2);
+            drop(slow);
+            let request = tokio::time::timeout(Duration::from_secs(60), requested.notified()).await;
+            request.expect("none is requested");
+        }
     }
 
     #[tokio::test]

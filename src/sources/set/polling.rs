@@ -9,7 +9,6 @@ use tokio::time::Instant;
 
 use super::answer_sender::wake_at;
 use super::{Followed, Repository, SourceSet};
-use crate::mirror::Part;
 use crate::revision::{Ref, Revision};
 use crate::sources::poll::{PollRequest, PollResult, poll};
 use crate::sources::requests::Requested;
@@ -48,8 +47,7 @@ impl SourceSet {
         self.mark_requested(requested);
         // A delivery needs the answers of all sources.
         let polls_all = !matches!(requested, Requested::Sources(_)) || self.delivery_waits();
-        let objects = self.composer.objects();
-        let kept_parts: Vec<Part> = kept.iter().flat_map(|revision| objects.parts(*revision)).collect();
+        let kept_parts = self.parts_of(kept);
         let now = Instant::now();
         self.polled_at = Some(now);
         let is_shortened = is_outage || self.options.root && self.options.one_time;

@@ -5,6 +5,7 @@ use super::*;
 use crate::human::assert_message_style;
 use crate::mirror::Selection;
 use crate::mirror::author::{Author, Content};
+use crate::mirror::fixture::part;
 use crate::retry::Backoff;
 use crate::revision::{ObjectId, Ref, Relation};
 use crate::sources::poll::RefResult;
@@ -52,20 +53,6 @@ pub(super) async fn opened_sources() -> (tempfile::TempDir, SourceSet) {
     let mut set = two_sources(dir.path());
     resolve_until(&mut set, |set| set.repositories.len() == 2).await;
     (dir, set)
-}
-
-/// A source's part of a set.
-pub(super) fn part(name: &str, revision: Revision, to: &str) -> Part {
-    Part {
-        name: name.to_owned(),
-        repo: "https://git.example.com/x.git".to_owned(),
-        ref_name: "main".to_owned(),
-        revision,
-        path: String::new(),
-        to: to.to_owned(),
-        sparse: Vec::new(),
-        mirror: "m".to_owned(),
-    }
 }
 
 /// Lets the ref of a source name a commit, as if a poll had ended with it.

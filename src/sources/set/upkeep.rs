@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use tokio_util::sync::CancellationToken;
 
+use super::SourceSet;
 use super::repository::is_mirror_name;
-use super::{Composer, SourceSet};
 use crate::human::one_line;
 use crate::mirror::{self, Part};
 use crate::revision::Revision;
@@ -38,8 +38,7 @@ impl SourceSet {
     /// Collects garbage in the mirrors, and removes those that neither the file nor a kept revision needs. Blocking. A
     /// mirror that is being polled is skipped. Ends once the token is cancelled: see `Mirror::cancelled_by`.
     pub fn housekeep(&mut self, kept: &[Revision], cancel: &CancellationToken) -> Result<(), mirror::Error> {
-        let objects = self.composer.objects();
-        let parts: Vec<Part> = kept.iter().flat_map(|revision| objects.parts(*revision)).collect();
+        let parts = self.parts_of(kept);
         let mut result = self.composer.collect_garbage(kept);
         // Mirrors are removed first, because that takes little time.
         let needed: BTreeSet<&str> = parts.iter().map(|part| part.mirror.as_str()).collect();
@@ -69,6 +68,12 @@ impl SourceSet {
         result
     }
 
+    /// The parts of composed revisions.
+    pub(super) fn parts_of(&self, revisions: &[Revision]) -> Vec<Part> {
+        let objects = self.composer.objects();
+        revisions.iter().flat_map(|revision| objects.parts(*revision)).collect()
+    }
+
     /// Frees space on a full volume: see `Mirror::make_room` and `Mirror::cancelled_by`. Returns true if that freed
     /// any.
     pub fn make_room(
@@ -76,8 +81,7 @@ impl SourceSet {
         keep: &[Revision],
         cancel: &CancellationToken,
     ) -> Result<bool, mirror::Error> {
-        let objects = self.composer.objects();
-        let parts: Vec<Part> = keep.iter().flat_map(|revision| objects.parts(*revision)).collect();
+        let parts = self.parts_of(keep);
         let mut freed = Ok(false);
         for (name, repository) in &self.repositories {
             if cancel.is_cancelled() {
@@ -93,6 +97,6 @@ impl SourceSet {
 
     /// The size of all mirrors in bytes. Blocking.
     pub fn disk_bytes(&self) -> u64 {
-        Composer::disk_bytes(&self.options.dir)
+        mirror::disk_bytes(&self.options.dir)
     }
 }

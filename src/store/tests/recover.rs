@@ -105,12 +105,15 @@ fn what_is_not_ours_is_reported_and_left_alone() {
     symlink("/etc/hostname", world.at("host")).unwrap();
     symlink("..data/other", world.at("alias")).unwrap();
     symlink("../..data/dots", world.at("dots")).unwrap();
+    fs_err::write(world.at("..touched"), "").unwrap();
     fs_err::remove_file(world.at("a")).unwrap();
     fs_err::write(world.at("a"), "in the way").unwrap();
     let watch = Watch::on(&world.root());
     let found = store.repair(&clock::now()).unwrap();
     assert_eq!(found.done, [""; 0]);
-    assert_eq!((found.foreign.len(), found.warnings.len()), (5, 1), "{found:?}");
+    assert_eq!((found.foreign.len(), found.warnings.len()), (6, 1), "{found:?}");
+    let touched = "\"..touched\" is not treeswap's (of an earlier --touch-file or --error-file?)";
+    assert!(found.foreign.iter().any(|line| line == touched), "{found:?}");
     assert_eq!(watch.events(), [""; 0]);
 }
 

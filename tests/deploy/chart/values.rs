@@ -146,6 +146,48 @@ fn a_wrong_option_is_refused_by_its_name() {
     }
 }
 
+/// The repository is the same. An applier that has credentials of its own, or another repository, gets no others.
+#[test]
+fn an_applier_has_the_credentials_of_the_options() {
+    let password = ["--password-file=/etc/treeswap/password", "--username=bot"];
+    let authority = "--ca-file=/etc/treeswap/ca.crt";
+    let of_options = [password[0], password[1], authority].map(|flag| flag.replace("--", "options."));
+    let given = |mode, more: &[&str]| -> Vec<String> {
+        let of_options = of_options.iter().map(String::as_str);
+        let set: Vec<&str> =
+            applier(mode).into_iter().chain(of_options).chain(more.iter().copied()).collect();
+        let made = template(&chart(), &set);
+        assert_accepted(&made);
+        let args = list(ours(&made)[0].container, "args").iter().map(|arg| arg.as_str().unwrap().to_owned());
+        let kept = ["--ca-file", "--password-file", "--ssh-key-file", "--username", "--max-pin"];
+        args.filter(|arg| kept.iter().any(|flag| arg.starts_with(flag))).collect()
+    };
+    for mode in ["CronJob", "Deployment"] {
+        assert_eq!(given(mode, &["options.max-pin=1m"]), [authority, password[0], password[1]]);
+        let own = given(mode, &["configMaps.options.ssh-key-file=/etc/treeswap/ssh"]);
+        assert_eq!(own, [authority, "--ssh-key-file=/etc/treeswap/ssh"]);
+        let own = given(mode, &["configMaps.options.ca-file=/own"]);
+        assert_eq!(own, ["--ca-file=/own", password[0], password[1]]);
+        let other = given(mode, &["configMaps.options.repo=https://other.example.com/x.git"]);
+        assert_eq!(other, [""; 0]);
+    }
+}
+
+/// Whatever the options say of the listener is for what runs all the time.
+#[test]
+fn a_run_of_the_refresh_has_no_options_of_a_listener() {
+    let set = ["options.webhook-secret-file=/etc/treeswap/webhook", "options.http-pprof=true"];
+    let made = template(&chart(), &[&ALL[..], &set].concat());
+    assert_accepted(&made);
+    let listening = ours(&made).into_iter().map(|one| {
+        let args = list(one.container, "args").iter().map(|arg| arg.as_str().unwrap());
+        args.filter(|arg| arg.starts_with("--webhook-secret") || arg.starts_with("--http-")).count()
+    });
+    let mut listening: Vec<usize> = listening.collect();
+    listening.sort_unstable();
+    assert_eq!(listening, [0, 3], "the CronJob's and the node's");
+}
+
 /// The volume's limit is one number; what follows from it is computed.
 #[test]
 fn a_sidecars_ceilings_follow_from_its_volume() {

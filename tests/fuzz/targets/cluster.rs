@@ -74,7 +74,7 @@ fn kubeconfigs(data: &[u8]) {
         };
         for name in clusters.names() {
             let cluster = clusters.get(name).unwrap();
-            match at_once(cluster.inner.origin().config_within(crate::detached_io::DEFAULT_TIMEOUT)) {
+            match at_once(cluster.inner.origin.config_within(crate::detached_io::DEFAULT_TIMEOUT)) {
                 Ok(config) => assert!(config.auth_info.auth_provider.is_none()),
                 Err(error) => unseen(&error),
             }

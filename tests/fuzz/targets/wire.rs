@@ -313,7 +313,7 @@ fn remotes(data: &[u8]) {
     let shown = redact(&text);
     assert!(!is_hidden || !shown.contains(SECRET), "{text:?} is shown as {shown:?}");
     match remote::parse(&text) {
-        Err(error) => assert!(!is_hidden || !one_line(&error).contains(SECRET), "{text:?}: {error}"),
+        Err(_) => {} // a fixed text
         Ok((remote, _)) => {
             let parts = match remote {
                 Remote::Http(url) => {

@@ -12,7 +12,7 @@ const PIECE: usize = 64 << 10;
 
 /// How an entry stores its object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Form {
+pub(in crate::mirror) enum Form {
     /// As its whole content.
     Whole(ObjectType),
     /// As a delta against the entry that begins so many bytes before this one.
@@ -37,13 +37,12 @@ pub(super) fn read_header(source: &mut impl Source) -> Result<(Form, u64), Index
         shift += 7;
     }
     let form = match first >> 4 & 7 {
-        1 => Form::Whole(ObjectType::Commit),
-        2 => Form::Whole(ObjectType::Tree),
-        3 => Form::Whole(ObjectType::Blob),
-        4 => Form::Whole(ObjectType::Tag),
         6 => Form::OffsetDelta(read_distance(source)?),
         7 => Form::RefDelta(ObjectId(source.array()?)),
-        other => return Err(IndexError::bad(format!("an entry has the unknown object type {other}"))),
+        kind => {
+            let unknown = || IndexError::bad(format!("an entry has the unknown object type {kind}"));
+            Form::Whole(ObjectType::from_raw(kind.into()).ok_or_else(unknown)?)
+        }
     };
     Ok((form, size))
 }
@@ -59,6 +58,26 @@ fn read_distance(source: &mut impl Source) -> Result<u64, IndexError> {
         };
     }
     Ok(distance)
+}
+
+/// Reads the form of an entry from its beginning. `None` if that is malformed or too short.
+pub(in crate::mirror) fn form_of(mut entry: &[u8]) -> Option<Form> {
+    read_header(&mut entry).ok().map(|(form, _)| form)
+}
+
+/// The header of an entry that stores a whole object: the type with the lowest four bits of the size, then seven bits
+/// of the size at a time.
+pub(in crate::mirror) fn header(kind: ObjectType, size: u64) -> Vec<u8> {
+    let mut bytes = vec![(kind.raw() as u8) << 4 | (size & 0x0f) as u8];
+    let mut rest = size >> 4;
+    while rest > 0 {
+        if let Some(last) = bytes.last_mut() {
+            *last |= 0x80;
+        }
+        bytes.push((rest & 0x7f) as u8);
+        rest >>= 7;
+    }
+    bytes
 }
 
 /// Inflates the contents of entries, one after the other.

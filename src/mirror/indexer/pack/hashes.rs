@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 
 use git2::ObjectType;
 
-use super::{IndexError, Object, SMALL, hasher, object_id};
+use super::{IndexError, Object, SMALL, hash};
 use crate::revision::ObjectId;
 
 /// A batch is sent when it has so many contents, or at least so many bytes.
@@ -111,12 +111,8 @@ impl HashThread {
 }
 
 fn hash_batch(batch: Vec<Unhashed>) -> Ids {
-    let hash = |Unhashed { position, kind, content }: Unhashed| {
-        let mut hasher = hasher(kind, content.len() as u64);
-        hasher.update(&content);
-        Ok((position, object_id(hasher)?))
-    };
-    batch.into_iter().map(hash).collect()
+    let id = |Unhashed { position, kind, content }: Unhashed| Ok((position, hash(kind, &content)?));
+    batch.into_iter().map(id).collect()
 }
 
 fn assign_ids(objects: &mut [Object], ids: Ids) -> Result<(), IndexError> {

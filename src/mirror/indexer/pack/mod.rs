@@ -8,9 +8,9 @@
 //! 3. The index is written, and both files are renamed to their final names. Until then they have temporary names,
 //!    which the next run sweeps.
 //!
-//! Hashing detects SHA-1 collision attacks. The memory used is 48 bytes for each object and 45 in its [table](ObjectTable), cached contents within a
-//! budget ([`cache`]), less than 6 MiB of contents that wait to be hashed, and one delta with its base and its result;
-//! a large object that is stored whole is hashed piece by piece.
+//! Hashing detects SHA-1 collision attacks. The memory used is 48 bytes for each object and 45 in its
+//! [table](ObjectTable), cached contents within a budget ([`cache`]), less than 6 MiB of contents that wait to be
+//! hashed, and one delta with its base and its result; a large object that is stored whole is hashed piece by piece.
 
 mod cache;
 mod contents;
@@ -38,6 +38,7 @@ use git2::ObjectType;
 use crate::fsx;
 use crate::mirror::pack_index::{self, Line};
 use crate::revision::ObjectId;
+pub(in crate::mirror) use entry::{Form, form_of, header};
 pub(in crate::mirror) use table::{ObjectTable, TABLE_MAX};
 pub(in crate::mirror) use table_reader::TableReader;
 
@@ -57,10 +58,6 @@ pub(super) struct Limits {
 /// A pack that was indexed.
 #[derive(Debug)]
 pub(super) struct IndexedPack {
-    /// Objects received, not counting the bases that were appended.
-    pub(super) objects: u64,
-    /// Bytes received.
-    pub(super) bytes: u64,
     /// Its name, without a suffix.
     pub(super) name: String,
     /// The mirror did not have a pack of this name, which has the same objects.
@@ -143,6 +140,17 @@ trait Source {
     }
 }
 
+/// What is in memory, or in the pack's file.
+impl<B: io::BufRead> Source for B {
+    fn pending(&mut self) -> Result<&[u8], IndexError> {
+        self.fill_buf().map_err(IndexError::io("read the pack again"))
+    }
+
+    fn consume(&mut self, bytes: usize) {
+        io::BufRead::consume(self, bytes);
+    }
+}
+
 /// An object of the pack. Its position, counted from 0, is that of its entry in the pack.
 #[derive(Debug)]
 struct Object {
@@ -176,8 +184,6 @@ pub(super) fn index_pack(
     Temporary::sweep(packs);
     let (pack, file) = Temporary::create(packs)?;
     let received = receive::receive(from, &file, limits)?;
-    let objects = received.objects.len() as u64;
-    let bytes = received.bytes;
     let (mut all, end, sum) = resolve::resolve(received, &file, read_base)?;
     let ends = table::entry_ends(&all, end, limits.memory);
     all.sort_unstable_by_key(|object| object.line.id);
@@ -200,7 +206,7 @@ pub(super) fn index_pack(
     }
     let table =
         ends.and_then(|ends| ObjectTable::of(packs.join(format!("{name}.pack")), &all, &ends)).map(Arc::new);
-    Ok(IndexedPack { objects, bytes, name, is_new, all, table })
+    Ok(IndexedPack { name, is_new, all, table })
 }
 
 /// A temporary file; dropping it removes it.
@@ -255,6 +261,13 @@ fn hasher(kind: ObjectType, size: u64) -> sha1dc::Hasher {
     let mut hasher = sha1dc::Hasher::new();
     hasher.update(format!("{} {size}\0", kind.str()).as_bytes());
     hasher
+}
+
+/// Hashes an object.
+fn hash(kind: ObjectType, content: &[u8]) -> Result<ObjectId, IndexError> {
+    let mut hasher = hasher(kind, content.len() as u64);
+    hasher.update(content);
+    object_id(hasher)
 }
 
 /// Finishes an object's hash. A collision attack is an error.

@@ -2,7 +2,7 @@
 //! most contents are restored only once.
 
 use std::fs::File;
-use std::io::{self, Seek as _, SeekFrom, Write};
+use std::io::{self, BufRead as _, BufReader, Read as _, Seek as _, SeekFrom, Take, Write};
 use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
@@ -12,9 +12,10 @@ use flate2::{Compression, Crc};
 use git2::ObjectType;
 
 use super::contents::Contents;
-use super::entry::read_header;
+use super::entry::{header, read_header};
 use super::receive::Received;
-use super::{IndexError, Line, NO_BASE, Object, ReadBase, Source, hasher, object_id};
+use super::{IndexError, Line, NO_BASE, Object, ReadBase, hash};
+use crate::mirror::files::ReadAt;
 use crate::revision::ObjectId;
 
 /// How many bytes of the file are read at once.
@@ -68,10 +69,8 @@ impl Resolver<'_> {
             for at in children {
                 let delta = self.entry(at)?;
                 let content = self.contents.apply_delta(&base, &delta)?;
-                let mut hasher = hasher(kind, content.len() as u64);
-                hasher.update(&content);
                 let object = &mut self.objects[at as usize];
-                object.line.id = object_id(hasher)?;
+                object.line.id = hash(kind, &content)?;
                 object.kind = Some(kind);
                 object.size = content.len() as u64;
                 object.base = position;
@@ -124,7 +123,7 @@ impl Resolver<'_> {
     fn entry(&mut self, position: u32) -> Result<Vec<u8>, IndexError> {
         let from = self.objects[position as usize].line.offset;
         let to = self.objects.get(position as usize + 1).map_or(self.end, |next| next.line.offset);
-        let mut source = Reread::new(self.file, from..to);
+        let mut source = reread(self.file, from..to);
         let (_, size) = read_header(&mut source)?;
         self.contents.inflate(&mut source, size)
     }
@@ -142,9 +141,7 @@ impl Resolver<'_> {
                 continue;
             }
             let Some((kind, content)) = read_base(&base).map_err(IndexError::Git)? else { continue };
-            let mut hasher = hasher(kind, content.len() as u64);
-            hasher.update(&content);
-            if object_id(hasher)? != base {
+            if hash(kind, &content)? != base {
                 let damaged = io::Error::other(format!("the base object {base} in the mirror is damaged"));
                 return Err(IndexError::Io("complete the pack", damaged));
             }
@@ -163,16 +160,7 @@ impl Resolver<'_> {
         let offset = self.end;
         self.file.seek(SeekFrom::Start(offset))?;
         let mut to = CountingWriter { file: self.file, bytes: 0, crc: Crc::new() };
-        let mut rest = content.len() >> 4;
-        let mut head = vec![(kind.raw() as u8) << 4 | (content.len() & 0x0f) as u8];
-        while rest > 0 {
-            if let Some(last) = head.last_mut() {
-                *last |= 0x80;
-            }
-            head.push((rest & 0x7f) as u8);
-            rest >>= 7;
-        }
-        to.write_all(&head)?;
+        to.write_all(&header(kind, content.len() as u64))?;
         let mut deflate = ZlibEncoder::new(&mut to, Compression::fast());
         deflate.write_all(content)?;
         deflate.finish()?;
@@ -186,13 +174,10 @@ impl Resolver<'_> {
         let count = (self.objects.len() as u32).to_be_bytes();
         self.file.write_all_at(&count, 8).map_err(IndexError::io(act))?;
         let mut sum = sha1dc::Hasher::new();
-        let mut source = Reread::new(self.file, 0..self.end);
-        loop {
-            let piece = source.pending()?;
-            let bytes = piece.len();
-            if bytes == 0 {
-                break;
-            }
+        let mut source = reread(self.file, 0..self.end);
+        while source.get_ref().limit() > 0 {
+            let piece = source.fill_buf().map_err(IndexError::io("read the pack again"))?;
+            let bytes = piece.len(); // not 0: the end of the file is an error, see `ReadAt`
             sum.update(piece);
             source.consume(bytes);
         }
@@ -203,36 +188,9 @@ impl Resolver<'_> {
 }
 
 /// Reads a range of the pack's file.
-pub(super) struct Reread<'f> {
-    file: &'f File,
-    from: u64,
-    to: u64,
-    piece: Vec<u8>,
-    at: usize,
-}
-
-impl<'f> Reread<'f> {
-    pub(super) fn new(file: &'f File, range: Range<u64>) -> Self {
-        Self { file, from: range.start, to: range.end, piece: Vec::new(), at: 0 }
-    }
-}
-
-impl Source for Reread<'_> {
-    fn pending(&mut self) -> Result<&[u8], IndexError> {
-        if self.at == self.piece.len() {
-            self.piece.resize((self.to - self.from).min(PIECE) as usize, 0);
-            self.file
-                .read_exact_at(&mut self.piece, self.from)
-                .map_err(IndexError::io("read the pack again"))?;
-            self.from += self.piece.len() as u64;
-            self.at = 0;
-        }
-        Ok(&self.piece[self.at..])
-    }
-
-    fn consume(&mut self, bytes: usize) {
-        self.at += bytes;
-    }
+pub(super) fn reread(file: &File, range: Range<u64>) -> BufReader<Take<ReadAt<'_>>> {
+    let bytes = range.end - range.start;
+    BufReader::with_capacity(bytes.min(PIECE) as usize, ReadAt { file, offset: range.start }.take(bytes))
 }
 
 /// Writes to the file, and keeps the length and CRC-32 of what was written.

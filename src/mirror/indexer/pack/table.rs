@@ -65,14 +65,8 @@ impl Row {
         let (id, rest) = raw.split_first_chunk()?;
         let (offset, rest) = rest.split_first_chunk()?;
         let (length, rest) = rest.split_first_chunk()?;
-        let (size, rest) = rest.split_first_chunk()?;
-        let kind = match rest {
-            [1] => ObjectType::Commit,
-            [2] => ObjectType::Tree,
-            [3] => ObjectType::Blob,
-            [4] => ObjectType::Tag,
-            _ => return None,
-        };
+        let (size, kind) = rest.split_first_chunk()?;
+        let kind = ObjectType::from_raw((*kind.first()?).into())?;
         let [offset, size] = [offset, size].map(|bytes| u64::from_le_bytes(*bytes));
         let length = u32::from_le_bytes(*length);
         offset.checked_add(length.into())?; // a compromised indexer may write anything
@@ -80,8 +74,8 @@ impl Row {
     }
 }
 
-/// The offsets at which the entries of a pack end. `objects` are in the order of the pack, whose last entry ends at `end`.
-/// `None` if the pack gets no table: few objects are not worth it, and many would take too much of `memory`.
+/// The offsets at which the entries of a pack end. `objects` are in the order of the pack, whose last entry ends at
+/// `end`. `None` if the pack gets no table: few objects are not worth it, and many would take too much of `memory`.
 pub(super) fn entry_ends(objects: &[Object], end: u64, memory: u64) -> Option<Vec<u64>> {
     let bytes = objects.len() as u64 * OBJECT_BYTES;
     let is_worth_it =
@@ -104,8 +98,8 @@ pub(in crate::mirror) struct ObjectTable {
 }
 
 impl ObjectTable {
-    /// Makes the table of a pack from its objects, which must be sorted by id and have a type, and the [`entry_ends`] of their
-    /// entries.
+    /// Makes the table of a pack from its objects, which must be sorted by id and have a type, and the [`entry_ends`]
+    /// of their entries.
     pub(super) fn of(pack: PathBuf, objects: &[Object], ends: &[u64]) -> Option<Self> {
         let mut rows = Vec::with_capacity(objects.len());
         for object in objects {

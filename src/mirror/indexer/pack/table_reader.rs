@@ -10,7 +10,7 @@ use super::SMALL;
 use super::contents::Contents;
 use super::delta::Delta;
 use super::entry::{Form, read_header};
-use super::resolve::Reread;
+use super::resolve::reread;
 use super::table::{ObjectTable, Row};
 use crate::revision::ObjectId;
 
@@ -90,7 +90,7 @@ impl TableReader {
         if row.size > SMALL {
             return None;
         }
-        let mut source = Reread::new(&self.file, row.offset..row.offset + u64::from(row.length));
+        let mut source = reread(&self.file, row.offset..row.offset + u64::from(row.length));
         let (form, size) = read_header(&mut source).ok()?;
         if size > SMALL {
             return None;
@@ -103,17 +103,11 @@ impl TableReader {
 mod tests {
     use std::collections::HashMap;
     use std::path::Path;
-    use std::process::{Command, Stdio};
 
     use super::super::{IndexedPack, Limits, index_pack};
     use super::*;
+    use crate::mirror::fixture::git;
     use crate::mirror::odb::Store;
-
-    fn git(dir: &Path, line: &str, input: Stdio) -> Vec<u8> {
-        let git = Command::new("git").arg("-C").arg(dir).args(line.split(' ')).stdin(input).output().unwrap();
-        assert!(git.status.success(), "{line}: {}", String::from_utf8_lossy(&git.stderr));
-        git.stdout
-    }
 
     /// A repository with several versions of many files, so that most objects are deltas in long chains, and with a
     /// blob of more than [`SMALL`] bytes.
@@ -133,10 +127,8 @@ mod tests {
                 script += &format!("M 644 inline large\ndata {}\n{large}\n", large.len());
             }
         }
-        let file = dir.path().join("script");
-        std::fs::write(&file, script).unwrap();
-        git(dir.path(), "init --quiet --bare", Stdio::null());
-        git(dir.path(), "fast-import --quiet", std::fs::File::open(file).unwrap().into());
+        git(dir.path(), "init --quiet --bare", b"");
+        git(dir.path(), "fast-import --quiet", script.as_bytes());
         dir
     }
 
@@ -144,7 +136,7 @@ mod tests {
     fn indexed(repository: &Path, packs: &Path, options: &str) -> IndexedPack {
         let line =
             format!("pack-objects --quiet --stdout --all --no-reuse-delta --depth=45 --window=40{options}");
-        let pack = git(repository, &line, Stdio::null());
+        let pack = git(repository, &line, b"");
         let limits = Limits { memory: 64 << 20, bytes: 1 << 30, objects: 1 << 20, expected: u64::MAX };
         index_pack(&pack[..], packs, &limits, false, &|_| Ok(None)).unwrap()
     }
@@ -158,7 +150,7 @@ mod tests {
             let packs = tempfile::tempdir().unwrap();
             let table = indexed(dir.path(), packs.path(), options).table.unwrap();
             let mut reader = TableReader::open(Arc::clone(&table)).unwrap();
-            let all = git(dir.path(), "cat-file --batch-all-objects --batch-check", Stdio::null());
+            let all = git(dir.path(), "cat-file --batch-all-objects --batch-check", b"");
             let ids = String::from_utf8(all).unwrap();
             let mut kinds = HashMap::new();
             for line in ids.lines() {
@@ -188,8 +180,8 @@ mod tests {
         let table = indexed(dir.path(), packs.path(), "").table;
         // A store of an empty repository finds the objects of the table only.
         let empty = tempfile::tempdir().unwrap();
-        git(empty.path(), "init --quiet --bare", Stdio::null());
-        let head = String::from_utf8(git(dir.path(), "rev-parse main", Stdio::null())).unwrap();
+        git(empty.path(), "init --quiet --bare", b"");
+        let head = String::from_utf8(git(dir.path(), "rev-parse main", b"")).unwrap();
         let head: ObjectId = head.trim().parse().unwrap();
         let store = Store::open(empty.path()).unwrap();
         assert!(store.reader().unwrap().commit(&head).is_err());

@@ -1,36 +1,19 @@
 //! Indexes packs that git wrote, and malformed ones, and compares the result with git's.
 
 use std::fs;
-use std::io::Write as _;
-use std::path::Path;
-use std::process::{Command, Stdio};
 
 use super::*;
+use crate::mirror::fixture::{blob_id, git};
 
 const ROOMY: Limits = Limits { memory: 64 << 20, bytes: 1 << 30, objects: 1 << 20, expected: u64::MAX };
-
-fn git(dir: &Path, args: &[&str], input: &[u8]) -> Vec<u8> {
-    let mut command = Command::new("git");
-    command.env_clear().env("PATH", std::env::var_os("PATH").unwrap()).arg("-C").arg(dir).args(args);
-    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    let mut stdin = child.stdin.take().unwrap();
-    let input = input.to_owned();
-    let feed = std::thread::spawn(move || stdin.write_all(&input).unwrap());
-    let output = child.wait_with_output().unwrap();
-    feed.join().unwrap();
-    assert!(output.status.success(), "git {args:?}");
-    output.stdout
-}
 
 /// A repository with several versions of a small file, and of one that is larger than [`SMALL`]; and the blobs' ids.
 fn repository() -> (tempfile::TempDir, String) {
     let dir = tempfile::tempdir().unwrap();
-    git(dir.path(), &["init", "--quiet", "--bare", "."], b"");
+    git(dir.path(), "init --quiet --bare .", b"");
     let mut ids = String::new();
     let mut add = |content: &[u8]| {
-        ids.push_str(
-            &String::from_utf8(git(dir.path(), &["hash-object", "-w", "--stdin"], content)).unwrap(),
-        );
+        ids.push_str(&String::from_utf8(git(dir.path(), "hash-object -w --stdin", content)).unwrap());
     };
     let text = |lines: u64, version: u64| -> Vec<u8> {
         let line = |n: u64| format!("{n} {}\n", (n * 2_654_435_761) % 1_000_003);
@@ -49,8 +32,8 @@ fn repository() -> (tempfile::TempDir, String) {
     (dir, ids)
 }
 
-fn pack_of(dir: &Path, ids: &str, options: &[&str]) -> Vec<u8> {
-    git(dir, &[&["pack-objects", "--quiet", "--stdout", "--window=40"], options].concat(), ids.as_bytes())
+fn pack_of(dir: &Path, ids: &str, options: &str) -> Vec<u8> {
+    git(dir, &format!("pack-objects --quiet --stdout --window=40{options}"), ids.as_bytes())
 }
 
 /// Indexes a pack in a new directory. Returns the result with the pack's and the index's bytes, and checks that no
@@ -79,7 +62,7 @@ fn nowhere(_: &ObjectId) -> Result<Option<(ObjectType, Vec<u8>)>, git2::Error> {
 fn index_of_git(pack: &[u8]) -> Vec<u8> {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("p.pack"), pack).unwrap();
-    git(dir.path(), &["index-pack", "--index-version=2", "p.pack"], b"");
+    git(dir.path(), "index-pack --index-version=2 p.pack", b"");
     fs::read(dir.path().join("p.idx")).unwrap()
 }
 
@@ -113,13 +96,12 @@ fn small(kind: u8, before: &[u8], content: &[u8]) -> Vec<u8> {
 #[test]
 fn the_index_is_the_same_as_gits() {
     let (dir, ids) = repository();
-    let forms: [&[&str]; 3] = [&["--delta-base-offset"], &[], &["--depth=0"]];
-    for form in forms {
+    for form in [" --delta-base-offset", "", " --depth=0"] {
         let pack = pack_of(dir.path(), &ids, form);
         // Also with a cache budget too small for any content.
         for memory in [64 << 20, 1 << 10] {
             let (taken, file, index) = taken(&pack, &Limits { memory, ..ROOMY }, &nowhere).unwrap();
-            assert_eq!((taken.objects, taken.bytes), (35, pack.len() as u64));
+            assert_eq!(taken.all.len(), 35);
             assert!(file == pack && index == index_of_git(&pack), "{form:?}, {memory}");
         }
     }
@@ -130,19 +112,10 @@ fn the_index_is_the_same_as_gits() {
 #[test]
 fn a_thin_pack_is_completed_and_one_with_a_missing_base_refused() {
     let (dir, ids) = repository();
-    let commit = |file: &str, parent: &str| {
-        let tree = git(dir.path(), &["mktree"], format!("100644 blob {file}\tfile\n").as_bytes());
-        let tree = String::from_utf8(tree).unwrap();
-        let who = "author a <a@b> 0 +0000\ncommitter a <a@b> 0 +0000";
-        let commit = format!("tree {tree}{parent}{who}\n\nx\n");
-        let id = git(dir.path(), &["hash-object", "-w", "-t", "commit", "--stdin"], commit.as_bytes());
-        String::from_utf8(id).unwrap().trim().to_owned()
-    };
     let base = ids.lines().nth(1).unwrap();
-    let old = commit(base, "");
-    let new = commit(ids.lines().nth(2).unwrap(), &format!("parent {old}\n"));
-    let revisions = format!("{new}\n^{old}\n");
-    let thin = pack_of(dir.path(), &revisions, &["--revs", "--thin", "--delta-base-offset"]);
+    let revisions = thin_revisions(dir.path(), base, ids.lines().nth(2).unwrap());
+    let new = revisions.lines().next().unwrap();
+    let thin = pack_of(dir.path(), &revisions, " --revs --thin --delta-base-offset");
     let repository = git2::Repository::open_bare(dir.path()).unwrap();
     let odb = repository.odb().unwrap();
     let here = |id: &ObjectId| {
@@ -150,18 +123,14 @@ fn a_thin_pack_is_completed_and_one_with_a_missing_base_refused() {
         Ok(Some((ObjectType::Blob, odb.read(git2::Oid::from_str(base)?)?.data().to_vec())))
     };
     let (result, pack, index) = taken(&thin, &ROOMY, &here).unwrap();
-    assert_eq!((result.objects, result.bytes), (3, thin.len() as u64));
     let known = |id: &str| result.is_blob(&ObjectId::from_hex(id).unwrap());
-    assert!(ids.lines().skip(1).take(2).all(known) && !known(&new) && !known(ids.lines().nth(3).unwrap()));
-    assert_eq!(pack[8..12], 4_u32.to_be_bytes(), "with the base");
+    assert!(ids.lines().skip(1).take(2).all(known) && !known(new) && !known(ids.lines().nth(3).unwrap()));
+    assert_eq!((result.all.len(), &pack[8..12]), (4, 4_u32.to_be_bytes().as_slice()), "with the base");
     assert_eq!(index, index_of_git(&pack));
     assert!(why(taken(&thin, &ROOMY, &nowhere)).contains("neither in the pack nor in the mirror"));
 
     // Two deltas against a base in the mirror, and one against the result of another delta.
-    let id = |content: &[u8]| {
-        ObjectId(git2::Oid::hash_object(ObjectType::Blob, content).unwrap().as_bytes().try_into().unwrap())
-    };
-    let to = |base: &[u8], take: u8| small(7, &id(base).0, &[base.len() as u8, take, 0x90, take]);
+    let to = |base: &[u8], take: u8| small(7, &blob_id(base).0, &[base.len() as u8, take, 0x90, take]);
     let thin = packed(3, &[&to(b"con", 1), &to(b"content", 3), &to(b"content", 5)]);
     let here = |id: &ObjectId| {
         Ok((id.to_string() == "6b584e8ece562ebffc15d38808cd6b98fc3d97ea")
@@ -176,14 +145,7 @@ fn a_thin_pack_is_completed_and_one_with_a_missing_base_refused() {
 #[test]
 fn an_existing_base_that_is_sent_again_as_a_delta_is_not_appended() {
     for (one, other) in [(&b"content"[..], &b"con"[..]), (b"other one", b"oth")] {
-        let objects = [one, other].map(|content| {
-            (
-                ObjectId(
-                    git2::Oid::hash_object(ObjectType::Blob, content).unwrap().as_bytes().try_into().unwrap(),
-                ),
-                content,
-            )
-        });
+        let objects = [one, other].map(|content| (blob_id(content), content));
         let here = |id: &ObjectId| {
             let found = objects.iter().find(|(known, _)| known == id);
             Ok(found.map(|(_, content)| (ObjectType::Blob, content.to_vec())))
@@ -194,7 +156,7 @@ fn an_existing_base_that_is_sent_again_as_a_delta_is_not_appended() {
         // `other` is sent as a delta against `one`, and another object as a delta against `other`.
         let thin = packed(2, &[&to(objects[0], 3), &to(objects[1], 2)]);
         let (taken, pack, index) = taken(&thin, &ROOMY, &here).unwrap();
-        assert_eq!((taken.objects, &pack[8..12]), (2, 3_u32.to_be_bytes().as_slice()), "with the base");
+        assert_eq!((taken.all.len(), &pack[8..12]), (3, 3_u32.to_be_bytes().as_slice()), "with the base");
         assert_eq!(index, index_of_git(&pack));
     }
 }
@@ -203,7 +165,7 @@ fn an_existing_base_that_is_sent_again_as_a_delta_is_not_appended() {
 fn a_pack_that_is_cut_or_changed_anywhere_is_refused() {
     let (dir, ids) = repository();
     let some = ids.lines().take(4).fold(String::new(), |some, id| some + id + "\n");
-    let pack = pack_of(dir.path(), &some, &["--delta-base-offset"]);
+    let pack = pack_of(dir.path(), &some, " --delta-base-offset");
     let places = (0..32).chain((32..pack.len() - 20).step_by(41)).chain(pack.len() - 20..pack.len());
     for at in places {
         assert!(matches!(taken(&pack[..at], &ROOMY, &nowhere), Err(IndexError::Cut)), "cut at {at}");
@@ -293,12 +255,7 @@ fn files_of_a_killed_indexer_are_swept_and_those_of_git_kept() {
 fn a_damaged_base_is_not_appended() {
     let (dir, ids) = repository();
     let all: Vec<&str> = ids.lines().collect();
-    let base = all[1];
-    let thin = git(
-        dir.path(),
-        &["pack-objects", "--quiet", "--stdout", "--thin", "--revs"],
-        thin_revisions(dir.path(), base, all[2]).as_bytes(),
-    );
+    let thin = pack_of(dir.path(), &thin_revisions(dir.path(), all[1], all[2]), " --thin --revs");
     let damaged = |_: &ObjectId| Ok(Some((ObjectType::Blob, b"something else".to_vec())));
     let fault = taken(&thin, &ROOMY, &damaged).unwrap_err();
     assert!(matches!(fault, IndexError::Io("complete the pack", _)), "{fault:?}");
@@ -306,14 +263,14 @@ fn a_damaged_base_is_not_appended() {
 
 /// Creates two commits with one file, and returns the revision arguments for the second without the first.
 fn thin_revisions(dir: &Path, first: &str, second: &str) -> String {
-    let commit = |blob: &str, parent: &[&str]| {
-        let tree = git(dir, &["mktree"], format!("100644 blob {blob}\tfile\n").as_bytes());
+    let commit = |blob: &str, parent: &str| {
+        let tree = git(dir, "mktree", format!("100644 blob {blob}\tfile\n").as_bytes());
         let tree = String::from_utf8(tree).unwrap();
-        let who = ["-c", "user.name=a", "-c", "user.email=a@b"];
-        let made = git(dir, &[&who[..], &["commit-tree", tree.trim(), "-m", "x"], parent].concat(), b"");
+        let who = "-c user.name=a -c user.email=a@b";
+        let made = git(dir, &format!("{who} commit-tree {} -m x{parent}", tree.trim()), b"");
         String::from_utf8(made).unwrap().trim().to_owned()
     };
-    let one = commit(first, &[]);
-    let two = commit(second, &["-p", &one]);
+    let one = commit(first, "");
+    let two = commit(second, &format!(" -p {one}"));
     format!("{two}\n^{one}\n")
 }

@@ -1,15 +1,16 @@
-//! Options for Leases: how long one is valid, how long other holders are waited for, and the pool of a fleet.
+//! Options of Leases: how long one is valid, how long other holders are waited for, and the pool of a fleet.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::places::PoolSpec;
+use super::pool_spec::PoolSpec;
 use crate::retry::{Backoff, jittered, random_fraction};
 
-/// The first and the longest pause between two polls of a Lease. An eighth of the Lease's duration caps both.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(2));
+/// The pauses between two polls of a Lease. An eighth of the Lease's duration caps them.
+const PAUSES: Backoff = Backoff { first: Duration::from_millis(500), ceiling: Duration::from_secs(2) };
 /// Jitter of the pause, so that instances that began together do not poll together.
 const SPREAD: f64 = 0.3;
 /// The longest total wait for holders that keep renewing, in multiples of the Lease's duration.
@@ -17,14 +18,14 @@ const MAX_WAIT_FACTOR: u32 = 15;
 
 /// How a process uses Leases. Clones share the list of what was reported already.
 #[derive(Clone, Debug)]
-pub struct Leases {
+pub struct LeaseOptions {
     duration: Duration,
     max_wait: Duration,
     pool: Option<PoolSpec>,
-    reported: Arc<Mutex<Vec<String>>>,
+    reported: Arc<Mutex<BTreeSet<String>>>,
 }
 
-impl Leases {
+impl LeaseOptions {
     /// Leases that expire when their holder has not renewed them for `duration`.
     pub fn new(duration: Duration) -> Self {
         let max_wait = duration.saturating_mul(MAX_WAIT_FACTOR);
@@ -61,17 +62,12 @@ impl Leases {
     /// Returns the pause after poll number `poll`, counted from 1.
     pub(super) fn pause(&self, poll: u32) -> Duration {
         let longest = self.duration / 8;
-        let pauses = Backoff { first: PAUSES.0.min(longest), ceiling: PAUSES.1.min(longest) };
-        jittered(pauses.delay(poll), SPREAD, random_fraction())
+        jittered(PAUSES.delay(poll).min(longest), SPREAD, random_fraction())
     }
 
     /// Returns true the first time it is called for this subject (a cluster's name, or the pool) in the process.
-    pub(super) fn is_first_report(&self, of: &str) -> bool {
+    pub(super) fn is_first_report(&self, subject: &str) -> bool {
         let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_first = !reported.iter().any(|one| one == of);
-        if is_first {
-            reported.push(of.to_owned());
-        }
-        is_first
+        reported.insert(subject.to_owned())
     }
 }
