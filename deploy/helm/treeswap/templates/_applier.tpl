@@ -1,8 +1,20 @@
+{{- /* Those of the options that are credentials. */}}
+{{- define "treeswap.credentials" -}}
+{{- pick . "username" "password-file" "credential" "askpass-url" "cookie-file" "github-base-url" "github-app-application-id" "github-app-client-id" "github-app-installation-id" "github-app-private-key-file" "ssh-key-file" "ssh-known-hosts" "ssh-known-hosts-file" | toJson }}
+{{- end }}
+
 {{- /* What the Pod that applies ConfigMaps has in common, whatever starts it. */}}
 {{- define "treeswap.applier" -}}
 {{- with .Values.configMaps }}
-{{- $followed := pick (include "treeswap.followed" $ | fromJson) "repo" "ref" "sources" }}
-{{- $given := merge (dict "default-namespace" $.Release.Namespace "log-format" "json") $followed }}
+{{- $followed := include "treeswap.followed" $ | fromJson }}
+{{- $given := merge (dict "default-namespace" $.Release.Namespace "log-format" "json") (pick $followed "repo" "ref" "sources") }}
+{{- /* Credentials are for the repository of the options, and are not sent to another one. */}}
+{{- if not (or .options.repo .options.sources) }}
+{{- $given = merge $given (pick $followed "ca-file") }}
+{{- if eq (include "treeswap.credentials" .options) "{}" }}
+{{- $given = merge $given (include "treeswap.credentials" $followed | fromJson) }}
+{{- end }}
+{{- end }}
 {{- $_ := required "configMaps.options.owner: the name of this installation, for good" .options.owner }}
 {{- if not (or .options.rules (get .options "rules-in-tree")) }}
 {{- fail "configMaps.options.rules-in-tree: the file of the repository that has the rules" }}
