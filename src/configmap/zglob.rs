@@ -201,7 +201,7 @@ fn match_parts(mut parts: &[Part], mut path: &[u8]) -> bool {
             [] => return path.is_empty(),
             [Part::Star] => return !path.contains(&b'/'),
             [Part::Deep, Part::Star] => {
-                let directory = path.iter().rposition(|byte| *byte == b'/').map_or(0, |at| at + 1);
+                let directory = path.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
                 return !path[..directory].contains(&b'\n');
             }
             [Part::Literal(text), after @ ..] => (text, after),
