@@ -116,7 +116,9 @@ impl Args {
     /// Validates the values of the flags only.
     pub(super) fn valid(&self, given: &FlagOrigins) -> Result<config::Settings, config::Error> {
         let settings = match self.mode(given)? {
-            Mode::ConfigMaps(_) => given.settings(&self.without_root(Path::new(".")))?,
+            Mode::ConfigMaps(mirror) => {
+                given.settings(&self.without_root(mirror.as_deref().unwrap_or(Path::new("."))))?
+            }
             Mode::Root | Mode::Both => given.settings(&self.sync)?,
         };
         if self.rules.are_given() {

@@ -175,6 +175,8 @@ impl Remover<'_> {
         if stat.st_dev != device {
             return Err(Errno::XDEV); // a mount point: the mounted file system is not ours to delete
         }
+        // Before it becomes a level: from a directory that may not be searched there is no way back to its parent.
+        let listing = list(dir.as_fd())?;
         levels.push(Level {
             name,
             identity: Inode::of(&stat),
@@ -182,46 +184,43 @@ impl Remover<'_> {
             has_leftovers: false,
             listings: 0,
         });
-        self.sweep(dir.as_fd(), levels);
+        self.sweep(dir.as_fd(), listing, levels);
         Ok(dir)
     }
 
     /// Unlinks every non-directory in the deepest level and collects its subdirectories.
-    fn sweep(&mut self, dir: BorrowedFd<'_>, levels: &mut [Level]) {
+    fn sweep(&mut self, dir: BorrowedFd<'_>, mut listing: Dir, levels: &mut [Level]) {
         let mut dirs = NameStack::default();
         let mut files = NameStack::default();
         // Listing and unlinking alternate in slices, so that unlink does not disturb readdir within a slice and not all
         // names are held in memory.
-        let listed = Dir::read_from(dir).and_then(|mut listed| {
-            loop {
-                let batch = listed.by_ref().take(BATCH);
-                let mut ended = true;
-                for entry in batch {
-                    let entry = entry?;
-                    ended = false;
-                    match entry.file_type() {
-                        _ if super::is_dots(entry.file_name()) => {}
-                        FileType::Directory => dirs.push(entry.file_name()),
-                        _ => files.push(entry.file_name()),
-                    }
-                }
-                while let Some(name) = files.pop() {
-                    if self.is_cancelled() {
-                        return Ok(());
-                    }
-                    match with_write_access(dir, || (self.unlink)(dir, &name)) {
-                        Ok(Unlinked::Gone) => {}
-                        Ok(Unlinked::Directory) => dirs.push(&name),
-                        Err(error) => self.keep_entry(levels, &name, error),
-                    }
-                }
-                if ended {
-                    return Ok(());
+        loop {
+            let mut ended = true;
+            for entry in listing.by_ref().take(BATCH) {
+                let entry = match entry {
+                    Ok(entry) => entry,
+                    Err(error) => return self.keep_entry(levels, &CString::default(), error),
+                };
+                ended = false;
+                match entry.file_type() {
+                    _ if super::is_dots(entry.file_name()) => {}
+                    FileType::Directory => dirs.push(entry.file_name()),
+                    _ => files.push(entry.file_name()),
                 }
             }
-        });
-        if let Err(error) = listed {
-            return self.keep_entry(levels, &CString::default(), error);
+            while let Some(name) = files.pop() {
+                if self.is_cancelled() {
+                    return;
+                }
+                match with_access(dir, || (self.unlink)(dir, &name)) {
+                    Ok(Unlinked::Gone) => {}
+                    Ok(Unlinked::Directory) => dirs.push(&name),
+                    Err(error) => self.keep_entry(levels, &name, error),
+                }
+            }
+            if ended {
+                break;
+            }
         }
         if let Some(level) = levels.last_mut() {
             level.dirs = dirs;
@@ -245,12 +244,15 @@ impl Remover<'_> {
         }
         let remove = || rustix::fs::unlinkat(parent, &level.name, AtFlags::REMOVEDIR);
         // The directory that the tree is in stays, and so does its mode.
-        let removed = if levels.is_empty() { remove() } else { with_write_access(parent, remove) };
+        let removed = if levels.is_empty() { remove() } else { with_access(parent, remove) };
         match removed {
             Ok(()) | Err(Errno::NOENT) => {}
             Err(Errno::NOTEMPTY | Errno::EXIST) if level.listings < LISTINGS_MAX => {
                 levels.push(level);
-                self.sweep(dir, levels);
+                match list(dir) {
+                    Ok(listing) => self.sweep(dir, listing, levels),
+                    Err(error) => self.keep_entry(levels, &CString::default(), error),
+                }
                 return ControlFlow::Break(());
             }
             Err(error) => {
@@ -311,9 +313,15 @@ fn is_dir(at: BorrowedFd<'_>, name: &CStr) -> bool {
     matches!(super::stat(at, name), Ok(Some(stat)) if super::file_type(&stat) == FileType::Directory)
 }
 
-/// Runs `act`, which needs write access to `dir`, a directory that is to be removed. If its mode forbids that and we own
-/// it, changes the mode and tries once more.
-fn with_write_access<T>(dir: BorrowedFd<'_>, mut act: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+/// Begins to list a directory that is to be removed. That opens it once more, by the name `.` in it, and so needs search
+/// permission: the handle alone shows only that it may be read.
+fn list(dir: BorrowedFd<'_>) -> Result<Dir, Errno> {
+    with_access(dir, || Dir::read_from(dir))
+}
+
+/// Runs `act`, which needs to search `dir` or to write to it, a directory that is to be removed. If its mode forbids
+/// that and we own it, changes the mode and tries once more.
+fn with_access<T>(dir: BorrowedFd<'_>, mut act: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
     match act() {
         Err(Errno::ACCESS) if rustix::fs::fchmod(dir, Mode::RWXU).is_ok() => act(),
         done => done,
@@ -409,8 +417,8 @@ impl SeenLinks {
     }
 }
 
-/// Measures the tree below `dir`, which would be removed after the trees that `seen` was used for before.
-/// Subdirectories that cannot be opened are not counted.
+/// Measures the tree below `dir`, which would be removed after the trees that `seen` was used for before. What is in
+/// subdirectories that cannot be opened or listed is not counted.
 pub fn measure(dir: impl AsFd, seen: &mut SeenLinks) -> io::Result<Measured> {
     let top = super::open_dir(dir, ".")?;
     let mut sum = Measured::default();
@@ -421,7 +429,9 @@ pub fn measure(dir: impl AsFd, seen: &mut SeenLinks) -> io::Result<Measured> {
     while let Some((_, dirs)) = levels.last_mut() {
         if let Some(next) = dirs.pop() {
             let Ok(dir) = super::open_dir(&here, next.as_c_str()) else { continue };
-            levels.push((super::identity(&dir)?, list(&dir)?));
+            // Without search permission it can be opened, but neither listed nor left by its `..`.
+            let Ok(dirs) = list(&dir) else { continue };
+            levels.push((super::identity(&dir)?, dirs));
             here = dir;
             continue;
         }

@@ -211,4 +211,13 @@ impl<'r> HistoryWalk<'r> {
         found.boundary.sort_unstable();
         Ok(found)
     }
+
+    /// Takes the commits that the last `of` visited, its boundary among them. Empty with [`Depth::Full`]: there the
+    /// history of another tip has its boundary at the same commits.
+    pub(super) fn take_within_depth(&mut self) -> HashSet<ObjectId> {
+        match self.depth {
+            Depth::Commits(_) => std::mem::take(&mut self.seen),
+            Depth::Full => HashSet::new(),
+        }
+    }
 }

@@ -7,29 +7,35 @@
 //! nor is one of a blob by the check itself. Then an object cannot be read when it is needed, and the file says
 //! [`DAMAGED`] instead until the mirror is rebuilt: by the next fetch of this process, or by the next opening.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use fs_err as fs;
 
+use super::error::Error;
 use super::files::{COMPLETE, ignore_absent, replace};
 use crate::clock;
 use crate::human::one_line;
+use crate::repeats::{Repeats, suppressed};
 use crate::revision::ObjectId;
 use crate::sha256::{hex, sha256};
 
 /// The content of the file of a mirror that must be rebuilt.
 const DAMAGED: &str = "damaged";
 
+/// By mirror, what the log says of a file that cannot be changed.
+type Failing = BTreeMap<PathBuf, Repeats>;
+
 /// Held while the file of any mirror is changed: several threads may find at once that an object cannot be read, while
 /// another one records what it fetched.
-static CHANGE: Mutex<()> = Mutex::new(());
+static CHANGE: Mutex<Failing> = Mutex::new(BTreeMap::new());
 
-fn begin_change() -> MutexGuard<'static, ()> {
-    CHANGE.lock().unwrap_or_else(PoisonError::into_inner) // it protects no data of this process
+fn begin_change() -> MutexGuard<'static, Failing> {
+    CHANGE.lock().unwrap_or_else(PoisonError::into_inner) // what it holds is consistent after every step
 }
 
 /// Returns true if the mirror in `dir` is as it was when `tip` was found complete: with what is filtered out absent if
@@ -56,19 +62,25 @@ pub(super) fn record(dir: &Path, tip: ObjectId, partial: bool) {
 
 /// Makes the next opening check the tip.
 pub(super) fn forget(dir: &Path) {
-    let _change = begin_change();
+    let mut failing = begin_change();
     if !is_damaged(dir) {
-        remove(dir);
+        log_result(dir, remove(dir), &mut failing);
     }
 }
 
 /// Makes the next opening rebuild the mirror, because an object could not be read.
 pub(super) fn note_damage(dir: &Path) {
-    let _change = begin_change();
-    if let Err(error) = replace(&dir.join(COMPLETE), DAMAGED.as_bytes(), false) {
-        tracing::warn!("{}", one_line(&error));
-        remove(dir);
-    }
+    let mut failing = begin_change();
+    let noted = replace(&dir.join(COMPLETE), DAMAGED.as_bytes(), false).map_err(|error| {
+        let kind = match &error {
+            Error::Local { source, .. } => source.kind(),
+            _ => io::ErrorKind::Other,
+        };
+        io::Error::new(kind, one_line(&error))
+    });
+    // Without the file the next opening checks the tip, at least.
+    let done = noted.or_else(|error| remove(dir).and(Err(error)));
+    log_result(dir, done, &mut failing);
 }
 
 /// Returns true if an object could not be read since the mirror was made.
@@ -78,13 +90,28 @@ pub(super) fn is_damaged(dir: &Path) -> bool {
 
 /// Removes the file: after the mirror was rebuilt.
 pub(super) fn clear(dir: &Path) {
-    let _change = begin_change();
-    remove(dir);
+    let mut failing = begin_change();
+    log_result(dir, remove(dir), &mut failing);
 }
 
-fn remove(dir: &Path) {
-    if let Err(error) = ignore_absent(fs::remove_file(dir.join(COMPLETE))) {
-        tracing::warn!("{error}; remove it, or a restart does not notice damage of the mirror");
+fn remove(dir: &Path) -> io::Result<()> {
+    let advice = "remove it, or a restart does not notice damage of the mirror";
+    let removed = ignore_absent(fs::remove_file(dir.join(COMPLETE)));
+    removed.map_err(|error| io::Error::new(error.kind(), format!("{error}; {advice}")))
+}
+
+/// Warns that the file could not be changed: when that begins, and then at growing intervals. Not of a read-only file
+/// system, where nobody can follow the advice: a fetch fails there, too, and its error says what to do.
+fn log_result(dir: &Path, done: io::Result<()>, failing: &mut Failing) {
+    match done {
+        Ok(()) => _ = failing.remove(dir),
+        Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => tracing::debug!("{error}"),
+        Err(error) => {
+            let why = error.to_string();
+            if let Some(times) = failing.entry(dir.to_owned()).or_default().should_log(&why) {
+                tracing::warn!("{why}{}", suppressed(times));
+            }
+        }
     }
 }
 
@@ -173,6 +200,31 @@ mod tests {
         clear(dir);
         record(dir, tip, false);
         assert!(is_recorded(dir, tip, false));
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_changed_is_warned_of_once_and_a_read_only_file_system_never() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = dir.path().join("log");
+        let subscriber = tracing_subscriber::fmt().with_writer(std::fs::File::create(&log).unwrap());
+        let _logging = tracing::subscriber::set_default(subscriber.finish());
+        let warnings =
+            || fs::read_to_string(&log).unwrap().matches("a restart does not notice damage").count();
+        std::fs::create_dir_all(dir.path().join(COMPLETE).join("below")).unwrap();
+        for _ in 0..3 {
+            forget(dir.path());
+            note_damage(dir.path());
+            clear(dir.path());
+            assert_eq!(warnings(), 1);
+        }
+        std::fs::remove_dir_all(dir.path().join(COMPLETE)).unwrap();
+        clear(dir.path());
+        std::fs::create_dir(dir.path().join(COMPLETE)).unwrap();
+        clear(dir.path());
+        assert_eq!(warnings(), 2, "the first failure had ended");
+        let read_only = io::Error::new(io::ErrorKind::ReadOnlyFilesystem, "a restart does not notice damage");
+        log_result(dir.path(), Err(read_only), &mut Failing::new());
+        assert_eq!(warnings(), 2);
     }
 
     #[test]

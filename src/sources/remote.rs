@@ -222,11 +222,16 @@ impl Owner {
     }
 
     /// After a new revision, and after a fetch that led to none, such as that of a refused one, collects the mirror's
-    /// garbage. The last [`KEPT_REVISIONS`] revisions are kept, as clusters may still have the earlier ones.
+    /// garbage; also once the mirror of a source that was removed is not needed any more. The last [`KEPT_REVISIONS`]
+    /// revisions are kept, as clusters may still have the earlier ones.
     fn housekeep(&mut self, named: Option<Revision>) {
+        let is_answered = named.is_some();
         let new = named.filter(|named| self.kept_revisions.first() != Some(named));
         let received = self.upstream.received().bytes();
-        if new.is_none() && received == self.collected_received {
+        let is_due = new.is_some() || received != self.collected_received;
+        // After a failure the list of sources may be unread, and no revision known yet: every mirror would look unused.
+        let may_remove = || is_answered && self.upstream.may_remove_mirrors(&self.kept_revisions);
+        if !is_due && !may_remove() {
             return;
         }
         self.collected_received = received;
@@ -282,6 +287,7 @@ mod tests {
     use crate::desired::{Options, Rules};
     use crate::mirror::{self, wire};
     use crate::revision::{ObjectId, Ref};
+    use crate::sources::set::tests::{opened_sources, two_sources};
 
     fn upstream(dir: &Path) -> Upstream {
         let remote = wire::Options::new("http://127.0.0.1:1/remote".to_owned());
@@ -326,6 +332,20 @@ mod tests {
             let error = owner.answer().await.unwrap_err();
             assert_eq!(error.what.contains("not so fast"), is_paused, "{error}");
         }
+    }
+
+    #[tokio::test]
+    async fn no_mirror_is_removed_after_a_start_without_the_list_of_sources() {
+        let (dir, set) = opened_sources().await;
+        drop(set);
+        let mirrors = || std::fs::read_dir(dir.path().join("mirrors")).unwrap().count();
+        let before = mirrors();
+        let set = two_sources(dir.path());
+        std::fs::remove_file(dir.path().join("sources.yaml")).unwrap();
+        let mut owner = Owner::new(Upstream::Set(Box::new(set)), Arc::new(Mutex::new(PollState::new())));
+        assert!(owner.answer().await.is_err());
+        owner.housekeep(None);
+        assert_eq!(mirrors(), before);
     }
 
     #[test]

@@ -103,6 +103,8 @@ pub struct SourceSet {
     parts: Vec<Part>,
     /// True if what is published cannot be read any more, so that the same set is to be composed again.
     must_recompose: bool,
+    /// True if there may be mirrors of sources that are no longer listed.
+    may_have_unlisted: bool,
     /// When polls were last started.
     polled_at: Option<Instant>,
     /// Sources that are held back because of a refusal that names no source.
@@ -150,6 +152,7 @@ impl SourceSet {
             served: BTreeSet::new(),
             parts: Vec::new(),
             must_recompose: false,
+            may_have_unlisted: true,
             polled_at: None,
             suspects: Vec::new(),
             waiting_deliveries: Arc::default(),
@@ -293,6 +296,7 @@ impl SourceSet {
             |sources: &[Followed]| sources.iter().map(|source| source.listed.clone()).collect::<Vec<_>>();
         if listed(&followed) != listed(&self.sources) {
             self.refused.clear(); // the refusals may have been due to the old content of the file
+            self.may_have_unlisted = true;
         }
         self.sources = followed;
         self.on_failure = list.on_failure;
@@ -334,4 +338,4 @@ fn of_source(name: &str, error: &mirror::Error) -> SetError {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

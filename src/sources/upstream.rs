@@ -185,6 +185,14 @@ impl Upstream {
         }
     }
 
+    /// See [`SourceSet::may_remove_mirrors`]; false for one repository.
+    pub fn may_remove_mirrors(&self, kept: &[Revision]) -> bool {
+        match self {
+            Self::Repository(_) => false,
+            Self::Set(set) => set.may_remove_mirrors(kept),
+        }
+    }
+
     /// See [`Mirror::make_room`] and [`Mirror::cancelled_by`].
     pub fn make_room(
         &mut self,

@@ -49,6 +49,7 @@ use crate::generation::{DATA_LINK, Name, WORKTREES};
 use crate::store::error::{Error, MAKE_ROOT, RESOLVE_ROOT, some_names};
 use crate::store::link::{PublishedLink, clean};
 use crate::store::names::{DIR_MODE, LINK_TMP, PRIVATE, PRIVATE_ASIDE, STAGING, STATE, TRASH};
+use crate::store::nested::check_nested;
 use crate::store::state::{Loaded, State};
 use crate::store::{Layout, Options, Recovered, operator_file, quarantine};
 
@@ -233,6 +234,9 @@ fn resolve(asked: &Path, is_git_sync: bool) -> Result<PathBuf, Error> {
     }
     if let Some(why) = why_unusable(asked, is_git_sync) {
         return refused(why);
+    }
+    if let Err(why) = check_nested(asked, asked) {
+        return refused(&why);
     }
     match rustix::fs::stat(asked) {
         Ok(found) if !fsx::file_type(&found).is_dir() => return refused("it is not a directory"),

@@ -13,6 +13,7 @@ use crate::fsx::{self, Link};
 use crate::generation::{DATA_LINK, Name, WORKTREES};
 use crate::store::error::Error;
 use crate::store::names::PRIVATE;
+use crate::store::nested::check_nested_entry;
 
 /// Mode of the link's parent directories before the umask, as git-sync creates them.
 const PARENT_MODE: u32 = 0o775;
@@ -59,7 +60,7 @@ impl PublishedLink {
     }
 
     /// The link of git-sync's layout, for the root at `root`. Creates the link's parent directories. Refuses a link
-    /// inside a directory that belongs to treeswap or git.
+    /// inside a directory that belongs to treeswap or git, in this root or in another one.
     pub(crate) fn of_git_sync(root: &Path, link: &Path) -> Result<Self, Error> {
         let refused = |why: &str| Error::BadLink { path: link.to_owned(), why: why.to_owned() };
         let cleaned = clean(link);
@@ -70,6 +71,7 @@ impl PublishedLink {
             return Err(refused("it is not absolute"));
         }
         check_link(root, &cleaned).map_err(|why| refused(&why))?;
+        check_nested_entry(root, &cleaned).map_err(|why| refused(&why))?;
         fs_err::metadata(parent)
             .map(drop)
             .or_else(|_| std::fs::DirBuilder::new().recursive(true).mode(PARENT_MODE).create(parent))

@@ -21,6 +21,7 @@
 //! | `reap`, `trash` | carries out retention, makes room, deletes in the background |
 //! | `inspect`, `probe`, `mounts` | reads a root without the lock, tests the file system, resolves mounts |
 //! | `operator_file` | files that the operator asked for in or near the root |
+//! | `nested` | refuses paths in what the writer of another root keeps |
 
 mod carry;
 mod directory_list;
@@ -39,6 +40,7 @@ mod links;
 mod lock;
 mod mounts;
 mod names;
+mod nested;
 mod operator_file;
 mod probe;
 mod publish;
@@ -94,6 +96,7 @@ pub use inspect::{Inspected, Inspection, inspect, recorded};
 pub use ledger::LedgerFile;
 pub use link::check_link;
 pub(crate) use link::clean;
+pub use nested::{check_nested, check_nested_entry};
 pub use operator_file::{OperatorFile, check_outside, check_place, check_resolved, open_outside};
 pub use probe::Probes;
 pub use publish::Ready;
@@ -437,8 +440,11 @@ impl Store {
         }
         let has_private = fsx::is_at(&handles.root, names::PRIVATE, &handles.private)
             .map_err(Error::io("stat", handles.private_at("")))?;
-        if !has_private || !self.trash.writer_lock().is_in_place(handles)? {
+        if !has_private {
             return Ok(Some(format!("{} was removed, and is created again", names::PRIVATE)));
+        }
+        if !self.trash.writer_lock().is_in_place(handles)? {
+            return Ok(Some(format!("{}/{} was removed, and is created again", names::PRIVATE, names::LOCK)));
         }
         if let Some(why) = handles.reopen_reason()? {
             return Ok(Some(why));

@@ -112,7 +112,7 @@ impl Store {
         if let Err(error) = self.trash.sweep() {
             found.warnings.push(one_line(&error));
         }
-        found.warnings.extend(self.trash.take_failures());
+        found.warnings.extend(self.trash.failures());
     }
 
     /// Lists and classifies the names in the directory that holds the generations.

@@ -50,8 +50,8 @@ struct Jobs {
     waiting: BTreeMap<OsString, Option<OwnedFd>>,
     /// The name that is being deleted.
     working: Option<OsString>,
-    /// Failures since the last [`Trash::take_failures`].
-    failed: Vec<String>,
+    /// Why names in the trash could not be deleted when that was tried last.
+    failed: BTreeMap<OsString, String>,
 }
 
 impl Jobs {
@@ -114,7 +114,10 @@ impl Trash {
     /// Queues everything in the trash that is not queued: left by an earlier process, or not deletable before.
     pub(crate) fn sweep(&self) -> Result<(), Error> {
         let handles = &self.shared.handles;
-        for entry in fsx::list(&handles.trash).map_err(Error::io("list", handles.private_at(TRASH)))? {
+        let found = fsx::list(&handles.trash).map_err(Error::io("list", handles.private_at(TRASH)))?;
+        let is_found = |name: &OsStr| found.iter().any(|entry| entry.os() == name);
+        self.shared.jobs().failed.retain(|name, _| is_found(name));
+        for entry in &found {
             let name = entry.os();
             let known = {
                 let jobs = self.shared.jobs();
@@ -127,9 +130,10 @@ impl Trash {
         Ok(())
     }
 
-    /// Returns the failures since the last call.
-    pub(crate) fn take_failures(&self) -> Vec<String> {
-        std::mem::take(&mut self.shared.jobs().failed)
+    /// Returns why names in the trash cannot be deleted. The same failure is returned until the deletion succeeds, so
+    /// that a caller can tell it from a new one.
+    pub(crate) fn failures(&self) -> Vec<String> {
+        self.shared.jobs().failed.values().cloned().collect()
     }
 
     /// Waits until the deletion of everything was tried, or until cancelled. Returns true if nothing is queued any
@@ -245,11 +249,13 @@ impl Shared {
         drop(lock);
         let mut jobs = self.jobs();
         jobs.working = None;
-        if let Some((path, error)) = removal.failed {
-            jobs.failed.push(format!(
-                "cannot remove {}: {error}; retrying later",
-                self.handles.private_at(TRASH).join(path).display()
-            ));
+        match removal.failed {
+            Some((path, error)) => {
+                let path = self.handles.private_at(TRASH).join(path);
+                jobs.failed
+                    .insert(name, format!("cannot remove {}: {error}; retrying later", path.display()));
+            }
+            None => _ = jobs.failed.remove(&name),
         }
         drop(jobs);
         self.changed.notify_all();

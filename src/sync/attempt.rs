@@ -101,8 +101,8 @@ pub(super) struct Worker {
     root: PathBuf,
     /// True in git-sync's layout, where each generation belongs to one commit and is a worktree of the mirror.
     by_commit: bool,
-    /// True if a generation was reaped since the last housekeeping, so that the mirror may drop its objects, or if the
-    /// spare may have been discarded.
+    /// True if a generation was reaped since the last housekeeping, so that the mirror may drop its objects, if a mirror
+    /// is not needed any more, or if the spare may have been discarded.
     housekeeping_due: bool,
     /// The revision of the retired generation that waits to be recycled as the spare; the mirror must keep it readable.
     waits_for_recycling: Option<Revision>,

@@ -78,8 +78,8 @@ pub(super) trait Work {
     fn notify_hooks(&self) {}
     /// Writes the status to the root, where `treeswap status` reads it.
     fn record(&mut self, status: Status) -> impl Future<Output = ()>;
-    /// Returns true if a generation was removed since the last housekeeping, so that the mirror may drop its objects, or
-    /// if the spare may have been discarded.
+    /// Returns true if a generation was removed since the last housekeeping, so that the mirror may drop its objects, if
+    /// a mirror is not needed any more, or if the spare may have been discarded.
     fn needs_housekeeping(&self) -> bool {
         false
     }

@@ -17,9 +17,10 @@ use std::ffi::OsString;
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
+use notify::event::{EventKind, ModifyKind};
 use notify::{ErrorKind, RecommendedWatcher, RecursiveMode, Watcher as _};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -31,6 +32,9 @@ use crate::fsx::{self, Inode};
 
 /// The shortest poll interval: without one, polling would use a whole processor.
 const SHORTEST_POLL: Duration = Duration::from_millis(10);
+
+/// The longest pause between two looks for a directory that is absent: no event tells of its creation.
+const LONGEST_ABSENT_POLL: Duration = Duration::from_secs(1);
 
 /// How a link is watched.
 #[derive(Clone, Debug)]
@@ -165,6 +169,7 @@ struct Events {
     /// Made anew for another directory, so that the old one is not watched any more.
     watcher: Option<Watched>,
     limitation: Option<Limitation>,
+    is_absent: bool,
 }
 
 /// A watcher, and the directory that it watches.
@@ -181,15 +186,15 @@ impl Events {
         };
         let (notify, received) = sync_channel(1); // further events are merged into one that is not received yet
         let name = link.file_name().unwrap_or_default().to_owned();
-        Self { dir, name, received, notify, watcher: None, limitation: None }
+        Self { dir, name, received, notify, watcher: None, limitation: None, is_absent: false }
     }
 
-    /// Waits for an event, at most this long. If there was none, renews the watch if necessary.
+    /// Waits for an event, at most this long, and renews the watch if necessary. Without the directory it waits for a
+    /// moment only, as the watch has to be there before its swaps.
     fn wait(&mut self, at_most: Duration) {
-        match self.received.recv_timeout(at_most) {
-            Ok(()) => {}
-            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => self.renew(),
-        }
+        let longest = if self.is_absent { LONGEST_ABSENT_POLL } else { Duration::MAX };
+        let _ = self.received.recv_timeout(at_most.min(longest)); // an event may be that the directory was moved away
+        self.renew();
     }
 
     /// Starts the watch, or starts it anew. The kernel ends a watch when its directory is removed or unmounted, and the
@@ -198,8 +203,10 @@ impl Events {
     fn renew(&mut self) {
         let Ok(Some(dir)) = fsx::identity_at(&self.dir) else {
             self.watcher = None;
+            self.is_absent = true;
             return;
         };
+        self.is_absent = false;
         if let Some(watched) = &mut self.watcher
             && watched.dir == dir
             && watched.watcher.watch(&self.dir, RecursiveMode::NonRecursive).is_ok()
@@ -220,10 +227,17 @@ impl Events {
 
     fn subscribe(&self) -> notify::Result<RecommendedWatcher> {
         let name = self.name.clone();
+        // As in the paths of events, which are absolute.
+        let dir =
+            std::env::current_dir().map_or_else(|_| self.dir.clone(), |current| current.join(&self.dir));
         let notify = self.notify.clone();
         let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
             let is_relevant = event.is_ok_and(|event| {
-                event.need_rescan() || event.paths.iter().any(|path| path.file_name() == Some(&name))
+                let has_moved =
+                    matches!(event.kind, EventKind::Remove(_) | EventKind::Modify(ModifyKind::Name(_)));
+                let is_own = |path: &PathBuf| has_moved && *path == dir;
+                let of_link = |path: &PathBuf| path.file_name() == Some(&name);
+                event.need_rescan() || event.paths.iter().any(|path| of_link(path) || is_own(path))
             });
             if is_relevant {
                 let _ = notify.try_send(()); // if the channel is full, an event is pending already
@@ -302,6 +316,7 @@ fn lacks_descriptors() -> bool {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::symlink;
+    use std::time::Instant;
 
     use super::*;
 
@@ -390,6 +405,26 @@ mod tests {
             watcher.wait(Duration::from_millis(100)); // a few polls
             assert!(watcher.events.watcher.is_some());
             std::fs::rename(&root, parent.path().join(format!("old-{round}"))).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_directory_that_comes_later_or_is_moved_away_is_watched_long_before_the_next_poll() {
+        let parent = tempfile::tempdir().unwrap();
+        let root = parent.path().join("root");
+        let mut watcher = never_polling(&root);
+        for generation in ["g0", "g1"] {
+            let began = Instant::now();
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    std::thread::sleep(Duration::from_millis(100)); // until it is waited for
+                    let _ = std::fs::rename(&root, parent.path().join("old"));
+                    std::fs::create_dir(&root).unwrap();
+                    swap(&root, generation);
+                });
+                assert_eq!(watcher.wait(LONG / 2).unwrap().target, Path::new(generation));
+            });
+            assert!(began.elapsed() < LONG / 3, "{generation}: after {:?}", began.elapsed());
         }
     }
 

@@ -3,7 +3,7 @@
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use super::common::{Files, World};
+use super::common::{Files, World, run};
 
 /// A commit that has every name that the tests ask for, as a link, a file and a directory.
 fn grasping() -> Files {
@@ -154,4 +154,41 @@ fn the_termination_log_is_never_written_in_the_root_and_no_mirror_is_made_there_
         .sync_once(&[&format!("--termination-log={}", usual.display()), "--ref=nowhere"])
         .expect_failure("no such ref");
     assert!(std::fs::read_to_string(&usual).unwrap().contains("nowhere"));
+}
+
+#[test]
+fn nothing_is_made_in_what_the_writer_of_another_root_keeps() {
+    let (world, other) = (World::new(), World::new());
+    let commit = other.remote.commit(&Files::new().file("d/f", "x"));
+    other.sync_once(&[]).expect_ok("the other root");
+    let own = world.remote.commit(&Files::new().file("a", "hi"));
+    for place in ["..data/new", "d/new", "..treeswap/new", "..treeswap/trash/new"] {
+        let place = other.root.join(place);
+        for flag in ["mirror", "touch-file", "error-file"] {
+            let flag = format!("--{flag}={}", place.display());
+            let ran = world.sync_once(&[&flag]).expect_failure(&flag);
+            assert_eq!(ran.status.code(), Some(2), "{flag}: {}", ran.stderr);
+            ran.names(&["only that root's writer may change", other.root.to_str().unwrap()]);
+            assert!(!world.root.exists(), "{flag}: something was touched");
+        }
+        let mut command = world.treeswap(&["sync", "--one-time", "--repo"]);
+        command.arg(&world.remote.path).arg("--root").arg(&place);
+        let ran = run::to_end(&mut command).expect_failure("a root in another one");
+        assert_eq!(ran.status.code(), Some(2), "{}", ran.stderr);
+        ran.names(&["refusing the root", "only that root's writer may change"]);
+        let mut command = world.treeswap(&["sync", "--owner=o", "--rules-in-tree=rules", "--repo"]);
+        command.arg(&world.remote.path).arg("--mirror").arg(&place);
+        let ran = run::to_end(&mut command).expect_failure("rules, and a mirror in another root");
+        assert_eq!(ran.status.code(), Some(2), "{}", ran.stderr);
+        ran.names(&["--mirror", "only that root's writer may change"]);
+        assert!(!place.exists(), "{} was made", place.display());
+    }
+    other.assert_published(&commit);
+    other.assert_clean(1);
+    let beside = [world.dir().join("mirror"), other.root.join("..ready")];
+    let [mirror, touch] = ["mirror", "touch-file"].map(|flag| format!("--{flag}="));
+    let [mirror, touch] = [mirror + beside[0].to_str().unwrap(), touch + beside[1].to_str().unwrap()];
+    world.sync_once(&[&mirror, &touch]).expect_ok("beside what another writer keeps");
+    world.assert_published(&own);
+    assert!(beside[1].is_file());
 }

@@ -67,7 +67,7 @@ impl Check<'_> {
     }
 
     /// A file that we write for the operator, such as `--touch-file`. As in git-sync, a relative path is relative to
-    /// the root. Only its text is checked here: see [`Settings::misplaced_files`].
+    /// the root. Of a file in the root only the text is checked here: see [`Settings::misplaced_files`].
     pub(super) fn operator_file(
         &self,
         flag: &str,
@@ -77,7 +77,14 @@ impl Check<'_> {
     ) -> Result<Option<OperatorFile>, Error> {
         let Some(path) = path(text) else { return Ok(None) };
         let file = OperatorFile::new(root, layout, &path);
-        file.map(Some).map_err(|why| self.misplaced(flag, text, why, other_place(layout)))
+        let file = file.map_err(|why| self.misplaced(flag, text, why, other_place(layout)))?;
+        if !file.path().starts_with(root) {
+            let (own, path) = (root.to_owned(), file.path().to_owned());
+            let check = move || store::check_nested_entry(&own, &path);
+            let checked = detached_io::wait(file.path(), detached_io::DEFAULT_TIMEOUT, check);
+            checked.unwrap_or(Ok(())).map_err(|why| self.misplaced(flag, text, why, NOT_NESTED))?;
+        }
+        Ok(Some(file))
     }
 
     /// The error for a path that may not be where it is; `hint` says which paths may be given.
@@ -108,6 +115,7 @@ impl Check<'_> {
         let path = absolute(text);
         let hint = other_place(layout);
         store::check_place(root, layout, &path).map_err(|why| self.misplaced(flag, text, why, hint))?;
+        store::check_nested(root, &path).map_err(|why| self.misplaced(flag, text, why, NOT_NESTED))?;
         let resolved = store::check_resolved(root, &path, layout, made_for);
         resolved.map_err(|error| self.unresolved(flag, text, error, hint))?;
         Ok(path)
@@ -163,6 +171,13 @@ impl Check<'_> {
         }
         let made_for_it = |place| store::clean(&dir).starts_with(root.join(place));
         // With rules and without a root, the root's path is set to the mirror's directory, and never opened as a root.
+        // Unless it was given, it is temporary or stands for a temporary one.
+        if dir == root
+            && *self.origins.get("mirror") != Origin::Default
+            && let Err(why) = store::check_nested(root, &dir)
+        {
+            return refused(&why, NOT_NESTED);
+        }
         if [".git", "..treeswap"].into_iter().any(made_for_it) || dir == root {
             Ok(dir)
         } else {
@@ -245,6 +260,9 @@ impl Settings {
         }
     }
 }
+
+/// The hint for a path in what the writer of another root keeps.
+const NOT_NESTED: &str = "name a path outside of that root";
 
 /// The hint for a file that may not be where it is.
 fn other_place(layout: &store::Layout) -> &'static str {

@@ -163,6 +163,45 @@ fn directories_that_forbid_writing_or_entering_are_removed_by_their_owner() {
 }
 
 #[test]
+fn whatever_a_directory_and_the_one_in_it_deny_to_their_owner_they_are_removed() {
+    let (dir, _) = scratch();
+    set_mode(dir.path(), 0o777);
+    as_somebody(|| {
+        let top = open_dir_at_path(dir.path()).unwrap();
+        let tree = dir.path().join("tree");
+        for (outer, inner) in (0..8).flat_map(|outer| (0..8).map(move |inner| (outer << 6, inner << 6))) {
+            fs_err::create_dir_all(tree.join("inner/empty")).unwrap();
+            for name in ["file", "inner/file"] {
+                fs_err::write(tree.join(name), "x").unwrap();
+            }
+            for (name, mode) in [("inner/empty", inner), ("inner", inner), (".", outer)] {
+                set_mode(&tree.join(name), mode);
+            }
+            let removal = remove(&top, "tree", &mut on);
+            assert!(removal.is_complete() && !tree.exists(), "{outer:03o}, {inner:03o}: {removal:?}");
+        }
+    });
+}
+
+#[test]
+fn what_is_in_a_directory_that_may_not_be_searched_is_not_measured_and_the_rest_is() {
+    let (dir, _) = scratch();
+    set_mode(dir.path(), 0o777);
+    as_somebody(|| {
+        let tree = dir.path().join("tree");
+        for name in ["closed/below", "open/below"] {
+            fs_err::create_dir_all(tree.join(name)).unwrap();
+            fs_err::write(tree.join(name).join("file"), [1; 9000]).unwrap();
+        }
+        set_mode(&tree.join("closed"), 0o600);
+        let top = open_dir_at_path(dir.path()).unwrap();
+        let found = measured(&top, "tree");
+        assert_eq!((found.entries, found.bytes), (4, 9000));
+        assert!(remove(&top, "tree", &mut on).is_complete());
+    });
+}
+
+#[test]
 fn the_mode_of_a_directory_that_stays_is_not_changed() {
     let (dir, _) = scratch();
     set_mode(dir.path(), 0o777);
@@ -201,6 +240,33 @@ fn what_cannot_be_removed_is_named_and_the_rest_goes() {
     }
     assert!(remove(&top, "tree", &mut on).is_complete());
     assert!(!tree.exists());
+}
+
+#[test]
+fn a_directory_that_may_be_read_but_not_searched_does_not_end_the_walk() {
+    if !rustix::process::geteuid().is_root() {
+        return; // it takes another user's directory
+    }
+    let (dir, top) = scratch();
+    let tree = dir.path().join("tree");
+    set_mode(dir.path(), 0o777);
+    for number in 0..9 {
+        let at = tree.join(number.to_string());
+        fs_err::create_dir_all(&at).unwrap();
+        fs_err::write(at.join("file"), "x").unwrap();
+        set_mode(&at, 0o777);
+    }
+    set_mode(&tree, 0o777);
+    fs_err::create_dir(tree.join("4/theirs")).unwrap();
+    set_mode(&tree.join("4/theirs"), 0o744);
+    as_somebody(|| {
+        let (path, error) = remove(&top, "tree", &mut on).failed.unwrap();
+        assert_eq!(path.to_str(), Some("tree/4/theirs"));
+        assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
+    });
+    let left: Vec<_> = fs_err::read_dir(&tree).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["4"]);
+    assert!(!tree.join("4/file").exists());
 }
 
 #[test]

@@ -111,7 +111,7 @@ fn what_is_wrong_is_said_with_the_sources_name() {
         (one("name: a, repo: x, sparse: [\"a\\nb\"]"), "sparse: each entry must be one pattern"),
         ("version: 1\nsources: []\nend: true # all\n".to_owned(), "with a line break and nothing else"),
         ("version: 1\nsources: []\nend: true".to_owned(), "with a line break and nothing else"),
-        (one("name: a, repo: x, sparse: [ok, '[z-a]']"), "source \"a\": sparse pattern \"[z-a]\": "),
+        (one("name: a, repo: x, sparse: [ok, '[a-z']"), "source \"a\": sparse pattern \"[a-z\": "),
         (with("unique-base-names: 'a/[z-a]'"), "unique-base-names: \"a/[z-a]\": invalid range"),
         (with("unique-base-names: {a: b}"), "unique-base-names: write one glob, or a list of globs"),
         (with("unique-base-names: ['']"), "unique-base-names: a glob has 1 to 4096 bytes"),

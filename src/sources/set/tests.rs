@@ -1,5 +1,7 @@
 use std::time::Duration;
 
+use tokio_util::sync::CancellationToken;
+
 use super::repository::Pause;
 use super::*;
 use crate::human::assert_message_style;
@@ -13,7 +15,7 @@ use crate::sources::stage::{Stage, StagedError};
 use crate::sources::{AttemptLimit, Recorded};
 
 /// A set of the sources `one` and `two`, neither of which is published.
-pub(super) fn two_sources(dir: &Path) -> SourceSet {
+pub(in crate::sources) fn two_sources(dir: &Path) -> SourceSet {
     let file = dir.join("sources.yaml");
     let source =
         |name| format!("  - {{name: {name}, repo: {}/{name}, ref: main, to: {name}}}\n", dir.display());
@@ -48,7 +50,7 @@ pub(super) async fn resolve_until(set: &mut SourceSet, is_expected: impl Fn(&Sou
 }
 
 /// The set of [`two_sources`] with both mirrors open, in a directory that is to outlive it.
-pub(super) async fn opened_sources() -> (tempfile::TempDir, SourceSet) {
+pub(in crate::sources) async fn opened_sources() -> (tempfile::TempDir, SourceSet) {
     let dir = tempfile::tempdir().unwrap();
     let mut set = two_sources(dir.path());
     resolve_until(&mut set, |set| set.repositories.len() == 2).await;
@@ -307,6 +309,28 @@ async fn a_source_without_an_answer_to_the_last_poll_counts_in_a_comparison() {
     assert_eq!(set.relation(&same, composed).await.unwrap(), Relation::Ahead);
     set.sources.remove(0);
     assert_eq!(set.relation(&recorded, composed).await.unwrap(), Relation::Ahead, "no longer followed");
+}
+
+#[tokio::test]
+async fn the_mirror_of_a_source_that_was_removed_may_go_once_no_poll_and_no_kept_revision_needs_it() {
+    let (dir, mut set) = opened_sources().await;
+    let repository = dir.path().join("repository");
+    let author = Author::init(&repository).unwrap();
+    let revision = author.commit(&[("file", Content::File(b"x"))], "x").unwrap();
+    set.composer.read_from(&[repository]);
+    let mirror = set.sources[1].mirror.clone();
+    set.parts = vec![Part { mirror: mirror.clone(), ..part("two", revision, "two") }];
+    let composed = set.compose(&Selection::default()).await.unwrap();
+    let (at, go) = (set.options.dir.join(&mirror), CancellationToken::new());
+    set.sources.pop();
+    set.housekeep(&[composed], &go).unwrap();
+    assert!(!set.may_remove_mirrors(&[]), "a poll may be running");
+    set.repositories.remove(&mirror);
+    assert!(!set.may_remove_mirrors(&[composed]), "a generation needs it");
+    set.housekeep(&[composed], &go).unwrap();
+    assert!(at.is_dir() && set.may_remove_mirrors(&[]), "the generation was reaped");
+    set.housekeep(&[], &go).unwrap();
+    assert!(!at.exists() && !set.may_remove_mirrors(&[]));
 }
 
 /// The set of [`opened_sources`] before its first publication. An attempt may take a minute, no poll is running, and

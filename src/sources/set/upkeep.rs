@@ -1,6 +1,5 @@
 //! The mirrors of a set on disk: which of them composed revisions are read from, garbage collection, and their size.
 
-use std::collections::BTreeSet;
 use std::io;
 use std::path::PathBuf;
 
@@ -41,19 +40,9 @@ impl SourceSet {
         let parts = self.parts_of(kept);
         let mut result = self.composer.collect_garbage(kept);
         // Mirrors are removed first, because that takes little time.
-        let needed: BTreeSet<&str> = parts.iter().map(|part| part.mirror.as_str()).collect();
-        let mut gone = Vec::new();
-        // If they cannot be listed, none is removed, and `update_read_dirs` logs why.
-        for dir in self.mirror_dirs().unwrap_or_default() {
-            let name = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            let is_followed = self.sources.iter().any(|source| source.mirror == name)
-                || self.repositories.contains_key(&*name) // a poll may still be running
-                || self.opening.contains_key(&*name);
-            if result.is_ok() && is_mirror_name(&name) && !needed.contains(&*name) && !is_followed {
-                gone.push(dir);
-            }
-        }
-        result = result.and_then(|()| self.composer.remove_mirrors(&gone));
+        result = result.and_then(|()| self.composer.remove_mirrors(&self.unused_mirrors(&parts)));
+        // After an error the next housekeeping tries again: none is made for it.
+        self.may_have_unlisted = result.is_ok() && !self.unlisted_mirrors().is_empty();
         self.update_read_dirs();
         for (name, repository) in &self.repositories {
             // Housekeeping that begins and is cancelled forgets that a mirror is without garbage.
@@ -66,6 +55,35 @@ impl SourceSet {
             }
         }
         result
+    }
+
+    /// Returns true if [`Self::housekeep`] would remove the mirror of a source that is no longer listed, which it had to
+    /// keep before: a poll was running, or a kept revision was composed of it. Blocking.
+    pub fn may_remove_mirrors(&self, kept: &[Revision]) -> bool {
+        self.may_have_unlisted && !self.unused_mirrors(&self.parts_of(kept)).is_empty()
+    }
+
+    /// The mirrors on disk that no listed source has, with their names. If they cannot be listed, there are none, and
+    /// `update_read_dirs` logs why.
+    fn unlisted_mirrors(&self) -> Vec<(String, PathBuf)> {
+        let named = |dir: PathBuf| {
+            let name = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            (name, dir)
+        };
+        let is_listed = |name: &str| self.sources.iter().any(|source| source.mirror == name);
+        let found = self.mirror_dirs().unwrap_or_default().into_iter().map(named);
+        found.filter(|(name, _)| is_mirror_name(name) && !is_listed(name)).collect()
+    }
+
+    /// Those of them that neither `parts`, which are kept, nor an opening or a poll that may still be running uses.
+    fn unused_mirrors(&self, parts: &[Part]) -> Vec<PathBuf> {
+        let is_used = |name: &str| {
+            parts.iter().any(|part| part.mirror == name)
+                || self.repositories.contains_key(name)
+                || self.opening.contains_key(name)
+        };
+        let unlisted = self.unlisted_mirrors().into_iter();
+        unlisted.filter(|(name, _)| !is_used(name)).map(|(_, dir)| dir).collect()
     }
 
     /// The parts of composed revisions.

@@ -181,6 +181,14 @@ fn a_link_where_it_would_be_in_the_way_is_refused() {
         let error = Store::open(Options { layout: Layout::GitSync { link }, ..world.options() }).unwrap_err();
         assert!(matches!(error, Error::BadLink { .. }) && !error.is_transient(), "{error}");
     }
+    let other = World::new();
+    drop(other.with(&varied("1")));
+    for link in ["..data/app/x", "app/new/x", "..treeswap/x"] {
+        let layout = Layout::GitSync { link: other.at(link) };
+        let error = Store::open(Options { layout, ..world.options() }).unwrap_err();
+        assert!(matches!(error, Error::BadLink { .. }), "{error}");
+    }
+    other.assert_serves(&varied("1"));
     let root = Root::new();
     fs_err::create_dir_all(root.link.join("precious")).unwrap();
     let error = root.try_open().unwrap_err();

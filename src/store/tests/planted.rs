@@ -175,6 +175,25 @@ fn what_does_not_let_us_in_is_moved_aside() {
 }
 
 #[test]
+fn what_cannot_be_deleted_is_named_by_each_repair_in_the_same_words() {
+    assert!(rustix::process::geteuid().is_root(), "run it as root: it needs another user's directory");
+    let world = World::new();
+    unprivileged(&world, || drop(world.with(&files("a", "1"))));
+    let theirs = world.at("..treeswap/trash/theirs");
+    fs_err::create_dir(&theirs).unwrap();
+    fs_err::write(theirs.join("file"), "").unwrap();
+    unprivileged(&world, || {
+        let mut store = world.open();
+        let mut warnings = || store.repair(&clock::now()).unwrap().warnings;
+        let mut is_named = || warnings().concat().contains("trash/theirs/file: Permission denied");
+        while !is_named() {
+            std::thread::sleep(Duration::from_millis(1)); // until it was tried once
+        }
+        assert!((0..50).all(|_| is_named()), "a repair that leaves it out makes the next one log it again");
+    });
+}
+
+#[test]
 fn another_users_directory_that_cannot_be_moved_stops_no_start() {
     assert!(rustix::process::geteuid().is_root(), "run it as root: it needs another user's directory");
     let world = World::new();

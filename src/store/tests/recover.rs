@@ -310,6 +310,19 @@ fn our_own_directory_removed_under_us_is_made_again() {
 }
 
 #[test]
+fn what_was_removed_under_us_is_named() {
+    for name in ["lock", "staging", "trash", "spare", "."] {
+        let world = World::new();
+        let mut store = world.with(&files("a", "1"));
+        let at = world.at("..treeswap").join(name);
+        fs_err::rename(at.canonicalize().unwrap(), world.dir.path().join("moved")).unwrap();
+        let repaired = store.repair(&clock::now()).unwrap().done;
+        let named = format!("..treeswap/{name} was removed, and is created again").replace("/. ", " ");
+        assert!(repaired.contains(&named), "{name}: {repaired:?}");
+    }
+}
+
+#[test]
 fn a_root_made_again_under_us_is_taken_up_and_a_missing_one_is_an_error() {
     let world = World::new();
     let mut store = world.with(&files("a", "1"));

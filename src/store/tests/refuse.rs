@@ -145,6 +145,25 @@ fn a_root_is_made_with_its_parents_and_a_link_to_it_is_resolved_once() {
 }
 
 #[test]
+fn a_root_in_what_the_writer_of_another_one_keeps_is_refused_and_not_made() {
+    let world = World::new();
+    drop(world.with(&varied("1")));
+    let before = world.names();
+    for place in ["..data/app/root", "..data/new", "app/root", "..treeswap/root", "..treeswap/trash/root"] {
+        let error = refused(world.at(place));
+        assert!(matches!(error, Error::Refused { .. }), "{place}: {error}");
+        assert!(error.to_string().contains("only that root's writer may change"), "{error}");
+        assert!(!world.at(place).exists(), "{place}");
+    }
+    world.assert_serves(&varied("1"));
+    world.assert_tidy();
+    assert_eq!(world.names(), before);
+    for beside in [world.dir.path().join("beside"), world.at("plain/root")] {
+        Store::open(Options { root: beside, ..world.options() }).unwrap();
+    }
+}
+
+#[test]
 fn a_link_in_the_place_of_our_own_directory_is_not_followed() {
     let world = World::new();
     let elsewhere = world.dir.path().join("elsewhere");

@@ -326,7 +326,7 @@ fn what_is_in_a_slot_that_is_closed_is_deleted_by_the_store_that_is_opened_next(
     drop(old);
     assert!(!tree.exists());
     store.wait_for_deletions(&go());
-    assert_eq!(store.trash.take_failures(), [""; 0]);
+    assert_eq!(store.trash.failures(), [""; 0]);
     assert_eq!(fs_err::read_dir(world.at("..treeswap/trash")).unwrap().count(), 0);
 }
 

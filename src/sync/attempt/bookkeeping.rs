@@ -84,7 +84,8 @@ impl Worker {
     }
 
     /// Updates the view of several sources after an attempt, and returns whether one was reached. If a delivery holds
-    /// the upstream until the attempt is out of bounds, the next attempt does it, and counts the failures of both.
+    /// the upstream until the attempt is out of bounds, the next attempt does it, and counts the failures of both. If
+    /// the mirror of a source that was removed is not needed any more, housekeeping is due: no fetch may lead to it.
     pub(super) async fn look_at_sources(
         &mut self,
         bounds: &Bounds,
@@ -93,6 +94,7 @@ impl Worker {
         let Ok(mut upstream) = self.upstream(bounds, bounds.stage()).await else { return Ok(true) };
         if followed.is_ok() {
             upstream.clear_suspects();
+            self.housekeeping_due |= upstream.may_remove_mirrors(&self.kept_revisions());
         }
         self.view.sources = upstream.source_statuses(self.view.revision(), followed.is_err());
         self.view.source_failures = upstream.take_failures();
