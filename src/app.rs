@@ -9,6 +9,7 @@ mod allocator;
 mod delayed_trigger;
 mod delivery_reporter;
 mod error;
+mod error_file;
 mod ledger;
 mod listener;
 mod memory;
@@ -90,8 +91,8 @@ pub fn follow(
     })
 }
 
-/// Sets the process up for `run` (allocator, log, umask, tokio runtime), runs it, and writes the termination log if it
-/// fails.
+/// Sets the process up for `run` (allocator, log, umask, tokio runtime), runs it, and writes the termination log and the
+/// error file if it fails.
 fn run_process<T>(
     mut settings: Settings,
     content: Content,
@@ -122,17 +123,24 @@ fn run_process<T>(
     }));
     let root = settings.store.root.clone();
     let termination_log = settings.termination_log.clone();
+    let error_file = settings.sync.error_file.clone();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2) // one for the sync loop, one for the listener; blocking work has its own threads
         .max_blocking_threads(32) // an attempt, a spare, a DNS lookup: far more than ever run at once
         .thread_keep_alive(THREAD_KEEP_ALIVE)
         .enable_all()
         .build()
-        .map_err(system("start the runtime"))?;
-    let ended = log_sandbox(settings.mirror.sandbox).and_then(|()| run(&runtime, settings));
-    runtime.shutdown_timeout(SHUTDOWN_TIMEOUT);
+        .map_err(system("start the runtime"));
+    let ended = runtime.and_then(|runtime| {
+        let ended = log_sandbox(settings.mirror.sandbox).and_then(|()| run(&runtime, settings));
+        runtime.shutdown_timeout(SHUTDOWN_TIMEOUT);
+        ended
+    });
     if let (Err(error), Some(path)) = (&ended, termination_log) {
         write_termination_log(&root, &path, &human::one_line(error), &error.hints());
+    }
+    if let (Err(error), Some(file)) = (&ended, error_file) {
+        error_file::write_end(&file, &root, error);
     }
     ended
 }
@@ -264,8 +272,9 @@ fn interrupted(one_time: bool) -> Result<(), Error> {
 /// asked to end.
 fn open_root(settings: &Settings, startup: &Startup) -> Result<Option<store::Store>, Error> {
     let Startup { draining, metrics, status, .. } = startup;
-    let opening = Opening { sync: &settings.sync, draining, status, metrics };
-    let opened = opening.retry_while_full(|| opening.root(settings.store.clone(), settings.lock_wait))?;
+    let opening =
+        Opening { personality: settings.personality, sync: &settings.sync, draining, status, metrics };
+    let opened = opening.retry(|| opening.root(settings.store.clone(), settings.lock_wait))?;
     let Some((store, recovered)) = opened.flatten() else { return Ok(None) };
     recovered.done.iter().for_each(|line| info!("recovered: {line}"));
     recovered.foreign.iter().for_each(|line| warn!("left alone: {line}"));
@@ -287,7 +296,8 @@ fn open_upstream(
     set_options: impl FnOnce(SetOptions) -> SetOptions,
 ) -> Result<Option<Upstream>, Error> {
     let Startup { draining, metrics, status, requests, .. } = startup;
-    let opening = Opening { sync: &settings.sync, draining, status, metrics };
+    let opening =
+        Opening { personality: settings.personality, sync: &settings.sync, draining, status, metrics };
     let counted = metrics.git_sync.clone();
     settings.mirror.wire.issued = match settings.mirror.wire.issuance {
         Some(Issuance::GitHubApp(_)) => Issued::to(move |well| counted.token(well)),
@@ -295,7 +305,7 @@ fn open_upstream(
     };
     let sources = settings.sources.take().map(set_options);
     let open = || Ok(Upstream::open(settings.mirror.clone(), sources.clone())?);
-    let Some(mut upstream) = opening.retry_while_full(open)? else { return Ok(None) };
+    let Some(mut upstream) = opening.retry(open)? else { return Ok(None) };
     upstream.set_requests(requests.clone());
     Ok(Some(upstream))
 }

@@ -85,6 +85,47 @@ impl Error {
         }
     }
 
+    /// Returns true if git-sync has a failed attempt here: something is in the way, in the root or where the link has to
+    /// be. Without a root git-sync ends at once. Another writer of a root is none of its concerns, but one of ours.
+    pub(super) fn is_obstacle(&self) -> bool {
+        match self {
+            Self::Store(store::Error::BadLink { .. } | store::Error::Io { .. }) => {
+                matches!(self.exit_reason(), telemetry::ExitReason::Other)
+            }
+            Self::Mirror(error) => !matches!(error, mirror::Error::Locked { .. } | mirror::Error::Cancelled),
+            _ => false,
+        }
+    }
+
+    /// Returns true if it kept the sync from running. Failed attempts are in the error file already. A hook that fails
+    /// does not belong there, nor does a signal.
+    pub(super) fn prevented_sync(&self) -> bool {
+        match self {
+            Self::Store(_)
+            | Self::Mirror(_)
+            | Self::Admin(_)
+            | Self::Source(_)
+            | Self::Sandbox(_)
+            | Self::System { .. } => true,
+            Self::GaveUp { .. }
+            | Self::Interrupted
+            | Self::Hook(_)
+            | Self::Sources { .. }
+            | Self::Stale { .. } => false,
+        }
+    }
+
+    /// Returns true if nothing in the root may be touched: it is refused, or another writer holds it, whose error file
+    /// may have the same path.
+    pub(super) fn keeps_out_of_root(&self) -> bool {
+        use store::Error::{Dangling, Foreign, Locked, OtherLayout, Refused};
+        let Self::Store(error) = self else { return false };
+        matches!(
+            error,
+            Dangling { .. } | Foreign { .. } | OtherLayout { .. } | Refused { .. } | Locked { .. }
+        )
+    }
+
     /// What an operator can do about it, one line per hint.
     pub fn hints(&self) -> Vec<String> {
         let hint = match self {

@@ -1,4 +1,6 @@
 //! Opens what a sync needs on its volumes. It waits for the lock of the root, and tries again while a volume is full.
+//! Called as git-sync, it also tries again while something is in the way, such as a directory where the link has to be:
+//! to git-sync that is a failed attempt like any other.
 
 use std::time::{Duration, Instant};
 
@@ -7,8 +9,9 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
-use super::{Error, starting};
+use super::{Error, error_file, starting};
 use crate::clock;
+use crate::config::Personality;
 use crate::generation::GenerationRecord;
 use crate::human::one_line;
 use crate::phase::{Attempt, GenerationStatus, LastAnswer, Outcome, Status, Trigger, millis, seconds};
@@ -23,6 +26,7 @@ const LOCK_PAUSE: Duration = Duration::from_millis(200);
 
 /// What opening depends on.
 pub(super) struct Opening<'a> {
+    pub(super) personality: Personality,
     pub(super) sync: &'a sync::Options,
     pub(super) draining: &'a CancellationToken,
     pub(super) status: &'a watch::Sender<Status>,
@@ -30,22 +34,19 @@ pub(super) struct Opening<'a> {
 }
 
 impl Opening<'_> {
-    /// Calls `open`, and again with backoff while it fails because a volume is full: that may end without a restart,
-    /// and what is published can be read meanwhile. `None` means that the process was asked to end.
+    /// Calls `open`, and again with backoff after a failure that may end without a restart (see [`Self::may_retry`]).
+    /// What is published can be read meanwhile. `None` means that the process was asked to end.
     ///
     /// # Errors
     /// Other errors, and the last one if there were too many failures.
-    pub(super) fn retry_while_full<T>(
-        &self,
-        open: impl Fn() -> Result<T, Error>,
-    ) -> Result<Option<T>, Error> {
+    pub(super) fn retry<T>(&self, open: impl Fn() -> Result<T, Error>) -> Result<Option<T>, Error> {
         let mut logged = Repeats::default();
         let mut failures = 0;
         loop {
             let at = Timestamp::now();
             let began = Instant::now();
-            let full = match open() {
-                Err(error) if error.is_full() => error,
+            let failure = match open() {
+                Err(error) if self.may_retry(&error) => error,
                 opened => {
                     if failures > 0 && opened.is_ok() {
                         self.recovered();
@@ -55,21 +56,29 @@ impl Opening<'_> {
             };
             failures += 1;
             if self.sync.failure_limits.init_failures.is_some_and(|limit| failures >= limit) {
-                return Err(full);
+                return Err(failure);
             }
-            let text = one_line(&full);
-            let hints = full.hints();
-            if let Some(times) = logged.should_log(&text) {
-                let hints = hints.join("; ");
-                error!(error = text, failures, hints, "cannot start{}; trying again", suppressed(times));
+            let text = one_line(&failure);
+            let hints = failure.hints();
+            let took = began.elapsed();
+            let times = if self.sync.every_failure { Some(0) } else { logged.should_log(&text) };
+            if let Some(times) = times {
+                let (hints, again) = (hints.join("; "), suppressed(times));
+                error!(name: "failed", error = text, failures, hints, "cannot start{again}; trying again");
             }
-            let (trigger, outcome) = (Trigger::StartUp, Outcome::Failed);
-            let duration_ms = millis(began.elapsed());
+            self.metrics.git_sync.pass("error", took);
+            error_file::write_failed_start(self.sync, &text, &hints, failures);
+            let (trigger, outcome, duration_ms) = (Trigger::StartUp, Outcome::Failed, millis(took));
             self.failed(Attempt { at, trigger, outcome, duration_ms, error: Some(text), hints }, failures);
             if !self.pause(self.sync.pace.init_backoff.delay(failures)) {
                 return Ok(None);
             }
         }
+    }
+
+    /// Returns true if opening is tried again after this error, as often as `--init-max-failures` allows.
+    fn may_retry(&self, error: &Error) -> bool {
+        error.is_full() || self.personality == Personality::GitSync && error.is_obstacle()
     }
 
     /// Shows and counts a failure, as one of an attempt would be. What is known of the root stays.
@@ -238,7 +247,13 @@ mod tests {
         let (draining, metrics) = (CancellationToken::new(), Metrics::default());
         let (status, shown) = watch::channel(starting("the root is being opened".to_owned()));
         let options = options(root.path());
-        let opening = Opening { sync: &options, draining: &draining, status: &status, metrics: &metrics };
+        let opening = Opening {
+            personality: Personality::Treeswap,
+            sync: &options,
+            draining: &draining,
+            status: &status,
+            metrics: &metrics,
+        };
         metrics.never_succeeded.set(1);
         opening.show_root(&store, "another".to_owned());
         assert_eq!((shown.borrow().last_success, metrics.never_succeeded.get()), (None, 1));
@@ -247,7 +262,7 @@ mod tests {
             let source = std::io::ErrorKind::StorageFull.into();
             Err(mirror::Error::Local { act: "make the mirror", path: "m".into(), source }.into())
         };
-        opening.retry_while_full(full).unwrap_err();
+        opening.retry(full).unwrap_err();
         let shown = shown.borrow();
         assert!(shown.ready, "a probe of its readiness takes the application out of service");
         assert_eq!(shown.current.as_ref().map(|one| &one.name), store.current().map(|record| &record.name));

@@ -31,7 +31,7 @@ pub(super) fn flags() -> clap::Command {
 /// nothing is printed twice.
 pub(super) fn run(name: &str, arguments: &[OsString]) -> ExitCode {
     run_under_init(|| Ok(run_here(name, arguments))).unwrap_or_else(|error| {
-        report_failure(&error, telemetry::Format::GitSync, None);
+        report_failure(&error, telemetry::Format::GitSync);
         Exit::Failed.into()
     })
 }
@@ -66,7 +66,7 @@ fn run_here(name: &str, arguments: &[OsString]) -> ExitCode {
     match app::sync(settings, None, &given.lines, &given.warnings) {
         Ok(()) => Exit::Done.into(),
         Err(error) => {
-            report_failure(&error.into(), format, error_file.as_ref());
+            report_failure(&error.into(), format);
             Exit::Failed.into()
         }
     }
@@ -140,7 +140,9 @@ impl Refusal {
                 say!("{line}\n{usage}\n{line}");
                 hints.iter().for_each(|hint| say!("hint: {hint}"));
                 if let Some(file) = error_file {
-                    write_error_file(file, secret::redacted(line).into_owned()); // plain text, as in git-sync
+                    let (own, text) = (file.clone(), secret::redacted(line).into_owned()); // plain, as in git-sync
+                    // A failed write is ignored, as the error is on stderr, too.
+                    let _ = detached_io::wait_for_io(file.path(), move |_| own.write(text.as_bytes()));
                 }
                 if let Some((root, file)) = termination_log {
                     app::write_termination_log(root, file, line, hints);
@@ -151,9 +153,8 @@ impl Refusal {
     }
 }
 
-/// Prints why the process ends. As git-sync does, also writes it into the error file if the root cannot be made or the
-/// address cannot be bound. The sync loop writes its own failures there; others are only printed.
-fn report_failure(error: &anyhow::Error, format: telemetry::Format, error_file: Option<&OperatorFile>) {
+/// Prints why the process ends.
+fn report_failure(error: &anyhow::Error, format: telemetry::Format) {
     let app = error.downcast_ref::<app::Error>();
     let ending = app.map_or(telemetry::ExitReason::Other, app::Error::exit_reason);
     let line = human::one_line(error.as_ref());
@@ -163,22 +164,6 @@ fn report_failure(error: &anyhow::Error, format: telemetry::Format, error_file: 
     if !(gave_up && format == telemetry::Format::GitSync) {
         super::print_error(None, ending, &line, &hints);
     }
-    let Some(file) = error_file else { return };
-    let (key, value) = match ending {
-        telemetry::ExitReason::NoRoot(path) => ("path", path.display().to_string()),
-        telemetry::ExitReason::NoListener(endpoint) => ("endpoint", endpoint.to_owned()),
-        telemetry::ExitReason::Other => return,
-    };
-    let mut arguments = serde_json::Map::new();
-    arguments.insert(key.to_owned(), value.into());
-    arguments.insert("hints".to_owned(), hints.into());
-    write_error_file(file, telemetry::error_file(ending.message(), &line, &arguments));
-}
-
-/// Writes the error file. A failed write is ignored, as the error is on stderr, too.
-fn write_error_file(file: &OperatorFile, text: String) {
-    let own = file.clone();
-    let _ = detached_io::wait_for_io(file.path(), move |_| own.write(text.as_bytes()));
 }
 
 fn print(text: &str) {

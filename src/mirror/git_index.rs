@@ -1,5 +1,5 @@
-//! Writes the git index of a generation, with the stat data of its files (gitformat-index(5), versions 2 and 3), and
-//! reads the object ids of any index.
+//! Writes the git index of a generation, with the stat data of its files (gitformat-index(5), versions 2 and 3), reads
+//! the object ids of any index, and tells one that git would refuse.
 //!
 //! With the index, `git status` in a generation compares 90,000 stats and no content. It lists every path of the
 //! revision's tree; those that sparse patterns leave out are marked `skip-worktree`. It also has the tree cache
@@ -45,6 +45,11 @@ const OPEN_MAX: usize = 64;
 
 /// Signature, version, number of entries. Version and number are overwritten at the end.
 const HEADER: &[u8; 12] = b"DIRC\0\0\0\x02\0\0\0\0";
+
+/// The bytes of an index without entries: the header, and the checksum at the end.
+const EMPTY_BYTES: u64 = 12 + 20;
+/// The fewest bytes of an entry, in any version.
+const ENTRY_MIN: u64 = 64;
 
 /// Flag of an entry: a second field of flags follows.
 const EXTENDED: u16 = 0x4000;
@@ -373,14 +378,10 @@ pub(super) fn each_id(index: impl Read, mut see: impl FnMut(ObjectId)) -> io::Re
             _ => error,
         })
     };
-    let mut header = [0; 12];
+    let mut header = [0; HEADER.len()];
     exact(&mut index, &mut header)?;
-    let [_, version, count] = *header.as_chunks::<4>().0 else { return Err(wrong()) };
-    let version = u32::from_be_bytes(version);
-    if !header.starts_with(b"DIRC") || !(2..=4).contains(&version) {
-        return Err(wrong());
-    }
-    for _ in 0..u32::from_be_bytes(count) {
+    let (version, count) = version_and_count(&header).ok_or_else(wrong)?;
+    for _ in 0..count {
         exact(&mut index, &mut fixed)?;
         let [.., high, low] = fixed;
         see(ObjectId(*fixed[40..].first_chunk().ok_or_else(wrong)?));
@@ -400,6 +401,31 @@ pub(super) fn each_id(index: impl Read, mut see: impl FnMut(ObjectId)) -> io::Re
         }
     }
     Ok(())
+}
+
+/// Returns true if the file is an index as far as its beginning and its length tell: it may be empty, zero or cut after a
+/// power cut. Costs one small read. git does not verify the checksum either.
+pub(super) fn is_plausible(path: &Path) -> io::Result<bool> {
+    if !fs_err::metadata(path)?.is_file() {
+        return Ok(false); // opening a named pipe would block
+    }
+    let mut file = fs_err::File::open(path)?;
+    // Of the file that is read: a git may replace it meanwhile.
+    let length = file.metadata()?.len();
+    if length < EMPTY_BYTES {
+        return Ok(false);
+    }
+    let mut header = [0; HEADER.len()];
+    file.read_exact(&mut header)?;
+    let least = version_and_count(&header).map(|(_, count)| EMPTY_BYTES + u64::from(count) * ENTRY_MIN);
+    Ok(least.is_some_and(|least| least <= length))
+}
+
+/// The version and the number of entries that a header states. `None` if it is malformed or of an unknown version.
+fn version_and_count(header: &[u8; HEADER.len()]) -> Option<(u32, u32)> {
+    let [signature, version, count] = *header.as_chunks::<4>().0 else { return None };
+    let [version, count] = [version, count].map(u32::from_be_bytes);
+    (signature == *b"DIRC" && (2..=4).contains(&version)).then_some((version, count))
 }
 
 /// Skips bytes up to and including the first for which `is_last` is true. Returns the number of skipped bytes.
@@ -447,6 +473,17 @@ mod tests {
             let mut more = whole.clone();
             more[8..12].fill(0xff);
             assert_eq!(each_id(&more[..], |_| ()).unwrap_err().kind(), io::ErrorKind::InvalidData);
+            let file = tempfile::NamedTempFile::new().unwrap();
+            let is_plausible = |bytes: &[u8]| {
+                std::fs::write(file.path(), bytes).unwrap();
+                is_plausible(file.path()).unwrap()
+            };
+            let whole = [&whole[..], &[0; 20]].concat();
+            assert!(is_plausible(&whole), "version {version}");
+            assert!(!is_plausible(&whole[..whole.len() - 2]) && !is_plausible(&whole[4..]));
+            assert!(!is_plausible(&[&more[..], &[0; 20]].concat()));
+            let none = [&header[..8], &[0; 4 + 20]].concat();
+            assert!(is_plausible(&none) && !is_plausible(&none[..none.len() - 1]), "without an entry");
         }
     }
 }

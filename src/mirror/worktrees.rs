@@ -106,10 +106,18 @@ impl Objects {
     }
 
     /// The revision that the `HEAD` of a generation's worktree names now; a different one once somebody committed in
-    /// it. `None` if the worktree is incomplete. Costs two small reads.
+    /// it. `None` if the worktree is incomplete, or git cannot use it: a power cut may have emptied a file. Costs a few
+    /// small reads.
     pub fn worktree_head(&self, of: Revision) -> Option<Revision> {
         let admin = self.shared.dir.join("worktrees").join(of.to_string());
-        if !["index", "commondir", "gitdir"].iter().all(|name| admin.join(name).exists()) {
+        let has_text = |name: &&str| {
+            fs::read(admin.join(name)).is_ok_and(|text| !text.trim_ascii().is_empty() && !text.contains(&0))
+        };
+        // One that we may not read is another user's: git in a hook or a reader replaces it under its own user and umask,
+        // so to make the worktree again would repair nothing for long.
+        let has_index = git_index::is_plausible(&admin.join("index"))
+            .unwrap_or_else(|error| error.kind() == ErrorKind::PermissionDenied);
+        if !has_index || !["commondir", "gitdir"].iter().all(has_text) {
             return None;
         }
         let head = fs::read_to_string(admin.join("HEAD")).ok()?;

@@ -29,6 +29,7 @@ use crate::store::Layout;
 use crate::store::link::{clean, temporary};
 use crate::store::mounts;
 use crate::store::names::{LINK_TMP, PRIVATE};
+use crate::store::nested::{check_nested_entry, resolve_existing};
 
 /// Checks lexically, without file system access, whether an operator's file may be at an absolute path.
 ///
@@ -150,12 +151,7 @@ fn path_in_root(root: &Path, path: &Path) -> io::Result<Option<PathBuf>> {
         Err(Errno::NOENT) => return Ok(None), // no path can go through a root that does not exist
         root => Inode::of(&root?),
     };
-    let there = path.ancestors().find_map(|there| match std::fs::canonicalize(there) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-        found => Some(found.map(|found| (there, found))),
-    });
-    let Some((there, resolved)) = there.transpose()? else { return Ok(None) };
-    let missing = path.strip_prefix(there).map_err(io::Error::other)?;
+    let Some((resolved, missing)) = resolve_existing(path)? else { return Ok(None) };
     let is_root = |path: &&Path| fsx::identity_at(path).is_ok_and(|found| found == Some(root));
     let by_path =
         resolved.ancestors().find(is_root).map(|root| resolved.strip_prefix(root).unwrap_or(&resolved));
@@ -170,6 +166,20 @@ fn open_resolved(resolved: &Path) -> io::Result<OwnedFd> {
     let below = resolved.strip_prefix("/").unwrap_or(resolved);
     let below = if below == Path::new("") { Path::new(".") } else { below };
     fsx::open_beneath(&slash, below)
+}
+
+/// Returns true if a symbolic link leads to a regular file or to nothing. Links into `/proc`, such as `/dev/stdout`, lead
+/// to what this process has open, which is a file only by chance.
+fn is_link_to_file(dir: &OwnedFd, name: &OsStr) -> io::Result<bool> {
+    let target = rustix::fs::readlinkat(dir, name, Vec::new())?;
+    if target.as_bytes().starts_with(b"/proc/") {
+        return Ok(false);
+    }
+    match rustix::fs::statat(dir, name, AtFlags::empty()) {
+        Ok(stat) => Ok(fsx::file_type(&stat).is_file()),
+        Err(Errno::NOENT | Errno::NOTDIR) => Ok(true),
+        Err(error) => Err(error.into()),
+    }
 }
 
 fn left_alone() -> io::Error {
@@ -237,11 +247,15 @@ impl OperatorFile {
     /// umask, as in git-sync. Missing directories are created. A symbolic link is replaced, not followed.
     ///
     /// # Errors
-    /// If that fails, or the path is something else, such as `/dev/null`. What is there is unchanged then.
+    /// If that fails, or the path is something else, such as `/dev/null`, or a link to something else, such as
+    /// `/dev/stdout`. What is there is unchanged then.
     pub fn write(&self, text: &[u8]) -> io::Result<()> {
         let Some(dir) = self.directory(true)? else { return Err(Errno::NOENT.into()) };
-        let kind = fsx::stat(&dir, &self.name)?.map(|stat| fsx::file_type(&stat));
-        if kind.is_some_and(|kind| !kind.is_file() && !kind.is_symlink()) {
+        let may_replace = match fsx::stat(&dir, &self.name)?.map(|stat| fsx::file_type(&stat)) {
+            Some(kind) if kind.is_symlink() => is_link_to_file(&dir, &self.name)?,
+            kind => kind.is_none_or(|kind| kind.is_file()),
+        };
+        if !may_replace {
             return Err(left_alone());
         }
         let (tmp, mut file) = loop {
@@ -306,12 +320,7 @@ impl OperatorFile {
     /// Resolves the file's directory: its existing part, and the rest below that. Refuses what may not be there.
     fn resolve(&self) -> io::Result<(PathBuf, &Path)> {
         let parent = self.path.parent().unwrap_or(Path::new("/"));
-        let there = parent.ancestors().find_map(|there| match std::fs::canonicalize(there) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            found => Some(found.map(|found| (there, found))),
-        });
-        let Some((there, resolved)) = there.transpose()? else { return Err(Errno::NOENT.into()) };
-        let missing = parent.strip_prefix(there).map_err(io::Error::other)?;
+        let Some((resolved, missing)) = resolve_existing(parent)? else { return Err(Errno::NOENT.into()) };
         self.check(&resolved, &missing.join(&self.name))?;
         Ok((resolved, missing))
     }
@@ -342,7 +351,9 @@ impl OperatorFile {
                 check_link(&parent.join(name), &resolved.join(rest)).map_err(io::Error::other)?;
             }
         }
-        match path_in_root(&self.root, &resolved.join(rest))? {
+        let file = resolved.join(rest);
+        check_nested_entry(&self.root, &file).map_err(io::Error::other)?;
+        match path_in_root(&self.root, &file)? {
             Some(below) => check_in_root(&self.layout, &below).map_err(io::Error::other),
             None => Ok(()),
         }

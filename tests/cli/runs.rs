@@ -75,9 +75,10 @@ fn a_second_instance_is_refused_and_can_wait() {
     let mut first = run::Background::start(&mut world.sync(&["--period=1h"]), &log);
     eventually(20, "it publishes", || world.differences(&commit).is_empty().then_some(()));
     let pid = first.pid().to_string();
-    let second = world.sync_once(&[]);
+    let second = world.sync_once(&["--error-file=..error"]);
     assert_eq!(second.status.code(), Some(1));
     second.names(&[world.root.to_str().unwrap(), "in use", &pid]);
+    assert!(!world.root.join("..error").exists(), "the root is the first one's");
 
     let log = world.dir().join("third.log");
     let mut third = run::Background::start(&mut world.sync(&["--one-time", "--lock-wait=1m"]), &log);
@@ -230,6 +231,20 @@ fn the_error_file_holds_the_last_error_until_a_success_and_the_touch_file_is_tou
     world.remote.commit(&files("one"));
     world.sync_once(&flags).expect_ok("now there is a commit");
     assert!(!error.exists() && touched.exists());
+}
+
+#[test]
+fn what_keeps_the_sync_from_running_is_in_the_error_file_unless_that_is_in_a_root_that_is_refused() {
+    let world = World::new();
+    world.remote.commit(&files("one"));
+    let outside = world.dir().join("error.json");
+    std::fs::create_dir(&world.root).unwrap();
+    std::fs::write(world.root.join("foreign"), "").unwrap();
+    world.sync_once(&[&format!("--error-file={}", outside.display())]).expect_failure("a foreign root");
+    let read: serde_json::Value = serde_json::from_slice(&std::fs::read(&outside).unwrap()).unwrap();
+    assert!(read["Err"].as_str().unwrap().contains("foreign"), "{read}");
+    world.sync_once(&["--error-file=..error"]).expect_failure("a foreign root");
+    assert_eq!(std::fs::read_dir(&world.root).unwrap().count(), 1, "nothing in it is touched");
 }
 
 #[test]

@@ -55,7 +55,6 @@ const HOMES: &[(&str, &[&str])] = &[
     ("gix_packetline", &["mirror"]),
     ("russh", &["mirror"]),
     ("sha1dc", &["mirror"]),
-    ("ignore", &["mirror"]),
     ("kube", &["cluster"]),
     ("k8s_openapi", &["cluster"]),
     ("notify", &["watch"]),

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use common::http_backend::{HttpBackend, Kind};
+use common::run::Background;
 use common::sidecar::Sidecar;
 use common::{Files, Ran, World, eventually, run};
 
@@ -233,6 +234,39 @@ fn what_prevents_the_start_is_in_the_error_file_with_git_syncs_keys() {
         let error: serde_json::Value = serde_json::from_str(&text).unwrap();
         assert_eq!((&error["Msg"], &error["Args"][key]), (&message.into(), &value.into()), "{text}");
         assert!(error["Args"]["hints"][0].is_string(), "{text}");
+    }
+}
+
+#[test]
+fn what_is_in_the_way_at_the_start_is_a_failed_attempt_and_passes() {
+    for (obstacle, is_directory) in [("link", true), (".worktrees", false), (".git", false)] {
+        let world = World::new();
+        let commit = world.remote.commit(&Files::new().file("a", "1"));
+        let (there, file) = (world.root.join(obstacle), world.dir().join("error"));
+        let flag = format!("--error-file={}", file.display());
+        let error = || -> Option<serde_json::Value> {
+            serde_json::from_str(&std::fs::read_to_string(&file).ok()?).ok()
+        };
+        std::fs::create_dir_all(&world.root).unwrap();
+        if is_directory {
+            std::fs::create_dir(&there).unwrap();
+        } else {
+            std::fs::write(&there, "").unwrap();
+        }
+        let ended = run::to_end(&mut sync(&world, &[&flag]));
+        assert_eq!(ended.status.code(), Some(1), "{obstacle}: {}", ended.stderr);
+        let said = error().expect(obstacle)["Err"].to_string();
+        assert!(said.contains(there.to_str().unwrap()), "{said}");
+        let mut command = sync(&world, &[&flag, "--max-failures=-1", "--period=10ms"]);
+        let process = Background::start(&mut command, &world.dir().join("log"));
+        let again = eventually(30, "failures are counted", || {
+            error().filter(|error| error["Args"]["failCount"].as_u64().is_some_and(|count| count >= 3))
+        });
+        assert_eq!(again["Msg"], "error syncing repo, will retry", "{again}");
+        assert!(process.log().contains("\"failCount\":3"), "{}", process.log());
+        let removed = if is_directory { std::fs::remove_dir(&there) } else { std::fs::remove_file(&there) };
+        removed.unwrap();
+        eventually(30, "it is published", || (linked(&world)? == commit && !file.exists()).then_some(()));
     }
 }
 

@@ -1,6 +1,7 @@
 //! Submodules: fetched, nested, moved, removed, refused.
 
 mod bounds;
+mod gitmodules;
 
 use std::collections::BTreeMap;
 
@@ -47,7 +48,7 @@ impl Family {
                 Ok(())
             };
             reader.read(&entry.id, &mut sink).unwrap();
-            Some(String::from_utf8(content).unwrap())
+            Some(String::from_utf8_lossy(&content).into_owned())
         };
         let path = |entry| String::from_utf8(payload.path_of(entry)).unwrap();
         payload.entries.iter().map(|entry| (path(entry), read(entry))).collect()
@@ -212,76 +213,6 @@ fn patterns_take_a_submodule_as_a_whole_or_not_at_all() {
     let paths: Vec<_> =
         payload.entries.iter().map(|entry| String::from_utf8(payload.path_of(entry)).unwrap()).collect();
     assert_eq!(paths, ["in/f", "in/sub/c", "in/sub/a/b"]);
-}
-
-#[test]
-fn what_cannot_be_followed_is_refused_by_path_and_reason() {
-    let family = Family::new(&["sub"]);
-    let sub = family.commit("sub", &Files::new().file("s", "x"));
-    let remote = &family.bench.world.remote;
-    let mut mirror = family.bench.open();
-    for (text, expected) in [
-        (
-            "[submodule \"sub\"]\npath = sub\n".to_owned(),
-            "`sub`: as a submodule it cannot be published: `.gitmodules` has no url",
-        ),
-        ("[submodule \"../x\"]\npath = sub\nurl = ../sub\n".to_owned(), "`.gitmodules`"),
-        (declared(&[("sub", "ext::sh -c id")]), "not a remote"),
-        (declared(&[("sub", "ftp://example.com/x")]), "not a remote"),
-        (declared(&[("sub", "https://evil.example/x")]), "\"evil.example\" is not among the hosts"),
-        (declared(&[("sub", "../../../../../../../../../x")]), "climbs out"),
-        (declared(&[("sub", "x/y")]), "must be absolute"),
-    ] {
-        let mut files = Files::new().file(".gitmodules", text.clone());
-        files.0.insert("sub".to_owned(), ("160000", sub.clone().into()));
-        remote.commit(&files);
-        let said = refusal(&mut mirror);
-        assert!(said.contains(expected), "{text:?}: {said}");
-    }
-    // Without any entry the fetch has nothing to do, and the payload says so, as `git submodule update` does.
-    let mut files = Files::new();
-    files.0.insert("sub".to_owned(), ("160000", sub.clone().into()));
-    remote.commit(&files);
-    let at = update(&mut mirror, &[]);
-    let error = mirror.objects().payload(at, &Selection::default()).unwrap_err();
-    assert!(matches!(&error, Error::Refused(refusal) if refusal.path == "sub"), "{error}");
-    assert!(error.hints().iter().any(|hint| hint.contains("--submodules=off")));
-    // git skips these.
-    let text = "[submodule \"sub\"]\npath = sub\nurl = ../sub\nupdate = none\n";
-    let mut files = Files::new().file(".gitmodules", text);
-    files.0.insert("sub".to_owned(), ("160000", sub.into()));
-    remote.commit(&files);
-    let at = update(&mut mirror, &[]);
-    assert_eq!(family.shown(&mirror, at), "sub=/");
-}
-
-/// git once ran it, and its author is the commit's.
-#[test]
-fn an_update_command_of_a_submodule_is_not_run() {
-    let family = Family::new(&["sub"]);
-    let sub = family.commit("sub", &Files::new().file("s", "x"));
-    let ran = family.bench.world.dir().join("ran");
-    let text = declared(&[("sub", "../sub")]) + &format!("\tupdate = !touch {}\n", ran.display());
-    let mut files = Files::new().file(".gitmodules", text);
-    files.0.insert("sub".to_owned(), ("160000", sub.into()));
-    family.bench.world.remote.commit(&files);
-    let mut mirror = family.bench.open();
-    let at = update(&mut mirror, &[]);
-    assert_eq!(family.shown(&mirror, at), "sub/s=x");
-    assert!(!ran.exists());
-}
-
-#[test]
-fn a_submodule_behind_a_link_is_none() {
-    let family = Family::new(&["sub"]);
-    let sub = family.commit("sub", &Files::new().file("s", "x"));
-    let mut files = Files::new().link("a", "b").file(".gitmodules", declared(&[("a/sub", "../sub")]));
-    files.0.insert("b/sub".to_owned(), ("160000", sub.into()));
-    family.bench.world.remote.commit(&files);
-    let mut mirror = family.bench.open();
-    let at = update(&mut mirror, &[]);
-    let error = mirror.objects().payload(at, &Selection::default()).unwrap_err();
-    assert!(matches!(&error, Error::Refused(refusal) if refusal.path == "b/sub"), "{error}");
 }
 
 #[test]

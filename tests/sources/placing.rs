@@ -131,7 +131,7 @@ impl Two {
             self.unread("git's own place", plain(", to: a/.git/b"), vec!["source \"two\": to: no part of it may be `.git`"]),
             self.unread("the root's own names", plain(", to: ..data"), vec!["source \"two\": to: no part of it may be `.git` or begin with `..`"]),
             self.unread("a path above", plain(", path: a/../.."), vec!["source \"two\": path: write a path below the top"]),
-            self.unread("a bad pattern", plain(", to: two, sparse: [\"/ok\", \"[z-a]\"]"), vec!["source \"two\": sparse pattern \"[z-a]\": "]),
+            self.unread("a bad pattern", plain(", to: two, sparse: [\"/ok\", \"[a-z\"]"), vec!["source \"two\": sparse pattern \"[a-z\": "]),
             self.unread("a bad glob", with("unique-base-names: [\"ok/*\", \"{a,b\"]"), vec!["unique-base-names: \"{a,b\": unclosed alternate group"]),
             self.unread("65 globs", with(&format!("unique-base-names: [{}]", ["a"; 65].join(", "))), vec!["unique-base-names: 65 globs; at most 64 are read"]),
             self.unread("an unknown key", plain(", too: two"), vec!["source \"two\": there is no key \"too\"; did you mean `to`?"]),

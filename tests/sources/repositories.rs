@@ -138,6 +138,33 @@ fn a_source_whose_first_mirror_is_gone_begins_with_the_one_repositorys_and_a_str
     assert_eq!(linked(&many.world.root.join("..treeswap")), before);
 }
 
+#[test]
+fn the_mirror_of_a_source_that_was_removed_or_moved_goes_although_nothing_is_fetched() {
+    let many = SourcesWorld::new();
+    let (one, two) = (many.remote("one"), many.remote("two"));
+    one.commit(&Files::new().file("f", "1"));
+    two.commit(&Files::new().file("f", "2"));
+    let is_mirror = |name: &String| name.len() == 20;
+    let mirrors = || -> Vec<String> {
+        let found = std::fs::read_dir(many.world.root.join("..treeswap/mirrors")).unwrap();
+        found.map(|entry| entry.unwrap().file_name().into_string().unwrap()).filter(is_mirror).collect()
+    };
+    many.list(&[source("one", &one, ", to: one"), source("two", &two, ", to: two")]);
+    let _sidecar = many.sidecar(&["--grace=300ms"]);
+    many.assert_shows(&[("one/f", "1"), ("two/f", "2")]);
+    assert_eq!(mirrors().len(), 2);
+    many.list(&[source("one", &one, ", to: one")]);
+    many.assert_shows(&[("one/f", "1")]);
+    let left = eventually(30, "one mirror is left", || Some(mirrors()).filter(|left| left.len() == 1));
+    let moved = many.world.dir().join("moved");
+    std::fs::rename(&one.path, &moved).unwrap();
+    many.list(&[format!("name: one, repo: {}, ref: main, to: one", moved.display())]);
+    eventually(30, "the mirror of the new URL is left", || {
+        (mirrors().len() == 1 && mirrors() != left).then_some(())
+    });
+    many.assert_shows(&[("one/f", "1")]);
+}
+
 /// Packs below a directory that have another name besides.
 fn linked(dir: &Path) -> usize {
     let count = |entry: std::fs::DirEntry| match entry.metadata().unwrap() {

@@ -81,6 +81,24 @@ fn git_works_in_submodules_at_every_level_and_what_is_gone_is_removed() {
     bench.assert_sane();
 }
 
+#[test]
+fn a_submodule_that_goes_back_has_its_history_as_deep_as_asked() {
+    let mut bench = at_depth(Depth::Commits(2));
+    bench.options.modules = Access { submodules: Submodules::Recursive, local: true, ..Access::default() };
+    let sub = Remote::create(&bench.world.dir().join("sub"));
+    let commit = |n: u8| {
+        let at = sub.commit(&Files::new().file("s", n.to_string()));
+        (bench.world.remote.commit(&with(Files::new(), Some(("../sub", &at)))), at)
+    };
+    let [_, (older, of_older), _] = [1, 2, 3].map(commit);
+    let mut mirror = bench.open();
+    let newest = fetch(&mut mirror, &[]);
+    bench.world.remote.reset(&older);
+    assert_eq!(fetch(&mut mirror, &[newest]), revision(&older));
+    let module = bench.git_dir().join("modules/lib%2fit");
+    assert_eq!(bench.git(&module, &["rev-list", "--count", &of_older]).trim(), "2");
+}
+
 /// Somebody may have committed in one of them. A mirror of our own can be fetched again.
 #[test]
 fn submodules_of_a_generation_whose_tree_cannot_be_read_stay_until_it_is_gone() {

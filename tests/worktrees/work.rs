@@ -215,6 +215,30 @@ fn a_worktree_that_is_made_again_replaces_what_was_left_in_it() {
     assert_eq!(mirror.objects().worktree_head(tip), None);
     bench.update(&mut mirror, &[tip]);
     bench.assert_clean(tip);
+    // With a damaged one it is none either; git says `index file smaller than expected`, or finds no repository.
+    let index = std::fs::read(admin.join("index")).unwrap();
+    for (name, left) in [
+        ("index", &index[..0]),
+        ("index", &vec![0; index.len()]),
+        ("index", &index[..index.len() / 2]),
+        ("commondir", &[]),
+        ("gitdir", &[0; 9]),
+    ] {
+        let whole = std::fs::read(admin.join(name)).unwrap();
+        std::fs::write(admin.join(name), left).unwrap();
+        assert_eq!(mirror.objects().worktree_head(tip), None, "{name} of {} bytes", left.len());
+        std::fs::write(admin.join(name), whole).unwrap();
+        assert_eq!(mirror.objects().worktree_head(tip), Some(tip), "{name} is whole");
+    }
+    // Whatever git writes is sound.
+    for args in [
+        &["update-index", "--index-version=4"][..],
+        &["update-index", "--split-index"],
+        &["read-tree", "--empty"],
+    ] {
+        bench.git(&place, args);
+        assert_eq!(mirror.objects().worktree_head(tip), Some(tip), "{args:?}");
+    }
     // What a crash left half made is swept.
     let half = bench.git_dir().join("tmp_worktree-1-1");
     std::fs::create_dir(&half).unwrap();

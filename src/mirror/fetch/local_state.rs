@@ -124,11 +124,16 @@ pub(super) fn inspect(
         let parents = reader.commit(&commit).map_or_else(|_| Vec::new(), |commit| commit.parents);
         let mut boundary: BTreeSet<_> = history.boundary.into_iter().collect();
         if !is_whole {
-            // The boundaries of revisions that must stay readable belong into the file, too.
+            // The boundaries of revisions that must stay readable belong into the file, too, but not those within the
+            // tip's depth: the file is for the whole repository, so it would cut the tip's history as well. Such a
+            // revision then shows more history than asked, down to where the tip's ends.
+            let of_tip = walk.take_within_depth();
             let others = known.haves.iter().copied().chain(kept_revisions.iter().map(|revision| revision.0));
             for id in others.collect::<BTreeSet<_>>() {
                 match walk.of(id) {
-                    Ok(history) => boundary.extend(history.boundary),
+                    Ok(history) => {
+                        boundary.extend(history.boundary.into_iter().filter(|id| !of_tip.contains(id)));
+                    }
                     Err(None) => return Err(Error::Cancelled),
                     Err(Some(_)) => {} // absent
                 }

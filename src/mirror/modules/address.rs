@@ -133,7 +133,8 @@ fn is_absolute(url: &str) -> bool {
 }
 
 /// Resolves leading `./` and `../` of `url` as git does (`relative_url` in its remote.c): by textual components of the
-/// base, where the colon of the scp form counts as a separator. Unlike git, it never goes above the host.
+/// base, where the colon of the scp form counts as a separator. Unlike git, it never goes above the host. Further `..`,
+/// which git leaves to the server, are resolved as a URL's.
 fn relative(base: &str, url: &str) -> Result<String, String> {
     let climbs =
         || format!("its url {:?} climbs out of {:?}, which it is relative to", shown(url), shown(base));
@@ -144,21 +145,30 @@ fn relative(base: &str, url: &str) -> Result<String, String> {
         Some(at) => base[at + 3..].find('/').map_or(base.len(), |slash| at + 3 + slash),
         None => 0,
     };
+    let (ups, rest) = steps(url);
     let mut kept = base;
-    let mut rest = url;
     let mut separator = "/";
+    for _ in 0..ups {
+        let path = &kept[floor..];
+        match (path.rfind('/'), path.rfind(':')) {
+            (Some(slash), _) => kept = &kept[..floor + slash],
+            (None, Some(colon)) if floor == 0 && separator == "/" => {
+                kept = &kept[..colon];
+                separator = ":";
+            }
+            _ => return Err(climbs()),
+        }
+    }
+    Ok(format!("{kept}{separator}{rest}"))
+}
+
+/// Splits a relative URL into the number of components that it leads up, and the path from there. Without further `..`
+/// the path is as it was written.
+fn steps(url: &str) -> (usize, String) {
+    let (mut ups, mut rest) = (0, url);
     loop {
         if let Some(after) = rest.strip_prefix("../") {
-            rest = after;
-            let path = &kept[floor..];
-            match (path.rfind('/'), path.rfind(':')) {
-                (Some(slash), _) => kept = &kept[..floor + slash],
-                (None, Some(colon)) if floor == 0 && separator == "/" => {
-                    kept = &kept[..colon];
-                    separator = ":";
-                }
-                _ => return Err(climbs()),
-            }
+            (ups, rest) = (ups + 1, after);
         } else if let Some(after) = rest.strip_prefix("./") {
             rest = after;
         } else {
@@ -166,10 +176,18 @@ fn relative(base: &str, url: &str) -> Result<String, String> {
         }
     }
     let rest = rest.strip_suffix('/').unwrap_or(rest);
-    if rest.split('/').any(|part| part == "..") {
-        return Err(climbs());
+    if rest.split('/').all(|part| part != "..") {
+        return (ups, rest.to_owned());
     }
-    Ok(format!("{kept}{separator}{rest}"))
+    let mut parts = Vec::new();
+    for part in rest.split('/') {
+        match part {
+            "." => {}
+            ".." => ups += usize::from(parts.pop().is_none()),
+            part => parts.push(part),
+        }
+    }
+    (ups, parts.join("/"))
 }
 
 /// The host of a credential's URL, if it has one.
@@ -243,6 +261,11 @@ mod tests {
             ("https://example.com/team/a.git", "../../other/b", "https://example.com/other/b"),
             ("https://example.com/team/a.git", "./b", "https://example.com/team/a.git/b"),
             ("https://example.com/team/a.git", ".././../b", "https://example.com/b"),
+            ("https://example.com/team/a.git", "../x/../b.git", "https://example.com/team/b.git"),
+            ("https://example.com/team/a.git", "../x/./y/../../b", "https://example.com/team/b"),
+            ("https://example.com/team/a.git", "../x/../../other/b", "https://example.com/other/b"),
+            ("https://example.com/team/a.git", "../x/./b", "https://example.com/team/x/./b"),
+            ("git@example.com:team/a.git", "../../x/../b.git", "git@example.com:b.git"),
             ("git@example.com:team/a.git", "../b.git", "git@example.com:team/b.git"),
             ("git@example.com:a.git", "../b.git", "git@example.com:b.git"),
             ("ssh://git@example.com:22/a", "../b", "ssh://git@example.com:22/b"),
@@ -259,6 +282,7 @@ mod tests {
         for (base, url) in [
             ("https://example.com/a.git", "../../evil.example/b"),
             ("https://example.com/a.git", "../b/../../../c"),
+            ("git@example.com:team/a.git", "../x/../../../c"),
             ("git@example.com:a.git", "../../evil.example:b"),
             ("https://example.com", "../x"),
             ("/a", "../../b"),

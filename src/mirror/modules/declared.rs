@@ -1,8 +1,9 @@
 //! Parses `.gitmodules`, which declares a tree's submodules. Pure, and safe for hostile files.
 //!
 //! The syntax is that of git's configuration (git-config(1), "Syntax"). Only declarations of submodules are evaluated;
-//! nothing is included, expanded or run. Entries that git skips with a warning (a name that contains `..`) are errors
-//! here: otherwise the submodule would be missing from the generation, and nobody reads warnings.
+//! nothing is included, expanded or run. As git, it looks only at sections whose path is a submodule of the tree: what is
+//! wrong with any other refuses nothing. A section of a submodule that git skips with a warning (its name contains `..`)
+//! is an error here: otherwise the submodule would be missing from the generation, and nobody reads warnings.
 
 use std::collections::BTreeMap;
 
@@ -30,54 +31,75 @@ pub(super) struct Declared {
     pub(super) skipped: bool,
 }
 
-/// Parses a file. The submodules are sorted by path. The error is what is wrong with the file: it follows its name.
-pub(super) fn read(raw: &[u8]) -> Result<Vec<Declared>, String> {
-    let text = std::str::from_utf8(raw).map_err(|_| "it is not UTF-8")?;
-    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let mut sections: BTreeMap<String, Section> = BTreeMap::new();
-    each_setting(text, |name, key, value| {
-        if sections.len() == COUNT_MAX && !sections.contains_key(name) {
-            return Err(format!("it declares more than {COUNT_MAX} submodules"));
-        }
-        let section = sections.entry(name.to_owned()).or_default();
-        // As in git's configuration, the last of several values counts.
-        match key {
-            "path" => section.path = Some(value),
-            "url" => section.url = Some(value),
-            "update" => section.skipped = value == "none",
-            _ => {}
-        }
-        Ok(())
-    })?;
-    let mut by_path: BTreeMap<String, Declared> = BTreeMap::new();
-    for (name, section) in sections {
+/// The declared submodules by path. The error is what is wrong with a declaration. It counts only if the tree has a
+/// submodule at the path, and follows the file's name.
+pub(super) type Declarations = BTreeMap<Vec<u8>, Result<Declared, String>>;
+
+/// Parses a file. The error is what is wrong with the whole of it: it follows its name.
+pub(super) fn read(raw: &[u8]) -> Result<Declarations, String> {
+    let mut sections = sections(raw.strip_prefix(b"\xef\xbb\xbf").unwrap_or(raw))?;
+    // Of several sections with one path git takes the last, of those that it does not ignore.
+    sections.sort_by_key(|section| (!section.is_ignored_by_git(), section.path_at));
+    let mut declared = BTreeMap::new();
+    for section in sections {
         // Without a path, no entry of the tree can belong to the section.
-        let Some(path) = section.path else { continue };
-        check_name(&name).map_err(|why| format!("submodule name {:?} {why}", excerpt(&name)))?;
-        let path = path.strip_suffix('/').map_or(path.as_str(), |path| path).to_owned();
-        check_path(&path)
-            .map_err(|why| format!("path {:?} of submodule {:?} {why}", excerpt(&path), excerpt(&name)))?;
-        let declared = Declared { name, path, url: section.url, skipped: section.skipped };
-        if let Some(other) = by_path.get(&declared.path) {
-            let [first, second] = [&other.name, &declared.name].map(|name| excerpt(name));
-            let path = excerpt(&declared.path);
-            return Err(format!("submodules {first:?} and {second:?} both have the path {path:?}"));
-        }
-        by_path.insert(declared.path.clone(), declared);
+        let Some(path) = &section.path else { continue };
+        let path = path.strip_suffix(b"/").unwrap_or(path).to_owned();
+        let one = section.declared(&path);
+        declared.insert(path, one);
     }
-    Ok(by_path.into_values().collect())
+    Ok(declared)
 }
 
+/// A section `[submodule "name"]`, which may be continued further below.
 #[derive(Default)]
 struct Section {
-    path: Option<String>,
-    url: Option<String>,
+    name: Vec<u8>,
+    path: Option<Vec<u8>>,
+    /// The line of the path.
+    path_at: usize,
+    url: Option<Vec<u8>>,
     skipped: bool,
+}
+
+impl Section {
+    /// Returns true if git acts as if the section, or its path, were not there.
+    fn is_ignored_by_git(&self) -> bool {
+        let is_ignored = |path: &[u8]| path.starts_with(b"-") || path.ends_with(b"/");
+        self.name.is_empty() || climbs(&self.name) || self.path.as_deref().is_some_and(is_ignored)
+    }
+
+    /// Checks what is declared for `path`, which is the section's. The error is what is wrong with it.
+    fn declared(&self, path: &[u8]) -> Result<Declared, String> {
+        let name = checked(&self.name, check_name)
+            .map_err(|why| format!("submodule name {:?} {why}", shown(&self.name)))?;
+        let of = || format!("of submodule {:?}", excerpt(&name));
+        let path =
+            checked(path, check_path).map_err(|why| format!("path {:?} {} {why}", shown(path), of()))?;
+        let url = self.url.as_deref().map(|url| checked(url, |_| Ok(())));
+        let url = url.filter(|url| url.is_ok() || !self.skipped); // it is not fetched then
+        let url = url.transpose().map_err(|why| format!("url {} {why}", of()))?;
+        Ok(Declared { name, path, url, skipped: self.skipped })
+    }
+}
+
+/// A text of the file if it is UTF-8 and `check` accepts it; otherwise the reason, in words that follow it.
+fn checked(raw: &[u8], check: impl Fn(&str) -> Result<(), &'static str>) -> Result<String, &'static str> {
+    let text = std::str::from_utf8(raw).map_err(|_| "is not UTF-8")?;
+    check(text).map(|()| text.to_owned())
+}
+
+/// A text of the file, cut for a message.
+fn shown(raw: &[u8]) -> String {
+    excerpt(&String::from_utf8_lossy(raw))
 }
 
 fn check_name(name: &str) -> Result<(), &'static str> {
     if name.is_empty() {
         return Err("is empty");
+    }
+    if name.len() > NAME_MAX {
+        return Err("is too long");
     }
     if name.chars().any(char::is_control) {
         return Err("has control characters in it");
@@ -85,10 +107,15 @@ fn check_name(name: &str) -> Result<(), &'static str> {
     if name.starts_with('-') {
         return Err("begins with `-`");
     }
-    if name.split(['/', '\\']).any(|part| part == "..") {
+    if climbs(name.as_bytes()) {
         return Err("has `..` in it");
     }
     Ok(())
+}
+
+/// Returns true if a name would lead out of a directory.
+fn climbs(name: &[u8]) -> bool {
+    name.split(|byte| matches!(byte, b'/' | b'\\')).any(|part| part == b"..")
 }
 
 fn check_path(path: &str) -> Result<(), &'static str> {
@@ -110,28 +137,45 @@ fn check_path(path: &str) -> Result<(), &'static str> {
     }
 }
 
-/// Parses all settings in sections `[submodule "name"]`. Calls `take` with the name, the key in lower case, and the
-/// value of each. Keeps none of them: a section may have any number of settings.
-fn each_setting(
-    text: &str,
-    mut take: impl FnMut(&str, &str, String) -> Result<(), String>,
-) -> Result<(), String> {
+/// All sections of submodules that have a setting. As in git's configuration, the last of several values counts. Of a
+/// section whose name is too long only the path is kept: it may be that of a submodule.
+fn sections(text: &[u8]) -> Result<Vec<Section>, String> {
     let mut cursor = Cursor { rest: text, line: 1 };
-    let mut within: Option<String> = None;
+    let mut all: Vec<Section> = Vec::new();
+    let mut by_name: BTreeMap<Vec<u8>, usize> = BTreeMap::new();
+    // The name of the section that the cursor is in, and its position in `all` once it has a setting.
+    let mut within: Option<Vec<u8>> = None;
+    let mut position = None;
     loop {
         cursor.skip_blank();
         match cursor.peek() {
-            None => return Ok(()),
-            Some('#' | ';') => cursor.skip_line(),
-            Some('[') => within = cursor.header()?,
+            None => return Ok(all),
+            Some(b'#' | b';') => cursor.skip_line(),
+            Some(b'[') => (within, position) = (cursor.header()?, None),
             Some(_) => {
+                let line = cursor.line;
                 let (key, value) = cursor.setting()?;
-                match &within {
-                    Some(name) if name.len() <= NAME_MAX => take(name, &key, value)?,
-                    // A section without a path declares no submodule; its other settings would each copy the name.
-                    Some(name) if key == "path" => {
-                        return Err(format!("submodule name {:?} is too long", excerpt(name)));
+                let Some(name) = &within else { continue };
+                if name.len() > NAME_MAX && key != b"path" {
+                    continue;
+                }
+                let at = match position.or_else(|| by_name.get(name).copied()) {
+                    Some(at) => at,
+                    None if all.len() == COUNT_MAX => {
+                        return Err(format!("it declares more than {COUNT_MAX} submodules"));
                     }
+                    None => {
+                        by_name.insert(name.clone(), all.len());
+                        all.push(Section { name: name.clone(), ..Section::default() });
+                        all.len() - 1
+                    }
+                };
+                position = Some(at);
+                let section = &mut all[at];
+                match &*key {
+                    b"path" => (section.path, section.path_at) = (Some(value), line),
+                    b"url" => section.url = Some(value),
+                    b"update" => section.skipped = value == b"none",
                     _ => {}
                 }
             }
@@ -140,47 +184,47 @@ fn each_setting(
 }
 
 struct Cursor<'a> {
-    rest: &'a str,
+    rest: &'a [u8],
     line: usize,
 }
 
 impl Cursor<'_> {
-    fn peek(&self) -> Option<char> {
-        self.rest.chars().next()
+    fn peek(&self) -> Option<u8> {
+        self.rest.first().copied()
     }
 
-    fn next(&mut self) -> Option<char> {
-        let next = self.peek()?;
-        self.rest = &self.rest[next.len_utf8()..];
-        if next == '\r' && self.peek() == Some('\n') {
+    fn next(&mut self) -> Option<u8> {
+        let (next, rest) = self.rest.split_first()?;
+        self.rest = rest;
+        if *next == b'\r' && self.peek() == Some(b'\n') {
             return self.next(); // CRLF is one line end
         }
-        self.line += usize::from(next == '\n');
-        Some(next)
+        self.line += usize::from(*next == b'\n');
+        Some(*next)
     }
 
     fn skip_blank(&mut self) {
-        while self.peek().is_some_and(char::is_whitespace) {
+        while self.peek().is_some_and(|next| next.is_ascii_whitespace()) {
             self.next();
         }
     }
 
     fn skip_space(&mut self) {
-        while matches!(self.peek(), Some(' ' | '\t')) {
+        while matches!(self.peek(), Some(b' ' | b'\t')) {
             self.next();
         }
     }
 
     fn skip_line(&mut self) {
-        while self.next().is_some_and(|next| next != '\n') {}
+        while self.next().is_some_and(|next| next != b'\n') {}
     }
 
     fn wrong(&self) -> String {
         format!("line {} is not git's configuration syntax", self.line)
     }
 
-    fn take_while(&mut self, accept: impl Fn(char) -> bool) -> String {
-        let mut taken = String::new();
+    fn take_while(&mut self, accept: impl Fn(u8) -> bool) -> Vec<u8> {
+        let mut taken = Vec::new();
         while let Some(next) = self.peek().filter(|next| accept(*next)) {
             taken.push(next);
             self.next();
@@ -188,81 +232,83 @@ impl Cursor<'_> {
         taken
     }
 
-    /// Parses `[section]` or `[section "name"]`. Returns the name if the section is `submodule`.
-    fn header(&mut self) -> Result<Option<String>, String> {
+    /// Parses `[section]` or `[section "name"]`. Returns the name if the section is `submodule`. In git's old form,
+    /// `[submodule.name]`, the name has lower case.
+    fn header(&mut self) -> Result<Option<Vec<u8>>, String> {
         self.next();
-        let section = self.take_while(|c| c.is_ascii_alphanumeric() || c == '-' || c == '.');
+        let mut full = self.take_while(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.'));
+        full.make_ascii_lowercase();
+        let is_empty = full.is_empty();
         self.skip_space();
-        let mut name = None;
-        if self.peek() == Some('"') {
+        if self.peek() == Some(b'"') {
             self.next();
-            let mut quoted = String::new();
+            full.push(b'.');
             loop {
                 match self.next() {
-                    Some('"') => break,
+                    Some(b'"') => break,
                     // Unlike in a value, the escaped character is taken literally.
-                    Some('\\') => match self.next() {
-                        None | Some('\n') => return Err(self.wrong()),
-                        Some(escaped) => quoted.push(escaped),
+                    Some(b'\\') => match self.next() {
+                        None | Some(b'\n') => return Err(self.wrong()),
+                        Some(escaped) => full.push(escaped),
                     },
-                    None | Some('\n') => return Err(self.wrong()),
-                    Some(other) => quoted.push(other),
+                    None | Some(b'\n') => return Err(self.wrong()),
+                    Some(other) => full.push(other),
                 }
             }
-            name = Some(quoted);
         }
-        if self.next() != Some(']') || section.is_empty() {
+        if self.next() != Some(b']') || is_empty {
             return Err(self.wrong());
         }
-        Ok(name.filter(|_| section.eq_ignore_ascii_case("submodule")))
+        Ok(full.strip_prefix(b"submodule.").map(<[u8]>::to_owned))
     }
 
-    /// Parses `key = value` or `key`, up to the end of the line.
-    fn setting(&mut self) -> Result<(String, String), String> {
+    /// Parses `key = value` or `key`, up to the end of the line. The key is returned in lower case.
+    fn setting(&mut self) -> Result<(Vec<u8>, Vec<u8>), String> {
         if !self.peek().is_some_and(|first| first.is_ascii_alphabetic()) {
             return Err(self.wrong());
         }
-        let key = self.take_while(|c| c.is_ascii_alphanumeric() || c == '-').to_ascii_lowercase();
+        let mut key = self.take_while(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+        key.make_ascii_lowercase();
         self.skip_space();
         match self.next() {
-            Some('=') => Ok((key, self.value()?)),
-            None | Some('\n') => Ok((key, "true".to_owned())), // a key without a value is a boolean
-            Some('#' | ';') => {
+            Some(b'=') => Ok((key, self.value()?)),
+            None | Some(b'\n') => Ok((key, b"true".to_vec())), // a key without a value is a boolean
+            Some(b'#' | b';') => {
                 self.skip_line();
-                Ok((key, "true".to_owned()))
+                Ok((key, b"true".to_vec()))
             }
             Some(_) => Err(self.wrong()),
         }
     }
 
-    fn value(&mut self) -> Result<String, String> {
+    fn value(&mut self) -> Result<Vec<u8>, String> {
         self.skip_space();
-        let mut value = String::new();
+        let mut value = Vec::new();
         let mut quoted = false;
         // The length without trailing blanks, which are dropped unless quoted.
         let mut kept = 0;
         loop {
             match self.next() {
-                None | Some('\n') if quoted => return Err(self.wrong()),
-                None | Some('\n') => break,
-                Some('"') => {
+                None | Some(b'\n') if quoted => return Err(self.wrong()),
+                None | Some(b'\n') => break,
+                Some(b'"') => {
                     quoted = !quoted;
                     kept = value.len();
                     continue;
                 }
-                Some('#' | ';') if !quoted => {
+                Some(b'#' | b';') if !quoted => {
                     self.skip_line();
                     break;
                 }
-                Some('\\') => match self.next() {
-                    Some('\n') => continue, // the value continues on the next line
-                    Some('n') => value.push('\n'),
-                    Some('t') => value.push('\t'),
-                    Some('b') => value.push('\u{8}'),
-                    Some(same @ ('"' | '\\')) => value.push(same),
+                Some(b'\\') => match self.next() {
+                    Some(b'\n') => continue, // the value continues on the next line
+                    Some(b'n') => value.push(b'\n'),
+                    Some(b't') => value.push(b'\t'),
+                    Some(b'b') => value.push(8),
+                    Some(same @ (b'"' | b'\\')) => value.push(same),
                     _ => return Err(self.wrong()),
                 },
-                Some(blank @ (' ' | '\t')) if !quoted => {
+                Some(blank @ (b' ' | b'\t')) if !quoted => {
                     value.push(blank);
                     continue;
                 }
@@ -276,151 +322,4 @@ impl Cursor<'_> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::process::Command;
-
-    use super::*;
-
-    fn one(text: &str) -> Declared {
-        let mut all = read(text.as_bytes()).unwrap();
-        assert_eq!(all.len(), 1, "{all:?}");
-        all.remove(0)
-    }
-
-    #[test]
-    fn what_git_writes_is_read() {
-        let text = "[submodule \"lib/foo\"]\n\tpath = lib/foo\n\turl = ../foo.git\n\
-                    [submodule \"a b\"]\n\tpath = sub dir\n\turl = https://example.com/b.git\n\tbranch = main\n";
-        let all = read(text.as_bytes()).unwrap();
-        let short: Vec<_> =
-            all.iter().map(|d| (d.name.as_str(), d.path.as_str(), d.url.as_deref().unwrap())).collect();
-        let expected =
-            [("lib/foo", "lib/foo", "../foo.git"), ("a b", "sub dir", "https://example.com/b.git")];
-        assert_eq!(short, expected);
-    }
-
-    #[test]
-    fn the_last_setting_wins_and_update_none_is_seen() {
-        let found =
-            one("[submodule \"x\"]\npath=x\nurl=a\n[other]\nurl=b\n[Submodule \"x\"]\nURL=c\nupdate=none\n");
-        assert_eq!((found.url.as_deref(), found.skipped), (Some("c"), true));
-    }
-
-    #[test]
-    fn values_mean_what_they_mean_to_git() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("config");
-        for value in [
-            "plain",
-            "  spaced  out  ",
-            "\"quoted  \"  ",
-            "a\"b c\"d",
-            "half # comment",
-            "half;comment",
-            "\"not # a comment\"",
-            "back\\\\slash\\\"quote",
-            "tab\\there",
-            "goes\\\n  on",
-            "",
-            "\"\"",
-            "x\r",
-            "a = b",
-        ] {
-            let text = format!("[submodule \"x\"]\n\tpath = p\n\turl = {value}\n");
-            std::fs::write(&file, &text).unwrap();
-            let git = Command::new("git")
-                .args(["config", "-z", "--file"])
-                .arg(&file)
-                .args(["--get", "submodule.x.url"])
-                .env("GIT_CONFIG_NOSYSTEM", "1")
-                .output()
-                .unwrap();
-            let theirs = String::from_utf8(git.stdout).unwrap();
-            assert_eq!(one(&text).url.as_deref(), theirs.strip_suffix('\0'), "{value:?}");
-        }
-    }
-
-    #[test]
-    fn hostile_files_are_refused_by_name_and_reason() {
-        let module = |name: &str, path: &str| format!("[submodule \"{name}\"]\npath = {path}\nurl = u\n");
-        for (text, expected) in [
-            (module("../../evil", "p"), "has `..`"),
-            (module("a\\\\..\\\\b", "p"), "has `..`"),
-            (module("-u", "p"), "begins with `-`"),
-            (module("", "p"), "is empty"),
-            (module(&"n".repeat(201), "p"), "too long"),
-            (module("a\u{1}b", "p"), "control characters"),
-            (module("a", "../p"), "`..`"),
-            (module("a", "p/../../q"), "`..`"),
-            (module("a", "/etc"), "is absolute"),
-            (module("a", ".git/hooks"), "`.git`"),
-            (module("a", "x/.GIT"), "`.git`"),
-            (module("a", "-x"), "begins with `-`"),
-            (module("a", "x//y"), "empty component"),
-            (module("a", "\"x\\ny\""), "control characters"),
-            (module("a", "\"x\r\""), "control characters"),
-            (format!("{}{}", module("a", "p"), module("b", "p/")), "both have the path"),
-            ("[submodule \"a\npath = p".to_owned(), "line 2"),
-            ("[submodule \"a\"\npath = p".to_owned(), "line 2"),
-            ("path = p\n=x".to_owned(), "line 2"),
-            ("[submodule \"a\"]\npath = \"p\n".to_owned(), "line"),
-            ("[submodule \"a\"]\npath = \\q\n".to_owned(), "line 2"),
-        ] {
-            let error = read(text.as_bytes()).expect_err(&text);
-            assert!(error.contains(expected), "{text:?}: {error}");
-        }
-        assert_eq!(read(b"\xff"), Err("it is not UTF-8".to_owned()));
-        let long = module(&"n".repeat(1_000), "p").replace("path = p\n", "");
-        assert_eq!(read(long.as_bytes()), Ok(Vec::new()), "without a path, the name is of no submodule");
-        let many: String = (0..=COUNT_MAX).map(|n| module(&n.to_string(), &n.to_string())).collect();
-        assert_eq!(read(many.as_bytes()), Err("it declares more than 1000 submodules".to_owned()));
-    }
-
-    #[test]
-    fn an_error_quotes_no_more_than_the_beginning() {
-        let long = "\u{1}".repeat(500_000);
-        let same = format!("path = {}\nurl = u\n", "p/".repeat(500_000) + "p");
-        for text in [
-            format!("[submodule \"{long}\"]\npath = p\n"),
-            format!("[submodule \"a\"]\npath = {long}\n"),
-            format!("[submodule \"a\"]\n{same}[submodule \"b\"]\n{same}"),
-        ] {
-            let error = read(text.as_bytes()).unwrap_err();
-            assert!(error.len() < 3_000, "{} bytes", error.len());
-        }
-    }
-
-    #[test]
-    fn any_bytes_end_in_an_answer() {
-        use proptest::prelude::*;
-        let piece = prop::sample::select(vec![
-            "[",
-            "]",
-            "\"",
-            "submodule",
-            " ",
-            "=",
-            "\n",
-            "\\",
-            "path",
-            "url",
-            "#",
-            ";",
-            "..",
-            "/",
-            "\r",
-            "a",
-        ]);
-        let config = ProptestConfig { cases: 2_000, failure_persistence: None, ..ProptestConfig::default() };
-        proptest::test_runner::TestRunner::new(config)
-            .run(&prop::collection::vec(piece, 0..40), |pieces| {
-                if let Ok(all) = read(pieces.concat().as_bytes()) {
-                    for declared in all {
-                        prop_assert!(!declared.path.starts_with('/') && !declared.path.contains(".."));
-                    }
-                }
-                Ok(())
-            })
-            .unwrap();
-    }
-}
+mod tests;

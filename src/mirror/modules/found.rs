@@ -101,7 +101,7 @@ fn links_within(
     tree: ObjectId,
     left: &mut usize,
 ) -> Result<(Vec<Link>, Vec<String>), ModulesError> {
-    let file = entries(reader, tree, &[".gitmodules"], left)?.pop().flatten();
+    let file = entries(reader, tree, &[b".gitmodules"], left)?.pop().flatten();
     let Some((mode, id)) = file else { return Ok(Default::default()) };
     let refused = |why: String| ModulesError::Refused { path: ".gitmodules".to_owned(), why };
     if mode & FORMAT != REGULAR {
@@ -113,16 +113,16 @@ fn links_within(
     let declared = declared::read(&reader.small_blob(&id)?).map_err(refused)?;
     let mut links = Vec::new();
     let mut skipped = Vec::new();
-    let paths: Vec<_> = declared.iter().map(|one| &*one.path).collect();
+    let paths: Vec<_> = declared.keys().map(|path| &**path).collect();
     let found = entries(reader, tree, &paths, left)?;
-    for (one, found) in declared.into_iter().zip(found) {
-        match found {
-            Some((mode, _)) if mode & FORMAT == SUBMODULE && one.skipped => skipped.push(one.path),
-            Some((mode, commit)) if mode & FORMAT == SUBMODULE => {
-                links.push(Link { name: one.name, path: one.path, url: one.url, commit });
-            }
-            // Declared but absent from the tree: the entry was left behind when the submodule was removed.
-            _ => {}
+    for (one, found) in declared.into_values().zip(found) {
+        // Otherwise the entry was left behind when the submodule was removed.
+        let Some((_, commit)) = found.filter(|(mode, _)| mode & FORMAT == SUBMODULE) else { continue };
+        let one = one.map_err(refused)?;
+        if one.skipped {
+            skipped.push(one.path);
+        } else {
+            links.push(Link { name: one.name, path: one.path, url: one.url, commit });
         }
     }
     Ok((links, skipped))
@@ -187,16 +187,19 @@ pub(super) fn kept_links(store: &Store, kept: &[Revision], linked: bool) -> Kept
 fn entries(
     reader: &ObjectReader<'_>,
     top: ObjectId,
-    paths: &[&str],
+    paths: &[&[u8]],
     left: &mut usize,
 ) -> Result<Vec<Option<(u32, ObjectId)>>, ModulesError> {
+    /// A path's index in `paths`, and what of it comes below a name.
+    type Below<'a> = (usize, Option<&'a [u8]>);
     let mut found = vec![None; paths.len()];
     let mut waiting = vec![(top, paths.iter().copied().enumerate().collect::<Vec<_>>())];
     while let Some((id, paths)) = waiting.pop() {
-        let mut wanted: BTreeMap<&[u8], Vec<(usize, Option<&str>)>> = BTreeMap::new();
+        let mut wanted: BTreeMap<&[u8], Vec<Below<'_>>> = BTreeMap::new();
         for (at, path) in paths {
-            let (name, rest) = path.split_once('/').map_or((path, None), |(name, rest)| (name, Some(rest)));
-            wanted.entry(name.as_bytes()).or_default().push((at, rest));
+            let slash = path.iter().position(|byte| *byte == b'/');
+            let (name, rest) = slash.map_or((path, None), |slash| (&path[..slash], Some(&path[slash + 1..])));
+            wanted.entry(name).or_default().push((at, rest));
         }
         let tree = reader.tree(&id)?;
         *left = left.checked_sub(tree.data().len()).ok_or_else(|| ModulesError::Refused {
@@ -336,7 +339,8 @@ mod tests {
         let reader = store.reader().unwrap();
         let found = |paths: &[&str]| {
             let mut left = TREES_MAX;
-            let modes = entries(&reader, top, paths, &mut left).unwrap().into_iter();
+            let paths: Vec<_> = paths.iter().map(|path| path.as_bytes()).collect();
+            let modes = entries(&reader, top, &paths, &mut left).unwrap().into_iter();
             modes.map(|found| found.map_or(0, |(mode, _)| mode)).collect::<Vec<_>>()
         };
         let odd = ["b", "a/00007", "c", "c/x", "a", "a/x", "a/00007/x", "b", "x"];
@@ -367,7 +371,7 @@ mod tests {
         let bytes = |tree| reader.tree(&tree).unwrap().data().len();
         let needed = bytes(top) + 2 * bytes(shared);
         for (mut left, is_allowed) in [(needed, true), (needed - 1, false)] {
-            match entries(&reader, top, &["a/f", "b/f"], &mut left) {
+            match entries(&reader, top, &[b"a/f", b"b/f"], &mut left) {
                 Ok(found) => assert!(is_allowed && found == [Some((0o100644, blob)); 2], "{found:?}"),
                 Err(ModulesError::Refused { path, .. }) => assert!(!is_allowed && path == ".gitmodules"),
                 Err(error) => panic!("{error:?}"),

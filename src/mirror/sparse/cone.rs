@@ -17,6 +17,8 @@
 
 use std::collections::{HashMap, HashSet};
 
+use super::lines;
+
 /// What the patterns of a file in cone mode select. The paths have no slash at either end.
 #[derive(Clone, Debug)]
 pub(in crate::mirror) struct Cone {
@@ -86,13 +88,6 @@ impl Cone {
 /// The directory that a path is in; `None` for the top.
 fn above(path: &str) -> Option<&str> {
     path.rsplit_once('/').map(|(above, _)| above)
-}
-
-/// The lines that git takes for patterns, without spaces at their ends.
-fn lines(text: &str) -> impl Iterator<Item = &str> {
-    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let lines = text.split('\n').filter(|line| !line.is_empty() && !line.starts_with('#'));
-    lines.map(|line| line.strip_suffix('\r').unwrap_or(line).trim_end_matches(' '))
 }
 
 /// Returns whether a line is negative, and the directory that it names. `None` if it is no line of cone mode.

@@ -115,6 +115,22 @@ fn a_way_round_into_what_a_commit_shapes_is_refused_when_it_is_used() {
 }
 
 #[test]
+fn what_the_writer_of_another_root_keeps_is_not_changed() {
+    let (world, other) = (World::new(), World::new());
+    fs_err::create_dir(other.root().join(PRIVATE)).unwrap();
+    for place in ["..data/new", "sub/err.json", "..treeswap/state"] {
+        let own = world.own(other.root().join(place));
+        assert!(own.check_now().unwrap_err().contains("only that root's writer may change"), "{place}");
+        for done in [own.touch(), own.write(b"ours"), own.remove()] {
+            done.expect_err(place);
+        }
+    }
+    other.assert_untouched();
+    assert_eq!(fs_err::read_dir(other.root().join(PRIVATE)).unwrap().count(), 0);
+    world.own(other.root().join("..ready")).touch().unwrap();
+}
+
+#[test]
 fn the_link_of_git_syncs_layout_is_not_replaced_by_another_way_to_its_directory() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("root");
@@ -201,6 +217,25 @@ fn nothing_else_that_stands_there_is_followed_waited_for_or_destroyed() {
         assert!(done.is_err());
     }
     assert_eq!(fs_err::read_to_string(at.join("inside")).unwrap(), "theirs");
+}
+
+/// To a process of root, `/dev/stdout` would be lost otherwise.
+#[test]
+fn a_link_to_something_else_than_a_file_is_not_replaced() {
+    let world = World::new();
+    let own = world.own("..file");
+    let at = world.root().join("..file");
+    let pipe = world.dir.path().join("pipe");
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    for target in [pipe.as_path(), world.dir.path(), Path::new("/dev/null"), Path::new("/proc/self/fd/1")] {
+        symlink(target, &at).unwrap();
+        assert!(own.write(b"text").is_err() && own.touch().is_err() && own.remove().is_err(), "{target:?}");
+        assert_eq!(fs_err::read_link(&at).unwrap(), target);
+        fs_err::remove_file(&at).unwrap();
+    }
+    symlink("nowhere", &at).unwrap();
+    own.write(b"text").unwrap();
+    own.remove().unwrap();
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::address::{Policy, address};
-use super::declared::read;
+use super::declared::{Declared, read};
 use super::{Hosts, InsteadOf};
 use crate::fuzz::{Input, SECRET, Scratch, Target};
 use crate::mirror::wire::RemoteHost;
@@ -23,13 +23,20 @@ fn quoted(text: &str) -> String {
 }
 
 fn gitmodules(data: &[u8]) {
-    let declared = match read(data) {
-        Ok(declared) => declared,
+    let all = match read(data) {
+        Ok(all) => all,
         Err(error) => {
             assert!(!error.contains('\n'));
             return;
         }
     };
+    for (path, one) in &all {
+        match one {
+            Ok(one) => assert!(one.path.as_bytes() == path),
+            Err(error) => assert!(!error.contains('\n')),
+        }
+    }
+    let declared: Vec<Declared> = all.into_values().flatten().collect();
     let paths: BTreeSet<&str> = declared.iter().map(|one| one.path.as_str()).collect();
     let names: BTreeSet<&str> = declared.iter().map(|one| one.name.as_str()).collect();
     assert!(paths.len() == declared.len() && names.len() == declared.len());
@@ -52,7 +59,8 @@ fn gitmodules(data: &[u8]) {
     }
     // A line end of Windows within a value is one of the file's.
     if !written.contains('\r') {
-        assert_eq!(read(written.as_bytes()).as_ref(), Ok(&declared), "{written}");
+        let again = read(written.as_bytes()).unwrap().into_values().collect::<Result<Vec<_>, _>>();
+        assert_eq!(again.as_ref(), Ok(&declared), "{written}");
     }
     // Of these libgit2 reads some otherwise than git, which the tests beside the code are held against.
     let is_clear = !data.iter().any(|byte| matches!(byte, 0 | 11 | 12 | 13 | b'\\'));
@@ -62,7 +70,7 @@ fn gitmodules(data: &[u8]) {
 }
 
 /// Where libgit2 understands the file, too, it says the same of what is declared.
-fn as_libgit2_reads(data: &[u8], declared: &[super::declared::Declared]) {
+fn as_libgit2_reads(data: &[u8], declared: &[Declared]) {
     Scratch::with(|dir| {
         let file = dir.join("gitmodules");
         std::fs::write(&file, data).unwrap();
