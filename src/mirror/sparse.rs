@@ -85,7 +85,7 @@ fn lines(text: &str) -> impl Iterator<Item = &str> {
 
 fn without_trailing_spaces(line: &str) -> &str {
     let trimmed = line.trim_end_matches(' ');
-    let backslashes = trimmed.len() - trimmed.trim_end_matches('\\').len();
+    let backslashes = trimmed.bytes().rev().take_while(|byte| *byte == b'\\').count();
     let is_escaped = backslashes % 2 == 1 && trimmed.len() < line.len();
     &line[..trimmed.len() + usize::from(is_escaped)]
 }
