@@ -173,6 +173,41 @@ fn an_applier_has_the_credentials_of_the_options() {
     }
 }
 
+/// What an applier follows, and what the notes say of it, is that of the options, or its own: never a repository beside
+/// sources, which the program refuses, nor another repository at the ref of the options.
+#[test]
+fn an_applier_follows_what_the_options_say_or_its_own() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), SOURCES).unwrap();
+    let listed = format!("--set-file=sources={}", file.path().display());
+    let repo = "--set=options.repo=https://a/x.git,options.ref=v1";
+    let own_list = "what /own.yaml lists (configMaps.options.sources)";
+    let the_list = "what the ConfigMap ci-sources lists (sources)";
+    for (of_options, own, follows, named) in [
+        (repo, "prune=true", "--ref=v1 --repo=https://a/x.git", "https://a/x.git (v1)"),
+        (repo, "ref=v2", "--ref=v2 --repo=https://a/x.git", "https://a/x.git (v2)"),
+        (repo, "repo=https://b/y.git", "--repo=https://b/y.git", "https://b/y.git (HEAD)"),
+        (repo, "sources=/own.yaml", "--sources=/own.yaml", own_list),
+        (&listed, "prune=true", "--sources=/etc/sources/sources.yaml", the_list),
+        (&listed, "repo=https://b/y.git", "--repo=https://b/y.git", "https://b/y.git (HEAD)"),
+        (&listed, "sources=/own.yaml", "--sources=/own.yaml", own_list),
+        ("--set=options.repo=", "repo=https://b/y.git", "--repo=https://b/y.git", "https://b/y.git (HEAD)"),
+    ] {
+        let own = format!("configMaps.options.{own}");
+        for mode in ["CronJob", "Deployment"] {
+            let set = [&applier(mode)[2..], &[own.as_str()]].concat().join(",");
+            let words = [of_options, "--set", &set];
+            let documents = made(&[&["template"], &words[..]].concat(), &chart());
+            let args = list(ours(&documents)[0].container, "args").iter().map(|arg| arg.as_str().unwrap());
+            let kept = ["--repo=", "--ref=", "--sources="];
+            let args: Vec<&str> = args.filter(|arg| kept.iter().any(|flag| arg.starts_with(flag))).collect();
+            assert_eq!(args.join(" "), follows, "{mode} {of_options} {own}");
+            let notes = notes(&words);
+            assert!(notes.contains(&format!("The ConfigMaps of {named} are applied")), "{notes}");
+        }
+    }
+}
+
 /// Whatever the options say of the listener is for what runs all the time.
 #[test]
 fn a_run_of_the_refresh_has_no_options_of_a_listener() {

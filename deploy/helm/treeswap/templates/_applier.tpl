@@ -3,14 +3,29 @@
 {{- pick . "username" "password-file" "credential" "askpass-url" "cookie-file" "github-base-url" "github-app-application-id" "github-app-client-id" "github-app-installation-id" "github-app-private-key-file" "ssh-key-file" "ssh-known-hosts" "ssh-known-hosts-file" | toJson }}
 {{- end }}
 
+{{- /* What the ConfigMaps are made of, for people. */}}
+{{- define "treeswap.whatIsApplied" -}}
+{{- $own := .Values.configMaps.options }}
+{{- if $own.sources }}
+{{- printf "what %s lists (configMaps.options.sources)" $own.sources }}
+{{- else if $own.repo }}
+{{- printf "%s (%s)" $own.repo (default "HEAD" $own.ref) }}
+{{- else if and $own.ref .Values.options.repo }}
+{{- printf "%s (%s)" .Values.options.repo $own.ref }}
+{{- else }}
+{{- include "treeswap.whatIsFollowed" . }}
+{{- end }}
+{{- end }}
+
 {{- /* What the Pod that applies ConfigMaps has in common, whatever starts it. */}}
 {{- define "treeswap.applier" -}}
 {{- with .Values.configMaps }}
-{{- $followed := include "treeswap.followed" $ | fromJson }}
-{{- $given := merge (dict "default-namespace" $.Release.Namespace "log-format" "json") (pick $followed "repo" "ref" "sources") }}
-{{- /* Credentials are for the repository of the options, and are not sent to another one. */}}
+{{- $given := dict "default-namespace" $.Release.Namespace "log-format" "json" }}
+{{- /* With a repository or sources of its own, it gets neither the ref of the options, which is of another repository,
+nor their credentials, which would be sent to another server. */}}
 {{- if not (or .options.repo .options.sources) }}
-{{- $given = merge $given (pick $followed "ca-file") }}
+{{- $followed := include "treeswap.followed" $ | fromJson }}
+{{- $given = merge $given (pick $followed "repo" "ref" "sources" "ca-file") }}
 {{- if eq (include "treeswap.credentials" .options) "{}" }}
 {{- $given = merge $given (include "treeswap.credentials" $followed | fromJson) }}
 {{- end }}
