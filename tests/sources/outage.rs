@@ -60,8 +60,9 @@ fn an_outage_of_every_remote_is_a_failure_and_no_success() {
     drop(away);
     eventually(30, "it recovers", || (next.metric(FAILURES)? == 0.0).then_some(()));
     assert!(next.metric(LAST_SUCCESS).unwrap() > last + 0.5);
-    let log = next.process.log();
-    assert!(log.contains("source one recovered after ") && log.contains("\"recovered after "), "{log}");
+    // It is counted before it is logged.
+    eventually(30, "it is logged", || next.process.log().contains("\"recovered after ").then_some(()));
+    assert!(next.process.log().contains("source one recovered after "), "{}", next.process.log());
     next.process.terminate();
     let _away = (one.away(), two.away());
     assert_eq!(many.once().status.code(), Some(3), "something is published");

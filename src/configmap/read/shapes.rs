@@ -180,10 +180,7 @@ impl RulesParser<'_> {
         match node {
             Node::Null => Vec::new(),
             Node::List(nodes) => {
-                let text = |(index, node): (usize, &Node<'_>)| match node {
-                    Node::Text(text) if node.implicit_type(self.source).is_none() => text.to_string(),
-                    other => self.text(&format!("{field}[{index}]"), other),
-                };
+                let text = |(index, node): (usize, &Node<'_>)| self.text(&format!("{field}[{index}]"), node);
                 nodes.iter().enumerate().map(text).collect()
             }
             other => {

@@ -190,17 +190,17 @@ fn a_long_text_is_read_in_pieces_and_in_time_that_grows_with_it() {
     let secret = "canary-of-a-long-text";
     let all = parts(secret);
     let mut texts: Vec<Vec<u8>> = [&b"%25"[..], b"\\", b"&amp;", b"QUJD", b"414 ", b"1 ", b"a"]
-        .map(|piece| piece.repeat((1 << 18) / piece.len()))
+        .map(|piece| piece.repeat((1 << 16) / piece.len()))
         .into();
     for text in &mut texts {
-        for at in [0, 16_380, 30_700, 200_000] {
+        for at in [0, 16_380, 30_700, 50_000] {
             text.splice(at..at, format!(" {secret} ").into_bytes());
         }
         let began = std::time::Instant::now();
         let clean = cleaned(&all, text, Cut::Anywhere);
         assert!(began.elapsed() < std::time::Duration::from_secs(60), "{:?}", began.elapsed());
         assert_eq!(trace(secret, &clean), None);
-        assert!(clean.len() > (1 << 18) - 100, "no more was taken out than was found: {}", clean.len());
+        assert!(clean.len() > (1 << 16) - 100, "no more was taken out than was found: {}", clean.len());
     }
 }
 

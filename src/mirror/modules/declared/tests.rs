@@ -179,7 +179,7 @@ fn hostile_files_are_refused_by_name_and_reason() {
 
 #[test]
 fn an_error_quotes_no_more_than_the_beginning() {
-    let long = "\u{1}".repeat(500_000);
+    let long = "\u{1}".repeat(100_000);
     for text in [
         format!("[submodule \"{long}\"]\npath = p\n"),
         format!("[submodule \"a\"]\npath = {long}\n"),
