@@ -18,6 +18,7 @@ use crate::config;
 use crate::configmap::apply::ExtraKeys;
 use crate::configmap::{self, ClusterNamespace, Plan, Planned};
 use crate::desired::{self, Commit, Directory};
+use crate::store;
 
 /// How the names of temporary directories for manifests begin.
 const DRAFT: &str = ".treeswap-render-";
@@ -165,17 +166,24 @@ fn remove_abandoned(directory: &Path) {
     });
 }
 
-/// Refuses an output directory that is not empty: old manifests in it would be applied together with the new ones.
+/// Refuses an output directory that is not empty, because old manifests in it would be applied together with the new
+/// ones, and one in what the writer of a root keeps.
 fn check_empty(directory: &Path) -> anyhow::Result<()> {
+    let refused = |why, hint| {
+        let (name, value) = ("--output".to_owned(), directory.display().to_string());
+        Err(config::Error::Place { name, value, why, hint }.into())
+    };
+    if let Err(why) =
+        std::path::absolute(directory).map_or(Ok(()), |path| store::check_nested(Path::new(""), &path))
+    {
+        return refused(why, "name a path outside of that root");
+    }
     remove_abandoned(directory);
     let hint =
         "name a directory that does not exist yet, or empty it: old manifests in it would be applied, too";
     match std::fs::read_dir(directory).map(|mut entries| entries.next().is_none()) {
         Ok(true) => Ok(()),
-        Ok(false) => {
-            let (name, value) = ("--output".to_owned(), directory.display().to_string());
-            Err(config::Error::Place { name, value, why: "it is not empty".to_owned(), hint }.into())
-        }
+        Ok(false) => refused("it is not empty".to_owned(), hint),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(input::unread("--output", directory, error, hint).into()),
     }

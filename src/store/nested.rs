@@ -46,10 +46,23 @@ fn other_root_around(own: &Path, path: &Path) -> Option<PathBuf> {
     root_around(&resolved.join(missing), |at| is_other_root(own, at)).map(Path::to_owned)
 }
 
+/// Checks an entry of a resolved directory for a file that no root may hold where its writer keeps something, the
+/// process's own root included.
+///
+/// # Errors
+/// As [`check_nested`].
+pub(super) fn check_in_no_root(entry: &Path) -> Result<(), String> {
+    root_around(entry, is_root).map_or(Ok(()), |root| Err(refusal(root)))
+}
+
+fn is_root(at: &Path) -> bool {
+    at.join(PRIVATE).is_dir()
+}
+
 /// Returns true if there is a root at `at`, and it is not the one at `own`, which may not exist yet.
 fn is_other_root(own: &Path, at: &Path) -> bool {
-    let identities = (fsx::identity_at(own), fsx::identity_at(at));
-    at.join(PRIVATE).is_dir() && matches!(identities, (Ok(own), Ok(Some(root))) if own != Some(root))
+    let identity = |path| fsx::identity_at(path).ok().flatten();
+    is_root(at) && identity(at).is_some_and(|root| identity(own) != Some(root))
 }
 
 /// Returns the root, of the directories above a resolved path that `is_root` accepts, whose generations or private

@@ -29,7 +29,7 @@ use crate::store::Layout;
 use crate::store::link::{clean, temporary};
 use crate::store::mounts;
 use crate::store::names::{LINK_TMP, PRIVATE};
-use crate::store::nested::{check_nested_entry, resolve_existing};
+use crate::store::nested::{check_in_no_root, check_nested_entry, resolve_existing};
 
 /// Checks lexically, without file system access, whether an operator's file may be at an absolute path.
 ///
@@ -122,7 +122,8 @@ pub fn check_outside(root: &Path, path: &Path) -> io::Result<()> {
 /// links is refused, because one of them might be in the root.
 ///
 /// # Errors
-/// If it does not exist, is not a regular file with one name, or is in the root by any path.
+/// If it does not exist, is not a regular file with one name, or is in the root by any path, or where the writer of
+/// another root keeps something: the path may be one that the configuration was refused for.
 pub fn open_outside(root: &Path, path: &Path) -> io::Result<File> {
     let path = clean(path);
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
@@ -132,6 +133,7 @@ pub fn open_outside(root: &Path, path: &Path) -> io::Result<File> {
     if path_in_root(root, &parent)?.is_some() {
         return Err(io::Error::other("it is in the root"));
     }
+    check_in_no_root(&parent.join(name)).map_err(io::Error::other)?;
     let dir = open_resolved(&parent)?;
     // O_NONBLOCK: opening a named pipe must not block.
     let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -169,17 +171,23 @@ fn open_resolved(resolved: &Path) -> io::Result<OwnedFd> {
 }
 
 /// Returns true if a symbolic link leads to a regular file or to nothing. Links into `/proc`, such as `/dev/stdout`, lead
-/// to what this process has open, which is a file only by chance.
+/// to what this process has open, which is a file only by chance; so may links to such links.
 fn is_link_to_file(dir: &OwnedFd, name: &OsStr) -> io::Result<bool> {
     let target = rustix::fs::readlinkat(dir, name, Vec::new())?;
     if target.as_bytes().starts_with(b"/proc/") {
         return Ok(false);
     }
     match rustix::fs::statat(dir, name, AtFlags::empty()) {
-        Ok(stat) => Ok(fsx::file_type(&stat).is_file()),
+        Ok(stat) => Ok(fsx::file_type(&stat).is_file() && !is_output(Inode::of(&stat))),
         Err(Errno::NOENT | Errno::NOTDIR) => Ok(true),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Returns true if this process's standard output or standard error is that file.
+fn is_output(file: Inode) -> bool {
+    let stats = [rustix::fs::fstat(io::stdout()), rustix::fs::fstat(io::stderr())];
+    stats.into_iter().flatten().any(|stat| Inode::of(&stat) == file)
 }
 
 fn left_alone() -> io::Error {

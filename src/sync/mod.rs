@@ -114,8 +114,7 @@ struct PayloadInputs {
     submodules: Submodules,
 }
 
-/// The size limit of the sparse pattern file, more than any real one has. If the file is part of the published tree,
-/// authors of commits choose its content.
+/// The size limit of the sparse pattern file, more than any real one has.
 const MAX_PATTERNS: u64 = 1 << 20;
 
 impl Options {

@@ -131,6 +131,9 @@ fn several_clusters_are_chosen_from_or_written_as_files() {
         assert_eq!(documents(&std::fs::read_to_string(output.join(file)).unwrap()).len(), 1);
     }
     complains(&render(&world, &[&rules, &tree, &flag("output", &output)]), 2, &["--output", "not empty"]);
+    std::fs::create_dir_all(world.root.join("..treeswap")).unwrap();
+    let kept = flag("output", &world.root.join("..data/new"));
+    complains(&render(&world, &[&rules, &tree, &kept]), 2, &["--output", "only that root's writer"]);
     let (mount, link) = (world.dir().join("mount"), world.dir().join("link")); // nothing can be renamed over either
     std::fs::create_dir(&mount).unwrap();
     std::os::unix::fs::symlink(&mount, &link).unwrap();

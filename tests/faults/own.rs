@@ -192,3 +192,44 @@ fn nothing_is_made_in_what_the_writer_of_another_root_keeps() {
     world.assert_published(&own);
     assert!(beside[1].is_file());
 }
+
+/// What refuses the configuration is written to the termination log, but not to one that is refused.
+#[test]
+fn a_refused_termination_log_is_not_written() {
+    let (world, other) = (World::new(), World::new());
+    let commit = other.remote.commit(&Files::new().file("d/f", "x"));
+    other.sync_once(&[]).expect_ok("the other root");
+    let state = std::fs::read(other.root.join("..treeswap/state")).unwrap();
+    for place in ["..data/d/f", "d/f", "..treeswap/state"] {
+        let flag = format!("--termination-log={}", other.root.join(place).display());
+        let ran = world.sync_once(&[&flag]).expect_failure(&flag);
+        ran.names(&["--termination-log", "only that root's writer may change"]);
+        let mut command = world.treeswap(&["sync", &flag, "--repo=/nowhere"]);
+        run::to_end(&mut command).expect_failure("no root").names(&["--root"]);
+    }
+    other.assert_published(&commit);
+    assert_eq!(std::fs::read(other.root.join("..treeswap/state")).unwrap(), state);
+}
+
+#[test]
+fn no_commit_chooses_what_is_read_at_every_attempt() {
+    let world = World::new();
+    let commit = world.remote.commit(&Files::new().file("sparse", "/*\n").file("f", "x"));
+    world.sync_once(&[]).expect_ok("all files");
+    for place in ["sparse", "..data/sparse", "..data/none"] {
+        let flag = format!("--sparse-checkout-file={}", world.root.join(place).display());
+        world.sync_once(&[&flag]).expect_failure(&flag).names(&["--sparse-checkout-file", place]);
+    }
+    let link = world.dir().join("link");
+    symlink(world.root.join("sparse"), &link).unwrap();
+    let flag = format!("--sparse-checkout-file={}", link.display());
+    world.sync_once(&[&flag]).expect_failure(&flag).names(&["--sparse-checkout-file", "treeswap's own"]);
+    world.assert_published(&commit);
+    // The author of another repository can mend it with a commit.
+    let other = World::new();
+    let all = other.remote.commit(&Files::new().file("a", "1").file("b", "2"));
+    other.sync_once(&["--ref=main"]).expect_ok("all files");
+    other.assert_published(&all);
+    let flag = format!("--sparse-checkout-file={}", world.root.join("sparse").display());
+    other.sync_once(&[&flag]).expect_ok("patterns that another writer publishes");
+}

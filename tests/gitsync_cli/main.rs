@@ -237,6 +237,19 @@ fn what_prevents_the_start_is_in_the_error_file_with_git_syncs_keys() {
     }
 }
 
+/// Here it is a regular file, which a rename would replace by the error file.
+#[test]
+fn an_error_file_that_leads_to_the_output_is_not_replaced() {
+    let world = World::new();
+    world.remote.commit(&Files::new().file("a", "1"));
+    let (link, output) = (world.dir().join("link-to-output"), world.dir().join("output"));
+    std::os::unix::fs::symlink("/dev/stdout", &link).unwrap();
+    let mut command = sync(&world, &["--one-time", "--ref=missing", "--error-file"]);
+    command.arg(&link).stdout(std::fs::File::create(&output).unwrap()).stderr(std::process::Stdio::null());
+    assert_eq!(command.status().unwrap().code(), Some(1));
+    assert_eq!(std::fs::read_link(&link).unwrap(), std::path::Path::new("/dev/stdout"));
+}
+
 #[test]
 fn what_is_in_the_way_at_the_start_is_a_failed_attempt_and_passes() {
     for (obstacle, is_directory) in [("link", true), (".worktrees", false), (".git", false)] {

@@ -8,7 +8,6 @@ use crate::config::args::{self, Args};
 use crate::config::check::Check;
 use crate::config::error::Error;
 use crate::config::personality::Personality;
-use crate::config::values::path;
 use crate::payload::Symlinks;
 use crate::phase::REF_OF_SOURCES;
 use crate::phase::machine::{FailureLimits, Timing};
@@ -38,7 +37,10 @@ impl Check<'_> {
                 _ => Symlinks::Safe,
             },
             path: self.subdirectory(layout)?,
-            sparse_file: path(&source.sparse_checkout_file),
+            sparse_file: match source.sparse_checkout_file.as_str() {
+                "" => None,
+                text => Some(self.unpublished("sparse-checkout-file", text, root, layout)?),
+            },
             group_write: given.group_write,
             spare: given.spare != "off" && !one_time,
             pace,

@@ -121,6 +121,31 @@ impl Check<'_> {
         Ok(path)
     }
 
+    /// A file that is read at every attempt. A commit that chose its content could make every later attempt fail, and
+    /// the commit that mends it would not be published. What cannot be found out now is left to the attempts.
+    pub(in crate::config) fn unpublished(
+        &self,
+        flag: &str,
+        text: &str,
+        root: &Path,
+        layout: &store::Layout,
+    ) -> Result<PathBuf, Error> {
+        let path = absolute(text);
+        if self.args.root.root.is_empty() {
+            return Ok(path); // nothing is published
+        }
+        let hint = other_place(layout);
+        store::check_place(root, layout, &path).map_err(|why| self.misplaced(flag, text, why, hint))?;
+        let (own, layout, file) = (root.to_owned(), layout.clone(), path.clone());
+        let check = move || store::check_resolved(&own, &file, &layout, &[]);
+        match detached_io::wait(&path, detached_io::DEFAULT_TIMEOUT, check) {
+            Some(Err(error)) if error.kind() == io::ErrorKind::Other => {
+                Err(self.misplaced(flag, text, error.to_string(), hint))
+            }
+            _ => Ok(path),
+        }
+    }
+
     /// The same for a file that must not be inside the root.
     pub(super) fn outside(
         &self,

@@ -238,6 +238,27 @@ fn a_link_to_something_else_than_a_file_is_not_replaced() {
     own.remove().unwrap();
 }
 
+/// The path may be one that the configuration was refused for.
+#[test]
+fn a_termination_log_in_what_a_writer_keeps_is_not_written() {
+    let (world, other) = (World::new(), World::new());
+    fs_err::create_dir(other.root().join(PRIVATE)).unwrap();
+    let state = other.root().join(PRIVATE).join("state");
+    fs_err::write(&state, "its state").unwrap();
+    let published = other.root().join("..data/sub/err.json");
+    for path in [&state, &published, &other.root().join("sub/err.json")] {
+        for root in [world.root(), other.root(), PathBuf::new(), PathBuf::from("/nowhere")] {
+            open_outside(&root, path).expect_err(path.to_str().unwrap());
+        }
+    }
+    other.assert_untouched();
+    assert_eq!(fs_err::read_to_string(&state).unwrap(), "its state");
+    let beside = other.root().join("..log");
+    fs_err::write(&beside, "old").unwrap();
+    open_outside(&world.root(), &beside).unwrap();
+    assert_eq!(fs_err::read_to_string(&beside).unwrap(), "");
+}
+
 #[test]
 fn what_a_kill_left_goes_and_nothing_else() {
     let world = World::new();
