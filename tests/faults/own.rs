@@ -233,3 +233,23 @@ fn no_commit_chooses_what_is_read_at_every_attempt() {
     let flag = format!("--sparse-checkout-file={}", world.root.join("sparse").display());
     other.sync_once(&[&flag]).expect_ok("patterns that another writer publishes");
 }
+
+/// The settings have the mirror's directory, or the working directory, where the root would be.
+#[test]
+fn without_a_root_the_sources_may_be_anywhere() {
+    let world = World::new();
+    world.remote.commit(&Files::new().file("f", "x"));
+    let list = format!(
+        "version: 1\nsources:\n  - {{name: a, repo: {}, ref: main, to: a}}\nend: true\n",
+        world.remote.path.display()
+    );
+    std::fs::write(world.dir().join("sources.yaml"), list).unwrap();
+    std::fs::write(world.dir().join("rules.yaml"), "maps: {}\n").unwrap();
+    let mut command = world.treeswap(&["check", "--rules=rules.yaml", "--sources=sources.yaml", "--owner=o"]);
+    run::to_end(command.current_dir(world.dir())).expect_ok("beside the working directory");
+    let published = format!("--sources={}", world.root.join("..data/sources.yaml").display());
+    let mut command = world.treeswap(&["sync", "--one-time", &published, "--root"]);
+    run::to_end(command.arg(&world.root))
+        .expect_failure("sources that a commit chooses")
+        .names(&["--sources"]);
+}

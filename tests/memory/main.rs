@@ -1,6 +1,6 @@
 //! Memory as a contract: however a commit's author shapes a tree within the limits, the service and the processes it
 //! starts stay below the memory limit that `deploy/` ships; so do plans of ConfigMaps ([`rules`]).
-//! `TREESWAP_TESTS=full`: with 1,000,000 entries each, as a table; else with 20,000, against a limit that grows with
+//! `TREESWAP_TESTS=full`: with 1,000,000 entries each, as a table; else with 40,000, against a limit that grows with
 //! them.
 //!
 //! What is measured is anonymous memory (`RssAnon`) of all processes of the program together, looked at every
@@ -184,7 +184,7 @@ fn allowed(entries: usize, limit: u64) -> u64 {
 
 fn entries() -> usize {
     std::env::var("TREESWAP_TEST_ENTRIES")
-        .map_or(if full() { 990_000 } else { 20_000 }, |n| n.parse().unwrap())
+        .map_or(if full() { 990_000 } else { 40_000 }, |n| n.parse().unwrap())
 }
 
 #[test]

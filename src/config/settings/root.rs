@@ -131,8 +131,8 @@ impl Check<'_> {
         layout: &store::Layout,
     ) -> Result<PathBuf, Error> {
         let path = absolute(text);
-        if self.args.root.root.is_empty() {
-            return Ok(path); // nothing is published
+        if self.args.root.root == self.args.root.mirror {
+            return Ok(path); // there is no root, and nothing is published: see `mirror_dir`
         }
         let hint = other_place(layout);
         store::check_place(root, layout, &path).map_err(|why| self.misplaced(flag, text, why, hint))?;

@@ -58,11 +58,9 @@ impl Error {
             Self::Local { source, .. } => {
                 sandbox::hints_about(&source.to_string()).unwrap_or_else(|| one(about_volume(source)))
             }
-            // The place of the mirror in git-sync's layout, which has no --mirror.
-            Self::Foreign { path } if path.ends_with(".git") => one(
-                "move it elsewhere if somebody needs it, or delete it; or give the root another directory",
+            Self::Foreign { .. } => one(
+                "give --mirror an empty directory, or one that does not exist yet; in git-sync's layout, where the mirror is ROOT/.git, give --root another directory",
             ),
-            Self::Foreign { .. } => one("give --mirror an empty directory, or one that does not exist yet"),
             Self::Locked { .. } => one("one mirror serves one root: give each its own --mirror"),
             Self::Damaged { .. } => {
                 one("the mirror is a cache: the next attempt rebuilds it, and what is published stays")
