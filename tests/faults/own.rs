@@ -216,10 +216,16 @@ fn no_commit_chooses_what_is_read_at_every_attempt() {
     let world = World::new();
     let commit = world.remote.commit(&Files::new().file("sparse", "/*\n").file("f", "x"));
     world.sync_once(&[]).expect_ok("all files");
-    for place in ["sparse", "..data/sparse", "..data/none"] {
+    let ours = "\"..data\" in the root is treeswap's own";
+    for (place, why) in
+        [("sparse", "the repository may have a \"sparse\""), ("..data/sparse", ours), ("..data/none", ours)]
+    {
         let flag = format!("--sparse-checkout-file={}", world.root.join(place).display());
-        world.sync_once(&[&flag]).expect_failure(&flag).names(&["--sparse-checkout-file", place]);
+        world.sync_once(&[&flag]).expect_failure(&flag).names(&["for --sparse-checkout-file", why]);
     }
+    let beside = world.root.join("..sparse");
+    std::fs::write(&beside, "/*\n").unwrap();
+    world.sync_once(&[&format!("--sparse-checkout-file={}", beside.display())]).expect_ok("no commit has it");
     let link = world.dir().join("link");
     symlink(world.root.join("sparse"), &link).unwrap();
     let flag = format!("--sparse-checkout-file={}", link.display());
@@ -246,10 +252,12 @@ fn without_a_root_the_sources_may_be_anywhere() {
     std::fs::write(world.dir().join("sources.yaml"), list).unwrap();
     std::fs::write(world.dir().join("rules.yaml"), "maps: {}\n").unwrap();
     let mut command = world.treeswap(&["check", "--rules=rules.yaml", "--sources=sources.yaml", "--owner=o"]);
-    run::to_end(command.current_dir(world.dir())).expect_ok("beside the working directory");
+    run::to_end(command.current_dir(world.dir())).expect_ok("below the working directory");
+    let mirror = format!("--mirror={}", world.dir().display());
+    run::to_end(command.arg(&mirror)).expect_ok("below the mirror's directory");
     let published = format!("--sources={}", world.root.join("..data/sources.yaml").display());
     let mut command = world.treeswap(&["sync", "--one-time", &published, "--root"]);
     run::to_end(command.arg(&world.root))
         .expect_failure("sources that a commit chooses")
-        .names(&["--sources"]);
+        .names(&["for --sources", "\"..data\" in the root is treeswap's own"]);
 }

@@ -121,8 +121,23 @@ impl Check<'_> {
         Ok(path)
     }
 
+    /// The same for a file that must not be inside the root.
+    pub(super) fn outside(
+        &self,
+        flag: &str,
+        text: &str,
+        root: &Path,
+        layout: &store::Layout,
+    ) -> Result<PathBuf, Error> {
+        let hint = "name a path outside of the root";
+        let outside = store::check_outside(root, &absolute(text));
+        outside.map_err(|error| self.unresolved(flag, text, error, hint))?;
+        self.safe_path(flag, text, root, layout, &[])
+    }
+
     /// A file that is read at every attempt. A commit that chose its content could make every later attempt fail, and
-    /// the commit that mends it would not be published. What cannot be found out now is left to the attempts.
+    /// the commit that mends it would not be published. What another root publishes may be read: its commits go on. A path
+    /// that cannot be resolved now is accepted; reading it fails, too.
     pub(in crate::config) fn unpublished(
         &self,
         flag: &str,
@@ -144,20 +159,6 @@ impl Check<'_> {
             }
             _ => Ok(path),
         }
-    }
-
-    /// The same for a file that must not be inside the root.
-    pub(super) fn outside(
-        &self,
-        flag: &str,
-        text: &str,
-        root: &Path,
-        layout: &store::Layout,
-    ) -> Result<PathBuf, Error> {
-        let hint = "name a path outside of the root";
-        let outside = store::check_outside(root, &absolute(text));
-        outside.map_err(|error| self.unresolved(flag, text, error, hint))?;
-        self.safe_path(flag, text, root, layout, &[])
     }
 
     /// The file for the error that ends the process. The default, which is the kubelet's, is taken as it is.
