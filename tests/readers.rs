@@ -2,17 +2,20 @@
 //! pin never see a mixture and never an error. Beside them, what readers get who go through the path.
 //!
 //! This binary has no harness: it is the writer's driver, and it starts itself again as each reader.
-//! `TREESWAP_TESTS=full`: at least 10,000,000 pinned reads over at least 20,000 swaps.
+//! `TREESWAP_TESTS=full`: at least 10,000,000 pinned reads over at least 20,000 swaps, of one repository and of several
+//! sources each.
 #![allow(missing_docs)]
 
 mod common;
 
 use std::io::Read as _;
+use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{Files, Sidecar, World, eventually, full};
+use common::sources_world::{SourcesWorld, source};
+use common::{Files, Remote, Sidecar, eventually, full};
 use rustix::fs::{Mode, OFlags};
 use treeswap::pin::{Options, Pin};
 
@@ -72,12 +75,22 @@ fn number(text: &str) -> std::io::Result<u64> {
 /// Pins, then reads through the pin's handle.
 fn pinned(root: &Path) -> Outcome {
     let pin = Pin::take(root, &Options::default()).map_err(std::io::Error::other)?;
-    let set = rustix::fs::openat(
-        pin.dir(),
-        "set",
-        OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
-        Mode::empty(),
-    )?;
+    whole(pin.dir(), "set")
+}
+
+/// The same of several sources: two of one ref, which are at the same commit in every generation, and one of another
+/// repository.
+fn pinned_sources(root: &Path) -> Outcome {
+    let pin = Pin::take(root, &Options::default()).map_err(std::io::Error::other)?;
+    let [one, other] = [whole(pin.dir(), "set")?, whole(pin.dir(), "again")?];
+    let is_whole = whole(pin.dir(), "beside")?.is_some();
+    Ok(one.filter(|_| one == other && is_whole))
+}
+
+/// The number of the set in a directory.
+fn whole(dir: BorrowedFd<'_>, name: &str) -> Outcome {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let set = rustix::fs::openat(dir, name, flags, Mode::empty())?;
     let mut listed = 0;
     let mut named = None;
     for entry in rustix::fs::Dir::read_from(&set)? {
@@ -125,6 +138,7 @@ fn in_directory(set: &Path) -> Outcome {
 fn reader(how: &str, root: &Path) {
     let read = match how {
         "pinned" => pinned,
+        "pinned-sources" => pinned_sources,
         "resolved" => resolved,
         _ => by_path,
     };
@@ -144,7 +158,7 @@ fn reader(how: &str, root: &Path) {
             Ok(None) => counts.torn += 1,
             Err(error) => {
                 counts.errors += 1;
-                if how == "pinned" {
+                if how.starts_with("pinned") {
                     eprintln!("a pinned read failed: {error}");
                 }
             }
@@ -175,16 +189,26 @@ fn phase(
     swaps: u64,
     at_least: Duration,
 ) -> (Vec<(&'static str, Counts)>, u64) {
-    let world = World::new();
+    let sources = SourcesWorld::new();
+    let (world, beside) = (&sources.world, sources.remote("beside"));
     world.remote.commit(&revision(1));
-    let sidecar = Sidecar::start(&world, args);
+    beside.commit(&revision(1));
+    let has_sources = kinds.contains(&"pinned-sources");
+    let sidecar = if has_sources {
+        let of = |remote: &Remote, to: &str| source(to, remote, &format!(", path: set, to: {to}"));
+        sources.list(&[of(&world.remote, "set"), of(&world.remote, "again"), of(&beside, "beside")]);
+        sources.sidecar(args)
+    } else {
+        Sidecar::start(world, args)
+    };
     let link = || std::fs::read_link(world.root.join("..data")).ok();
     let mut current: PathBuf = eventually(30, "the first publication", link);
     let readers: Vec<_> = kinds.iter().map(|kind| start(kind, &world.root)).collect();
     let begin = Instant::now();
     let mut done = 0;
     while done < swaps || begin.elapsed() < at_least {
-        world.remote.commit(&revision(done + 2));
+        let remote = if has_sources && done % 4 == 3 { &beside } else { &world.remote };
+        remote.commit(&revision(done + 2));
         current = eventually(30, "the next publication", || link().filter(|next| *next != current));
         done += 1;
     }
@@ -240,25 +264,23 @@ fn size() -> Size {
     if full() {
         Size { swaps: 20_000, controls: 500, reads: 10_000_000, at_least: Duration::from_secs(60) }
     } else {
-        Size { swaps: 110, controls: 27, reads: 20_000, at_least: Duration::from_secs(3) }
+        Size { swaps: 60, controls: 27, reads: 10_000, at_least: Duration::from_secs(2) }
     }
 }
 
 fn drive() {
     let Size { swaps, controls: control_swaps, reads, at_least } = size();
     // The hardest case for a reader: what is superseded is removed at once.
-    let pinned = ["pinned"; READERS as usize];
-    let (counts, done) = phase(&pinned, &["--grace=0s"], swaps, at_least);
-    let total = sum("no grace", "pinned", &counts, done);
-    assert_eq!((total.torn, total.errors), (0, 0), "a pinned reader saw a mixture or an error");
-    assert!(
-        total.reads >= reads && done >= swaps,
-        "too little was read: {} reads, {done} swaps",
-        total.reads
-    );
-    // What a reader sees of the swaps is the scheduler's affair; at full size it is asked for.
-    let least = if full() { swaps / 2 } else { READERS };
-    assert!(total.revisions >= least, "the readers saw too few of the swaps: {}", total.revisions);
+    for kind in ["pinned-sources", "pinned"] {
+        let (counts, done) = phase(&[kind; READERS as usize], &["--grace=0s"], swaps, at_least);
+        let total = sum("no grace", kind, &counts, done);
+        assert_eq!((total.torn, total.errors), (0, 0), "a pinned reader saw a mixture or an error");
+        let is_enough = total.reads >= reads && done >= swaps;
+        assert!(is_enough, "too little was read: {} reads, {done} swaps", total.reads);
+        // What a reader sees of the swaps is the scheduler's affair; at full size it is asked for.
+        let least = if full() { swaps / 2 } else { READERS };
+        assert!(total.revisions >= least, "the readers saw too few of the swaps: {}", total.revisions);
+    }
 
     let controls = ["path", "path", "resolved", "resolved"];
     let at_least = Duration::from_secs(1);

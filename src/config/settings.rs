@@ -136,7 +136,7 @@ impl Settings {
             verify: args.limits.verify,
             ..mirror::Options::new(mirror_dir, followed.clone(), wire)
         };
-        let set = || check.source_set((&root, &layout), &mirror, pace, sync_timeout, hidden);
+        let set = || check.source_set(&mirror, pace, sync_timeout, hidden);
         let set = has_sources.then(set).transpose()?;
         let mut warnings = check.warnings(&git_effect, hidden);
         warnings.extend(check.unused_credentials(&mirror.wire.credentials, &git_effect.remote));

@@ -11,12 +11,12 @@ use super::env::Origins;
 use super::error::Error;
 use super::origin::Hidden;
 use super::personality::Personality;
+use super::settings::absolute;
 use crate::detached_io;
 use crate::mirror::{self, wire};
 use crate::phase::machine::Timing;
 use crate::secret::SecretFrom;
 use crate::sources::{AttemptLimit, BadFile, SetOptions, SourceSpec, SourcesFile};
-use crate::store;
 
 impl Check<'_> {
     /// Whether `--sources` is given. Refuses flags that it excludes: those that the file has for each source, and
@@ -62,13 +62,12 @@ impl Check<'_> {
     /// The options of the set of sources.
     pub(super) fn source_set(
         &self,
-        (root, layout): (&Path, &store::Layout),
         mirror: &mirror::Options,
         pace: Timing,
         timeout: Duration,
         hidden: &Hidden,
     ) -> Result<SetOptions, Error> {
-        let file = self.unpublished("sources", &self.args.source.sources, root, layout)?;
+        let file = absolute(&self.args.source.sources);
         let settings = WireSettings {
             args: self.args.clone(),
             origins: self.origins.clone(),

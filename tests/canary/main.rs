@@ -339,7 +339,7 @@ pub fn everything_below(dir: &Path) -> String {
 
 /// How many failures a run lasts.
 pub fn failures() -> String {
-    format!("--max-failures={}", if common::full() { 6_000 } else { 160 })
+    format!("--max-failures={}", if common::full() { 6_000 } else { 100 })
 }
 
 /// A command to its end; nothing that it says, or writes, holds a secret.

@@ -212,7 +212,7 @@ fn a_refused_termination_log_is_not_written() {
 }
 
 #[test]
-fn no_commit_chooses_what_is_read_at_every_attempt() {
+fn no_commit_chooses_a_file_that_a_flag_names() {
     let world = World::new();
     let commit = world.remote.commit(&Files::new().file("sparse", "/*\n").file("f", "x"));
     world.sync_once(&[]).expect_ok("all files");
@@ -222,6 +222,20 @@ fn no_commit_chooses_what_is_read_at_every_attempt() {
     {
         let flag = format!("--sparse-checkout-file={}", world.root.join(place).display());
         world.sync_once(&[&flag]).expect_failure(&flag).names(&["for --sparse-checkout-file", why]);
+    }
+    let others = [
+        ("rules", "--owner=o"),
+        ("ca-file", ""),
+        ("cookie-file", ""),
+        ("ssh-key-file", ""),
+        ("ssh-known-hosts-file", ""),
+        ("webhook-secret-file", "--http-bind=127.0.0.1:0"),
+    ];
+    for (flag, needed) in others {
+        let published = format!("--{flag}={}", world.root.join("..data/sparse").display());
+        let mut command = world.treeswap(&["sync", "--repo=/nowhere", &published]);
+        command.args([needed].iter().filter(|needed| !needed.is_empty())).arg("--root").arg(&world.root);
+        run::to_end(&mut command).expect_failure(flag).names(&[&format!("for --{flag}"), ours]);
     }
     let beside = world.root.join("..sparse");
     std::fs::write(&beside, "/*\n").unwrap();

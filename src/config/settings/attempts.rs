@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use super::{FIRST_BACKOFF, LONGEST_BACKOFF, LONGEST_INIT_BACKOFF, MIN_PERIOD};
+use super::{FIRST_BACKOFF, LONGEST_BACKOFF, LONGEST_INIT_BACKOFF, MIN_PERIOD, absolute};
 use crate::config::args::{self, Args};
 use crate::config::check::Check;
 use crate::config::error::Error;
@@ -39,7 +39,7 @@ impl Check<'_> {
             path: self.subdirectory(layout)?,
             sparse_file: match source.sparse_checkout_file.as_str() {
                 "" => None,
-                text => Some(self.unpublished("sparse-checkout-file", text, root, layout)?),
+                text => Some(absolute(text)),
             },
             group_write: given.group_write,
             spare: given.spare != "off" && !one_time,

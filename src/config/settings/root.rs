@@ -135,32 +135,6 @@ impl Check<'_> {
         self.safe_path(flag, text, root, layout, &[])
     }
 
-    /// A file that is read at every attempt. A commit that chose its content could make every later attempt fail, and
-    /// the commit that mends it would not be published. What another root publishes may be read: its commits go on. A path
-    /// that cannot be resolved now is accepted; reading it fails, too.
-    pub(in crate::config) fn unpublished(
-        &self,
-        flag: &str,
-        text: &str,
-        root: &Path,
-        layout: &store::Layout,
-    ) -> Result<PathBuf, Error> {
-        let path = absolute(text);
-        if self.args.root.root == self.args.root.mirror {
-            return Ok(path); // there is no root, and nothing is published: see `mirror_dir`
-        }
-        let hint = other_place(layout);
-        store::check_place(root, layout, &path).map_err(|why| self.misplaced(flag, text, why, hint))?;
-        let (own, layout, file) = (root.to_owned(), layout.clone(), path.clone());
-        let check = move || store::check_resolved(&own, &file, &layout, &[]);
-        match detached_io::wait(&path, detached_io::DEFAULT_TIMEOUT, check) {
-            Some(Err(error)) if error.kind() == io::ErrorKind::Other => {
-                Err(self.misplaced(flag, text, error.to_string(), hint))
-            }
-            _ => Ok(path),
-        }
-    }
-
     /// The file for the error that ends the process. The default, which is the kubelet's, is taken as it is.
     pub(super) fn termination_log(
         &self,
@@ -270,6 +244,34 @@ impl Settings {
             Some((flag, file, checked.err()?))
         });
         misplaced.collect()
+    }
+
+    /// Refuses a file that a flag names if it is in what this root publishes: a commit would choose its content, one
+    /// that cannot be used would make every later attempt or start fail, and the commit that mends it would not be
+    /// published. What another root publishes may be read: its commits go on. A path that cannot be resolved now is
+    /// accepted; reading it fails, too.
+    pub fn refuse_published_file(
+        &self,
+        args: &Args,
+        origins: &Origins,
+        flag: &str,
+        file: &str,
+    ) -> Result<(), Error> {
+        let store::Options { root, layout, .. } = &self.store;
+        if args.root.root == args.root.mirror {
+            return Ok(()); // there is no root, and nothing is published: see `mirror_dir`
+        }
+        let refused = |why| Err(Check { args, origins }.misplaced(flag, file, why, other_place(layout)));
+        let path = absolute(file);
+        if let Err(why) = store::check_place(root, layout, &path) {
+            return refused(why);
+        }
+        let (own, own_layout, resolved) = (root.clone(), layout.clone(), path.clone());
+        let check = move || store::check_resolved(&own, &resolved, &own_layout, &[]);
+        match detached_io::wait(&path, detached_io::DEFAULT_TIMEOUT, check) {
+            Some(Err(error)) if error.kind() == io::ErrorKind::Other => refused(error.to_string()),
+            _ => Ok(()),
+        }
     }
 
     /// Refuses [`Settings::misplaced_files`], as `treeswap check` does. `sync` warns about them instead: what it
