@@ -17,9 +17,6 @@ const REFINEMENTS: [(&[&str], &[&str]); 4] = [
     (&["webhook-method", "webhook-success-status", "webhook-timeout", "webhook-backoff"], &["webhook-url"]),
 ];
 
-/// Flags that name files which are written: other places are refused for them, see [`config::Settings::new`].
-const WRITTEN_FILES: [&str; 3] = ["touch-file", "error-file", "termination-log"];
-
 /// The flags of a command, as far as their origin matters.
 pub(super) struct FlagOrigins {
     pub(super) origins: Origins,
@@ -27,8 +24,6 @@ pub(super) struct FlagOrigins {
     flags: Vec<(String, String)>,
     /// Name and text of each flag that is a duration, for messages: `0` and `0s` are the same value.
     durations: Vec<(String, String)>,
-    /// Flag and path of each file that is read.
-    files: Vec<(String, String)>,
     /// Secrets that only variables can hold.
     hidden: config::Hidden,
     /// The effective configuration as flags, with secrets replaced.
@@ -73,16 +68,7 @@ impl FlagOrigins {
             Some((arg.get_long()?.to_owned(), text))
         };
         let durations = command.get_arguments().filter_map(duration).collect();
-        let files = command.get_arguments().flat_map(|arg| files_of(arg, &origins, matches)).collect();
-        Self {
-            lines: config::lines(command, matches, &origins),
-            flags,
-            durations,
-            files,
-            warnings,
-            hidden,
-            origins,
-        }
+        Self { lines: config::lines(command, matches, &origins), flags, durations, warnings, hidden, origins }
     }
 
     /// Refuses given flags that have no effect because the flag `other` is absent. `needs_other` selects them by name
@@ -118,12 +104,16 @@ impl FlagOrigins {
 
     /// Validates the arguments.
     pub(super) fn settings(&self, args: &config::Args) -> Result<Settings, config::Error> {
-        let settings =
-            Settings::new(args, &self.origins, &self.hidden).map_err(|error| self.as_given(error))?;
-        for (flag, file) in &self.files {
-            settings.refuse_published_file(args, &self.origins, flag, file)?;
-        }
-        Ok(settings)
+        Settings::new(args, &self.origins, &self.hidden).map_err(|error| self.as_given(error))
+    }
+
+    /// Refuses files that would be read from what the root publishes.
+    pub(super) fn refuse_published(
+        &self,
+        args: &config::Args,
+        files: &[config::NamedFile],
+    ) -> Result<(), config::Error> {
+        Settings::refuse_published(args, &self.origins, files)
     }
 
     /// Shows the value of a duration as it was given.
@@ -137,18 +127,6 @@ impl FlagOrigins {
             error => error,
         }
     }
-}
-
-/// The files that a flag names for reading, each with the flag's name.
-fn files_of(arg: &clap::Arg, origins: &Origins, matches: &ArgMatches) -> Vec<(String, String)> {
-    let is_file = arg.get_value_names().is_some_and(|names| names == ["FILE"]);
-    let flag = arg.get_long().filter(|flag| is_file && !WRITTEN_FILES.contains(flag));
-    let Some(flag) = flag.filter(|flag| *origins.get(flag) != Origin::Default) else { return Vec::new() };
-    let values = matches.try_get_raw(arg.get_id().as_str()).ok().flatten().into_iter().flatten();
-    // The cookie file may be a truth value, which stands for a fixed path.
-    let paths =
-        values.filter_map(|value| value.to_str()).filter(|text| !matches!(*text, "" | "true" | "false"));
-    paths.map(|path| (flag.to_owned(), path.to_owned())).collect()
 }
 
 /// Warnings about variables that have no effect, for a command line that cannot be parsed and calls a command whose

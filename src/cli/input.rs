@@ -263,6 +263,11 @@ impl RuleArgs {
         self.rules.is_some() || self.rules_in_tree.is_some()
     }
 
+    /// The file of `--rules`.
+    pub(super) fn file(&self) -> Option<&Path> {
+        self.rules.as_deref()
+    }
+
     /// The planner for the rules. Reads them if they are in a file of their own; rules in the tree are read with each
     /// revision. `has_root`: plans share the container's memory with a root.
     pub(super) fn planner(&self, shape: ExtraKeys, has_root: bool) -> anyhow::Result<Planner> {

@@ -119,7 +119,7 @@ impl Args {
             Mode::ConfigMaps(mirror) => {
                 given.settings(&self.without_root(mirror.as_deref().unwrap_or(Path::new("."))))?
             }
-            Mode::Root | Mode::Both => given.settings(&self.sync)?,
+            Mode::Root | Mode::Both => self.with_root(given)?,
         };
         if self.rules.are_given() {
             self.rights.options(&self.clusters)?;
@@ -142,7 +142,7 @@ impl Args {
             })
         };
         let Mode::ConfigMaps(mirror) = mode else {
-            let settings = given.settings(&self.sync)?;
+            let settings = self.with_root(given)?;
             telemetry::start(&settings.telemetry); // before the rules, whose warnings go to the log
             let rules = if has_both { Some(rules()?) } else { None };
             return Ok(Job::Publish(settings, rules));
@@ -200,6 +200,17 @@ impl Args {
                 Err(config::Error::Needs { one, other })
             }
         }
+    }
+
+    /// The settings of a run with a root. Rules and kubeconfigs are read at every start, so no commit may choose them.
+    fn with_root(&self, given: &FlagOrigins) -> Result<config::Settings, config::Error> {
+        let settings = given.settings(&self.sync)?;
+        if self.rules.are_given() {
+            let rules = self.rules.file().map(|file| (given.origins.name("rules"), file.to_owned()));
+            let files: Vec<_> = rules.into_iter().chain(self.clusters.files()).collect();
+            given.refuse_published(&self.sync, &files)?;
+        }
+        Ok(settings)
     }
 
     /// The arguments for a run without a root, with this directory for the mirror.

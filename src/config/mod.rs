@@ -35,7 +35,7 @@ pub use error::Error;
 pub use origin::{Hidden, Origin};
 pub use personality::Personality;
 pub use print::{Line, lines};
-pub use settings::{Settings, link_name};
+pub use settings::{NamedFile, Settings, link_name};
 pub use sources::{listed, warnings_about};
 pub use values::{
     at_least_one, boolean, duration, percent, period_or_zero, print_duration, signal_name, timeout,

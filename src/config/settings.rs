@@ -2,12 +2,15 @@
 //! groups of flags: `attempts` (when and what to sync), `remote`, `root`, `server` (HTTP and log).
 
 mod attempts;
+mod published;
 mod remote;
 mod root;
 mod server;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+pub use published::NamedFile;
 
 use super::args::Args;
 use super::check::Check;
@@ -141,7 +144,7 @@ impl Settings {
         let mut warnings = check.warnings(&git_effect, hidden);
         warnings.extend(check.unused_credentials(&mirror.wire.credentials, &git_effect.remote));
         warnings.extend(check.abandoned_links(&root, &layout));
-        Ok(Self {
+        let settings = Self {
             mirror,
             sources: set,
             sync: check.sync(&root, &layout, &followed, pace, sync_timeout)?,
@@ -157,14 +160,17 @@ impl Settings {
             termination_log,
             add_user: args.hooks.add_user,
             warnings,
-        })
+        };
+        check.refuse_published(&settings.files(&check))?;
+        Ok(settings)
     }
 }
 
 /// Makes a path absolute, relative to the working directory at the start.
-pub(super) fn absolute(text: &str) -> PathBuf {
+pub(super) fn absolute(path: impl AsRef<Path>) -> PathBuf {
     // Fails only for an empty path or a removed working directory; the first use of the path then reports it.
-    std::path::absolute(text).unwrap_or_else(|_| PathBuf::from(text))
+    let path = path.as_ref();
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
 /// The link of git-sync's layout. As in git-sync, the default is the last component of the URL as it is written.

@@ -184,6 +184,14 @@ impl WireSettings {
         if !own.ssh_key_file.as_os_str().is_empty() {
             wire.ssh.keys = vec![own.ssh_key_file.clone()]; // one file, where the flag's variable is a list
         }
+        let files = [
+            ("ssh-key-file", &own.ssh_key_file),
+            ("ssh-known-hosts-file", &own.ssh_known_hosts_file),
+            ("password-file", &own.password_file),
+        ];
+        let given = files.into_iter().filter(|(_, file)| !file.as_os_str().is_empty());
+        let named = given.map(|(key, file)| (format!("its {key}"), file.clone()));
+        check.refuse_published(&named.collect::<Vec<_>>())?;
         Ok(wire::Options { issuance: check.issuance(&self.hidden)?, ..wire })
     }
 

@@ -90,19 +90,72 @@ fn is_temporary_of(file: &OsStr, name: &OsStr) -> bool {
     bits.is_some_and(|bits| bits.len() == 16 && bits.iter().all(u8::is_ascii_hexdigit))
 }
 
-/// Checks a directory or file by what its path resolves to now: a symlink or another mount may lead into the root.
-/// `made_for` are top-level names in the root that are allowed.
+/// Checks a directory or file by what its path resolves to now: a symlink or another mount may lead into the root, and
+/// a symlink in the root out of it again. `made_for` are top-level names in the root that are allowed.
 ///
 /// # Errors
 /// Of the kind `Other`, which no system call's error has, if it may not be there: the reason, in words that follow the
 /// path. Of another kind if that cannot be found out.
 pub fn check_resolved(root: &Path, path: &Path, layout: &Layout, made_for: &[&str]) -> io::Result<()> {
-    let Some(below) = path_in_root(root, path)? else { return Ok(()) };
-    let first = below.components().next().map(|first| first.as_os_str());
-    if first.is_some_and(|first| made_for.iter().any(|name| first == *name)) {
-        return Ok(());
+    let check = |below: &Path| {
+        let first = below.components().next().map(|first| first.as_os_str());
+        if first.is_some_and(|first| made_for.iter().any(|name| first == *name)) {
+            return Ok(());
+        }
+        check_in_root(layout, below).map_err(io::Error::other)
+    };
+    let resolved_root = resolve(root)?;
+    let link = match layout {
+        Layout::Kubelet => None,
+        Layout::GitSync { link } => link.parent().map(resolve).transpose()?.zip(link.file_name()),
+    };
+    let link = link.map(|(dir, name)| dir.join(name));
+    each_lookup(path, |at| {
+        if link.as_ref().is_some_and(|link| at.starts_with(link)) {
+            return Err(io::Error::other("it leads through the published link"));
+        }
+        let below = at.strip_prefix(&resolved_root).ok().filter(|below| *below != Path::new(""));
+        below.map_or(Ok(()), check)
+    })?;
+    path_in_root(root, path)?.map_or(Ok(()), |below| check(&below))
+}
+
+/// Resolves the existing part of a path.
+fn resolve(path: &Path) -> io::Result<PathBuf> {
+    let resolved = resolve_existing(path)?;
+    Ok(resolved.map_or_else(|| path.to_owned(), |(there, missing)| there.join(missing)))
+}
+
+/// As many symbolic links as Linux follows in one path (path_resolution(7)).
+const LINKS_MAX: usize = 40;
+
+/// Calls `visit` with the place of each name that the kernel looks up on the way to an absolute path: no component of
+/// the place before the last is a symbolic link. The target of a link is looked up even if nothing is there.
+fn each_lookup(path: &Path, mut visit: impl FnMut(&Path) -> io::Result<()>) -> io::Result<()> {
+    let names = |path: &Path| -> Vec<OsString> {
+        path.components().rev().map(|name| name.as_os_str().to_owned()).collect()
+    };
+    let (mut at, mut left, mut links) = (PathBuf::from("/"), names(path), 0);
+    while let Some(name) = left.pop() {
+        match name.as_encoded_bytes() {
+            b"/" => at = PathBuf::from("/"),
+            b"." => {}
+            b".." => drop(at.pop()),
+            _ => {
+                let next = at.join(name);
+                visit(&next)?;
+                match std::fs::read_link(&next) {
+                    Ok(_) if links == LINKS_MAX => return Err(Errno::LOOP.into()),
+                    Ok(target) => {
+                        left.extend(names(&target));
+                        links += 1;
+                    }
+                    Err(_) => at = next, // no link, or nothing that can be looked at
+                }
+            }
+        }
     }
-    check_in_root(layout, &below).map_err(io::Error::other)
+    Ok(())
 }
 
 /// Checks whether the file for [`open_outside`] may be at an absolute path.

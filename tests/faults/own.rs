@@ -2,6 +2,7 @@
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
+use std::process::Command;
 
 use super::common::{Files, World, run};
 
@@ -212,7 +213,7 @@ fn a_refused_termination_log_is_not_written() {
 }
 
 #[test]
-fn no_commit_chooses_a_file_that_a_flag_names() {
+fn no_commit_chooses_what_is_read_at_every_attempt() {
     let world = World::new();
     let commit = world.remote.commit(&Files::new().file("sparse", "/*\n").file("f", "x"));
     world.sync_once(&[]).expect_ok("all files");
@@ -223,27 +224,16 @@ fn no_commit_chooses_a_file_that_a_flag_names() {
         let flag = format!("--sparse-checkout-file={}", world.root.join(place).display());
         world.sync_once(&[&flag]).expect_failure(&flag).names(&["for --sparse-checkout-file", why]);
     }
-    let others = [
-        ("rules", "--owner=o"),
-        ("ca-file", ""),
-        ("cookie-file", ""),
-        ("ssh-key-file", ""),
-        ("ssh-known-hosts-file", ""),
-        ("webhook-secret-file", "--http-bind=127.0.0.1:0"),
-    ];
-    for (flag, needed) in others {
-        let published = format!("--{flag}={}", world.root.join("..data/sparse").display());
-        let mut command = world.treeswap(&["sync", "--repo=/nowhere", &published]);
-        command.args([needed].iter().filter(|needed| !needed.is_empty())).arg("--root").arg(&world.root);
-        run::to_end(&mut command).expect_failure(flag).names(&[&format!("for --{flag}"), ours]);
-    }
     let beside = world.root.join("..sparse");
     std::fs::write(&beside, "/*\n").unwrap();
     world.sync_once(&[&format!("--sparse-checkout-file={}", beside.display())]).expect_ok("no commit has it");
     let link = world.dir().join("link");
     symlink(world.root.join("sparse"), &link).unwrap();
     let flag = format!("--sparse-checkout-file={}", link.display());
-    world.sync_once(&[&flag]).expect_failure(&flag).names(&["--sparse-checkout-file", "treeswap's own"]);
+    world
+        .sync_once(&[&flag])
+        .expect_failure(&flag)
+        .names(&["--sparse-checkout-file", "by what it resolves to, the repository may have"]);
     world.assert_published(&commit);
     // The author of another repository can mend it with a commit.
     let other = World::new();
@@ -253,6 +243,70 @@ fn no_commit_chooses_a_file_that_a_flag_names() {
     let flag = format!("--sparse-checkout-file={}", world.root.join("sparse").display());
     other.sync_once(&[&flag]).expect_ok("patterns that another writer publishes");
 }
+
+/// Whatever is read at every start or attempt: a commit that broke it would be the last one to be published.
+#[test]
+fn no_commit_chooses_keys_certificates_rules_or_kubeconfigs() {
+    let world = World::new();
+    let out = world.dir().join("elsewhere");
+    std::fs::write(&out, "x").unwrap();
+    let files = Files::new().file("f", "x").link("out", out.to_str().unwrap());
+    let commit = world.remote.commit(&files);
+    world.sync_once(&["--symlinks=keep"]).expect_ok("all files");
+    let published = world.root.join("..data/f").display().to_string();
+    let command = |more: &[&str]| {
+        let mut command = world.treeswap(&["check", "--repo=/nowhere"]);
+        command.arg("--root").arg(&world.root).args(more).current_dir(&world.root);
+        command
+    };
+    let refuses = |command: &mut Command, name: &str| {
+        let ran = run::to_end(command);
+        ran.expect_failure(name)
+            .names(&[&format!("for {name}: "), "\"..data\" in the root is treeswap's own"]);
+    };
+    let token = format!(r#"--credential={{"url":"http://h/","username":"u","password-file":"{published}"}}"#);
+    for (name, value, more) in [
+        ("--ca-file", &*published, &[][..]),
+        ("--cookie-file", &published, &[]),
+        ("--password-file", &published, &["--username=u"]),
+        ("--ssh-known-hosts-file", &published, &[]),
+        ("--ssh-key-file", &published, &["--ssh-key-file=/none"]),
+        ("--github-app-private-key-file", &published, APP),
+        ("--webhook-secret-file", &published, &["--http-bind=127.0.0.1:0"]),
+        ("--rules", &published, &["--owner=o"]),
+        ("--kubeconfig", &published, &["--owner=o", "--rules-in-tree=r"]),
+        ("--kubeconfig-dir", "..data/d", &["--owner=o", "--rules-in-tree=r"]),
+    ] {
+        refuses(command(more).arg(format!("{name}={value}")), name);
+    }
+    refuses(&mut command(&[&token]), "the password-file of a credential");
+    refuses(&mut command(&[&format!("--git-config=http.sslCAInfo:{published}")]), "http.sslCAInfo");
+    refuses(
+        command(&["--owner=o", "--rules-in-tree=r"]).env("KUBECONFIG", format!("/none:{published}")),
+        "$KUBECONFIG",
+    );
+    let list = format!("/none:{published}");
+    refuses(command(&[]).env("TREESWAP_SSH_KEY_FILE", list), "$TREESWAP_SSH_KEY_FILE");
+
+    // By links: into the tree, through one of its links out of it again, and to where nothing is yet.
+    for (number, target) in ["..data/f", "..data/out", "..data/none"].into_iter().enumerate() {
+        let link = world.dir().join(format!("link-{number}"));
+        symlink(world.root.join(target), &link).unwrap();
+        let ran = run::to_end(&mut command(&[&format!("--ca-file={}", link.display())]));
+        ran.expect_failure(target).names(&["for --ca-file: by what it resolves to, \"..data\" in the root"]);
+    }
+    // What no commit chooses: truth values, the operator's own names, other places.
+    std::fs::write(world.root.join("..ca"), "").unwrap();
+    for more in
+        ["--cookie-file=1", "--cookie-file=F", "--cookie-file", "--ca-file=..ca", "--ca-file=../elsewhere"]
+    {
+        run::to_end(&mut command(&[more])).expect_ok(more);
+    }
+    world.assert_published(&commit);
+}
+
+/// The flags that a GitHub App needs beside its key.
+const APP: &[&str] = &["--github-app-application-id=7", "--github-app-installation-id=42"];
 
 /// The settings have the mirror's directory, or the working directory, where the root would be.
 #[test]

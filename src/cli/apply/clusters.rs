@@ -105,6 +105,14 @@ impl ClusterArgs {
         }
     }
 
+    /// The kubeconfigs, and what names each.
+    pub(in crate::cli) fn files(&self) -> Vec<config::NamedFile> {
+        let cluster::Options { kubeconfigs, kubeconfig_dir, .. } = self.options();
+        let of_files = if self.kubeconfig.is_empty() { "$KUBECONFIG" } else { "--kubeconfig" };
+        let files = kubeconfigs.into_iter().map(|file| (of_files.to_owned(), file));
+        files.chain(kubeconfig_dir.map(|dir| ("--kubeconfig-dir".to_owned(), dir))).collect()
+    }
+
     fn options(&self) -> cluster::Options {
         let in_cluster = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some() && !self.no_in_cluster_config;
         let none_given = self.kubeconfig.is_empty() && self.kubeconfig_dir.is_none() && !in_cluster;

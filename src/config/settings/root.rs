@@ -246,34 +246,6 @@ impl Settings {
         misplaced.collect()
     }
 
-    /// Refuses a file that a flag names if it is in what this root publishes: a commit would choose its content, one
-    /// that cannot be used would make every later attempt or start fail, and the commit that mends it would not be
-    /// published. What another root publishes may be read: its commits go on. A path that cannot be resolved now is
-    /// accepted; reading it fails, too.
-    pub fn refuse_published_file(
-        &self,
-        args: &Args,
-        origins: &Origins,
-        flag: &str,
-        file: &str,
-    ) -> Result<(), Error> {
-        let store::Options { root, layout, .. } = &self.store;
-        if args.root.root == args.root.mirror {
-            return Ok(()); // there is no root, and nothing is published: see `mirror_dir`
-        }
-        let refused = |why| Err(Check { args, origins }.misplaced(flag, file, why, other_place(layout)));
-        let path = absolute(file);
-        if let Err(why) = store::check_place(root, layout, &path) {
-            return refused(why);
-        }
-        let (own, own_layout, resolved) = (root.clone(), layout.clone(), path.clone());
-        let check = move || store::check_resolved(&own, &resolved, &own_layout, &[]);
-        match detached_io::wait(&path, detached_io::DEFAULT_TIMEOUT, check) {
-            Some(Err(error)) if error.kind() == io::ErrorKind::Other => refused(error.to_string()),
-            _ => Ok(()),
-        }
-    }
-
     /// Refuses [`Settings::misplaced_files`], as `treeswap check` does. `sync` warns about them instead: what it
     /// publishes does not depend on them, and an installation that works must not end for a file that it never wrote.
     pub fn refuse_misplaced_files(&self, args: &Args, origins: &Origins) -> Result<(), Error> {
@@ -293,9 +265,11 @@ impl Settings {
 const NOT_NESTED: &str = "name a path outside of that root";
 
 /// The hint for a file that may not be where it is.
-fn other_place(layout: &store::Layout) -> &'static str {
+pub(super) fn other_place(layout: &store::Layout) -> &'static str {
     match layout {
-        store::Layout::Kubelet => "name a path outside of the root, or one in it that begins with \"..\"",
+        store::Layout::Kubelet => {
+            "name a path outside of the root, or a name of your own in it that begins with \"..\""
+        }
         store::Layout::GitSync { .. } => {
             "name a path outside of the root, or one in it beside the link, .git and .worktrees"
         }
