@@ -10,6 +10,7 @@ use crate::config::args::Args;
 use crate::config::check::Check;
 use crate::config::env::Origins;
 use crate::config::error::Error;
+use crate::config::origin::Origin;
 use crate::config::settings::root::other_place;
 use crate::detached_io;
 use crate::mirror::wire;
@@ -50,47 +51,41 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// The files by which the remote is reached.
+    /// The files by which the remote is reached, without the defaults, which nobody named.
     pub(super) fn files_of_wire(&self, wire: &wire::Options) -> Vec<NamedFile> {
         let given = &self.args.credentials;
-        let named = |flag: &str, is_given: bool, other: &str, file: &PathBuf| {
-            (if is_given { self.origins.name(flag) } else { other.to_owned() }, file.clone())
+        let mut files = Vec::new();
+        // Of this flag, if it is given, and otherwise of what else may name such a file.
+        let mut add = |flag: &str, is_of_flag: bool, other: &str, file: &PathBuf| {
+            let is_default = is_of_flag && *self.origins.get(flag) == Origin::Default;
+            let name = if is_of_flag { self.origins.name(flag) } else { other.to_owned() };
+            files.extend((!is_default).then(|| (name, file.clone())));
         };
-        let ca = wire
-            .ca_file
-            .iter()
-            .map(|file| named("ca-file", !given.ca_file.is_empty(), "http.sslCAInfo", file));
-        let is_cookie_flag = self.cookie_file().is_some();
-        let cookies =
-            wire.cookie_file.iter().map(|file| named("cookie-file", is_cookie_flag, "http.cookieFile", file));
-        let flag_keys = self.keys();
-        let keys = wire
-            .ssh
-            .keys
-            .iter()
-            .map(|key| named("ssh-key-file", flag_keys.contains(key), "$GIT_SSH_COMMAND", key));
-        let hosts = match &wire.ssh.known_hosts {
-            wire::ssh::KnownHosts::Strict(file) => Some(file),
-            wire::ssh::KnownHosts::Off => None,
-        };
-        let hosts = hosts.map(|file| {
-            let is_given = file.as_os_str() == given.ssh_known_hosts_file.as_str();
-            named("ssh-known-hosts-file", is_given, "$GIT_SSH_COMMAND", file)
-        });
-        let passwords = wire.credentials.iter().filter_map(|one| match &one.password {
-            SecretFrom::File(file) => {
-                let is_given = file.as_os_str() == given.password_file.as_str();
-                Some(named("password-file", is_given, "the password-file of a credential", file))
+        if let Some(file) = &wire.ca_file {
+            add("ca-file", !given.ca_file.is_empty(), "http.sslCAInfo", file);
+        }
+        if let Some(file) = &wire.cookie_file {
+            add("cookie-file", self.cookie_file().is_some(), "http.cookieFile", file);
+        }
+        let keys = self.keys();
+        for file in &wire.ssh.keys {
+            add("ssh-key-file", keys.contains(file), "$GIT_SSH_COMMAND", file);
+        }
+        if let wire::ssh::KnownHosts::Strict(file) = &wire.ssh.known_hosts {
+            let is_of_flag = file.as_os_str() == given.ssh_known_hosts_file.as_str();
+            add("ssh-known-hosts-file", is_of_flag, "$GIT_SSH_COMMAND", file);
+        }
+        for credential in &wire.credentials {
+            if let SecretFrom::File(file) = &credential.password {
+                let is_of_flag = file.as_os_str() == given.password_file.as_str();
+                add("password-file", is_of_flag, "the password-file of a credential", file);
             }
-            SecretFrom::Value(_) => None,
-        });
-        let app = match &wire.issuance {
-            Some(wire::Issuance::GitHubApp(wire::App { key: SecretFrom::File(file), .. })) => {
-                Some(named("github-app-private-key-file", true, "", file))
-            }
-            _ => None,
-        };
-        ca.chain(cookies).chain(keys).chain(hosts).chain(passwords).chain(app).collect()
+        }
+        if let Some(wire::Issuance::GitHubApp(wire::App { key: SecretFrom::File(file), .. })) = &wire.issuance
+        {
+            add("github-app-private-key-file", true, "", file);
+        }
+        files
     }
 }
 
