@@ -191,7 +191,8 @@ impl WireSettings {
         ];
         let given = files.into_iter().filter(|(_, file)| !file.as_os_str().is_empty());
         let named = given.map(|(key, file)| (format!("its {key}"), file.clone()));
-        check.refuse_published(&named.collect::<Vec<_>>())?;
+        // By their text only: this runs where waiting for a file system would delay every source.
+        check.refuse_published_by_text(&named.collect::<Vec<_>>())?;
         Ok(wire::Options { issuance: check.issuance(&self.hidden)?, ..wire })
     }
 

@@ -6,7 +6,8 @@
 //! with such a name, a commit could choose which file is opened. Such paths are refused by their text when the
 //! configuration is read, and by what they resolve to at every use. The paths of the mirror and of the termination log
 //! are resolved when the configuration is read, too. Those of an [`OperatorFile`] are then only warned about
-//! ([`OperatorFile::check_now`]): nothing that is published depends on it.
+//! ([`OperatorFile::check_now`]): nothing that is published depends on it. Files that are only read, such as keys, are
+//! checked in the same way ([`check_place`], [`check_resolved`]).
 //!
 //! No symlink is followed in the last component or in a resolved path. An [`OperatorFile`]'s old content is replaced,
 //! not overwritten in place. Only regular files are removed, and opening never blocks on a named pipe.

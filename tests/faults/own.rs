@@ -303,6 +303,11 @@ fn no_commit_chooses_keys_certificates_rules_or_kubeconfigs() {
         run::to_end(&mut command(&[more])).expect_ok(more);
     }
     world.assert_published(&commit);
+    // The published link may be in a directory of kubeconfigs.
+    let dir = format!("--kubeconfig-dir={}", world.dir().display());
+    let more = ["--layout=git-sync", "--owner=o", "--rules-in-tree=r", &dir];
+    let ran = run::to_end(&mut command(&more));
+    assert!(!ran.stderr.contains("published link"), "{}", ran.stderr);
 }
 
 /// The flags that a GitHub App needs beside its key.

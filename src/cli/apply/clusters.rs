@@ -108,7 +108,11 @@ impl ClusterArgs {
     /// The kubeconfigs, and what names each.
     pub(in crate::cli) fn files(&self) -> Vec<config::NamedFile> {
         let cluster::Options { kubeconfigs, kubeconfig_dir, .. } = self.options();
-        let of_files = if self.kubeconfig.is_empty() { "$KUBECONFIG" } else { "--kubeconfig" };
+        let of_files = match std::env::var_os("KUBECONFIG") {
+            _ if !self.kubeconfig.is_empty() => "--kubeconfig",
+            Some(value) if !value.is_empty() => "$KUBECONFIG",
+            _ => "~/.kube/config",
+        };
         let files = kubeconfigs.into_iter().map(|file| (of_files.to_owned(), file));
         files.chain(kubeconfig_dir.map(|dir| ("--kubeconfig-dir".to_owned(), dir))).collect()
     }

@@ -3,7 +3,7 @@
 //! commit that mends it is never published.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::{Settings, absolute};
 use crate::config::args::Args;
@@ -22,40 +22,60 @@ pub type NamedFile = (String, PathBuf);
 
 impl Check<'_> {
     /// Refuses files that are in what the root publishes, or are reached through it. What another root publishes may be
-    /// read: its commits go on. A path that cannot be resolved now is accepted; reading it fails, too.
+    /// read: its commits go on. What cannot be resolved within seconds is accepted; reading it fails, too.
     pub(in crate::config) fn refuse_published(&self, files: &[NamedFile]) -> Result<(), Error> {
-        if self.args.root.root == self.args.root.mirror {
-            return Ok(()); // there is no root, and nothing is published: see `mirror_dir`
+        self.refuse_published_by_text(files)?;
+        if self.has_no_root() {
+            return Ok(());
+        }
+        let root = self.root()?;
+        let layout = self.layout(&root)?;
+        let (own, own_layout, paths) = (root.clone(), layout.clone(), files.to_vec());
+        let first_refused = move || {
+            paths.into_iter().find_map(|(name, file)| {
+                let error = store::check_resolved(&own, &absolute(&file), &own_layout, &[]).err()?;
+                // The store's own refusals have this kind, errors of system calls never.
+                (error.kind() == io::ErrorKind::Other).then(|| (name, file, error.to_string()))
+            })
+        };
+        match detached_io::wait(&root, detached_io::DEFAULT_TIMEOUT, first_refused).flatten() {
+            Some((name, file, why)) => {
+                Err(published(name, &file, format!("by what it resolves to, {why}"), &layout))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// The same by the text of their paths alone, without I/O.
+    pub(in crate::config) fn refuse_published_by_text(&self, files: &[NamedFile]) -> Result<(), Error> {
+        if self.has_no_root() {
+            return Ok(());
         }
         let root = self.root()?;
         let layout = self.layout(&root)?;
         for (name, file) in files {
-            let refused = |why| {
-                let (name, value) = (name.clone(), file.display().to_string());
-                Err(Error::Place { name, value, why, hint: other_place(&layout) })
-            };
-            let path = absolute(file);
-            if let Err(why) = store::check_place(&root, &layout, &path) {
-                return refused(why);
-            }
-            let (own, own_layout, resolved) = (root.clone(), layout.clone(), path.clone());
-            let check = move || store::check_resolved(&own, &resolved, &own_layout, &[]);
-            match detached_io::wait(&path, detached_io::DEFAULT_TIMEOUT, check) {
-                // The store's own refusals have this kind, errors of system calls never.
-                Some(Err(error)) if error.kind() == io::ErrorKind::Other => {
-                    return refused(format!("by what it resolves to, {error}"));
-                }
-                _ => {}
+            let path = store::clean(&absolute(file));
+            // A directory of kubeconfigs may have the published link in it.
+            let is_above_link = matches!(&layout, store::Layout::GitSync { link }
+                if *link != path && link.starts_with(&path));
+            if !is_above_link {
+                let placed = store::check_place(&root, &layout, &path);
+                placed.map_err(|why| published(name.clone(), file, why, &layout))?;
             }
         }
         Ok(())
+    }
+
+    /// Without a root, its path is set to the mirror's, and nothing is published: see `mirror_dir`.
+    fn has_no_root(&self) -> bool {
+        self.args.root.root == self.args.root.mirror
     }
 
     /// The files by which the remote is reached, without the defaults, which nobody named.
     pub(super) fn files_of_wire(&self, wire: &wire::Options) -> Vec<NamedFile> {
         let given = &self.args.credentials;
         let mut files = Vec::new();
-        // Of this flag, if it is given, and otherwise of what else may name such a file.
+        // A file is named by `flag`, or by `other`, a setting of git or a variable.
         let mut add = |flag: &str, is_of_flag: bool, other: &str, file: &PathBuf| {
             let is_default = is_of_flag && *self.origins.get(flag) == Origin::Default;
             let name = if is_of_flag { self.origins.name(flag) } else { other.to_owned() };
@@ -87,6 +107,11 @@ impl Check<'_> {
         }
         files
     }
+}
+
+/// The error for a file that the root publishes.
+fn published(name: String, file: &Path, why: String, layout: &store::Layout) -> Error {
+    Error::Place { name, value: file.display().to_string(), why, hint: other_place(layout) }
 }
 
 impl Settings {
