@@ -288,6 +288,13 @@ fn no_commit_chooses_keys_certificates_rules_or_kubeconfigs() {
     let list = format!("/none:{published}");
     refuses(command(&[]).env("TREESWAP_SSH_KEY_FILE", list), "$TREESWAP_SSH_KEY_FILE");
 
+    let key = format!("ref: main, to: a, credentials: {{ssh-key-file: {published}}}");
+    let sources = format!("version: 1\nsources:\n  - {{name: a, repo: 'git@h:x', {key}}}\nend: true\n");
+    let file = world.dir().join("sources.yaml");
+    std::fs::write(&file, sources).unwrap();
+    let mut of_sources = world.treeswap(&["check", "--root"]);
+    refuses(of_sources.arg(&world.root).arg(format!("--sources={}", file.display())), "its ssh-key-file");
+
     // By links: into the tree, through one of its links out of it again, and to where nothing is yet.
     for (number, target) in ["..data/f", "..data/out", "..data/none"].into_iter().enumerate() {
         let link = world.dir().join(format!("link-{number}"));
