@@ -1,9 +1,9 @@
 //! A server that repeats what it was sent, in every field of its answers, in every encoding, cut at every byte.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use base64::Engine as _;
@@ -16,7 +16,9 @@ use super::encodings::ENCODINGS;
 struct State {
     /// Every word that anybody sent, and what it is in base64 of.
     words: Mutex<BTreeSet<String>>,
-    answers: AtomicUsize,
+    /// How many were answered of each kind of request. Counted apart, because a client that always sends two kinds in
+    /// turn would else get every other answer for each of them only.
+    answers: Mutex<BTreeMap<String, usize>>,
     stop: AtomicBool,
 }
 
@@ -44,8 +46,9 @@ impl Echo {
         Self { address, state }
     }
 
-    pub fn answers(&self) -> usize {
-        self.state.answers.load(Ordering::SeqCst)
+    /// How many requests with this method and path were answered. Eight in a row get eight kinds of answers.
+    pub fn answers(&self, request: &str) -> usize {
+        self.state.answers.lock().unwrap().get(request).copied().unwrap_or(0)
     }
 
     /// A word that was sent and begins like this.
@@ -88,8 +91,9 @@ fn serve(state: &State, mut stream: TcpStream) -> std::io::Result<()> {
         let mut body = vec![0; length];
         reader.read_exact(&mut body)?;
         state.learn(&sent);
-        stream.write_all(&state.answer(&first))?;
-        if state.answers.load(Ordering::SeqCst).is_multiple_of(7) {
+        let number = state.number_of(&first);
+        stream.write_all(&state.answer(number, &first))?;
+        if number % 7 == 6 {
             return Ok(());
         }
     }
@@ -136,8 +140,17 @@ impl State {
         String::from_utf8_lossy(&piece).into_owned()
     }
 
-    fn answer(&self, first: &str) -> Vec<u8> {
-        let number = self.answers.fetch_add(1, Ordering::SeqCst);
+    /// How many requests of its kind came before one with this first line.
+    fn number_of(&self, first: &str) -> usize {
+        let request = first.split(" HTTP/").next().and_then(|request| request.split('?').next());
+        let kind = if first.contains("/api") { "/api" } else { request.unwrap_or_default() };
+        let mut answers = self.answers.lock().unwrap();
+        let count = answers.entry(kind.to_owned()).or_default();
+        *count += 1;
+        *count - 1
+    }
+
+    fn answer(&self, number: usize, first: &str) -> Vec<u8> {
         let said = self.said(number);
         let git = "Content-Type: application/x-git-upload-pack-result\r\n";
         let listing = "Content-Type: application/x-git-upload-pack-advertisement\r\n";
