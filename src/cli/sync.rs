@@ -207,7 +207,7 @@ impl Args {
         let settings = given.settings(&self.sync)?;
         if self.rules.are_given() {
             let rules = self.rules.file().map(|file| (given.origins.name("rules"), file.to_owned()));
-            let files: Vec<_> = rules.into_iter().chain(self.clusters.files()).collect();
+            let files: Vec<_> = rules.into_iter().chain(self.clusters.files(&given.origins)).collect();
             given.refuse_published(&self.sync, &files)?;
         }
         Ok(settings)

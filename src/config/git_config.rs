@@ -191,6 +191,17 @@ fn is_about_connections(entry: &Entry) -> bool {
     matches!(found, Use::Applied(Setting::SslVerify | Setting::SslCaInfo | Setting::Proxy, _))
 }
 
+/// The files that the settings name, for any remote, each with its key.
+pub(super) fn files(entries: &[Entry]) -> Vec<(String, PathBuf)> {
+    let file = |Entry { key, value }: &Entry| {
+        let (section, below, name) = split(key).ok()?;
+        let found = table::of(&section, below, &name);
+        let is_file = matches!(found, Use::Applied(Setting::SslCaInfo | Setting::CookieFile, _));
+        is_file.then(|| Some((shown(key), super::values::path(value)?)))?
+    };
+    entries.iter().filter_map(file).collect()
+}
+
 /// The effect on a remote, whose URL is used as it is.
 fn effect_on(entries: &[Entry], remote: String) -> Result<Effect, Error> {
     let mut effect = Effect { remote, ..Effect::default() };

@@ -17,6 +17,7 @@ use super::check::Check;
 use super::credentials;
 use super::env::Origins;
 use super::error::Error;
+use super::git_config;
 use super::origin::Hidden;
 use super::personality::Personality;
 use super::values::{self, MIN_PERIOD};
@@ -118,6 +119,7 @@ impl Settings {
         if !has_sources {
             check.remote(&wire)?;
         }
+        let files_of_git = git_config::files(&git_entries);
         let wire = wire::Options { issuance, program: check.program(git_entries), ..wire };
         let mirror_dir = check.mirror_dir(&root, &layout)?;
         let termination_log = check.termination_log(&root, &layout)?;
@@ -161,7 +163,7 @@ impl Settings {
             add_user: args.hooks.add_user,
             warnings,
         };
-        check.refuse_published(&settings.files(&check))?;
+        check.refuse_published(&[settings.files(&check), files_of_git].concat())?;
         Ok(settings)
     }
 }

@@ -280,13 +280,17 @@ fn no_commit_chooses_keys_certificates_rules_or_kubeconfigs() {
         refuses(command(more).arg(format!("{name}={value}")), name);
     }
     refuses(&mut command(&[&token]), "the password-file of a credential");
-    refuses(&mut command(&[&format!("--git-config=http.sslCAInfo:{published}")]), "http.sslCAInfo");
+    for setting in ["http.sslCAInfo", "http.cookieFile", "http.https://modules.example/.sslCAInfo"] {
+        refuses(&mut command(&[&format!("--git-config=\"{setting}\":{published}")]), setting);
+    }
     refuses(
         command(&["--owner=o", "--rules-in-tree=r"]).env("KUBECONFIG", format!("/none:{published}")),
         "$KUBECONFIG",
     );
     let list = format!("/none:{published}");
     refuses(command(&[]).env("TREESWAP_SSH_KEY_FILE", list), "$TREESWAP_SSH_KEY_FILE");
+    let mut sync = world.treeswap(&["sync", "--repo=/nowhere", "--owner=o"]);
+    refuses(sync.arg("--root").arg(&world.root).arg(format!("--rules={published}")), "--rules");
 
     let key = format!("ref: main, to: a, credentials: {{ssh-key-file: {published}}}");
     let sources = format!("version: 1\nsources:\n  - {{name: a, repo: 'git@h:x', {key}}}\nend: true\n");
@@ -317,6 +321,32 @@ fn no_commit_chooses_keys_certificates_rules_or_kubeconfigs() {
         [format!("--link={}/now", dir.display()), format!("--kubeconfig-dir={}", dir.display())];
     let more = ["--layout=git-sync", "--owner=o", "--rules-in-tree=r", &link, &dir];
     run::to_end(&mut command(&more)).expect_ok("a directory with the link");
+}
+
+#[test]
+fn no_commit_chooses_them_through_the_published_link_either() {
+    let world = World::new();
+    let out = world.dir().join("elsewhere");
+    std::fs::write(&out, "x").unwrap();
+    world.remote.commit(&Files::new().file("f", "x").link("out", out.to_str().unwrap()));
+    let layout = ["--layout=git-sync", "--link=now"];
+    world.sync_once(&[layout[0], layout[1], "--symlinks=keep"]).expect_ok("all files");
+    let by_text = format!("it is the published link {}", world.root.join("now").display());
+    let link = world.dir().join("link");
+    for (file, why) in [("now/f", &*by_text), ("now/out", &by_text), (".git/config", "is treeswap's own")] {
+        let published = world.root.join(file);
+        let _ = std::fs::remove_file(&link);
+        symlink(&published, &link).unwrap();
+        let resolved = "by what it resolves to, ";
+        for (place, why) in [(&published, why), (&link, resolved)] {
+            for flag in ["rules", "kubeconfig"] {
+                let mut command = world.treeswap(&["check", "--owner=o", "--repo=/nowhere", "--root"]);
+                command.arg(&world.root).args(layout).arg(format!("--{flag}={}", place.display()));
+                command.args((flag == "kubeconfig").then_some("--rules-in-tree=r"));
+                run::to_end(&mut command).expect_failure(file).names(&[&format!("for --{flag}: "), why]);
+            }
+        }
+    }
 }
 
 /// The flags that a GitHub App needs beside its key.

@@ -106,15 +106,15 @@ impl ClusterArgs {
     }
 
     /// The kubeconfigs, and what names each.
-    pub(in crate::cli) fn files(&self) -> Vec<config::NamedFile> {
+    pub(in crate::cli) fn files(&self, origins: &config::Origins) -> Vec<config::NamedFile> {
         let cluster::Options { kubeconfigs, kubeconfig_dir, .. } = self.options();
         let of_files = match std::env::var_os("KUBECONFIG") {
-            _ if !self.kubeconfig.is_empty() => "--kubeconfig",
-            Some(value) if !value.is_empty() => "$KUBECONFIG",
-            _ => "~/.kube/config",
+            _ if !self.kubeconfig.is_empty() => origins.name("kubeconfig"),
+            Some(value) if !value.is_empty() => "$KUBECONFIG".to_owned(),
+            _ => "~/.kube/config".to_owned(),
         };
-        let files = kubeconfigs.into_iter().map(|file| (of_files.to_owned(), file));
-        files.chain(kubeconfig_dir.map(|dir| ("--kubeconfig-dir".to_owned(), dir))).collect()
+        let files = kubeconfigs.into_iter().map(|file| (of_files.clone(), file));
+        files.chain(kubeconfig_dir.map(|dir| (origins.name("kubeconfig-dir"), dir))).collect()
     }
 
     fn options(&self) -> cluster::Options {

@@ -4,6 +4,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use super::{Settings, absolute};
 use crate::config::args::Args;
@@ -11,18 +12,22 @@ use crate::config::check::Check;
 use crate::config::env::Origins;
 use crate::config::error::Error;
 use crate::config::origin::Origin;
-use crate::config::settings::root::other_place;
+use crate::config::settings::root::OUTSIDE;
+use crate::config::values::path;
 use crate::detached_io;
 use crate::mirror::wire;
 use crate::secret::SecretFrom;
 use crate::store;
+
+/// What is left for each file if others used up the time: enough for a file system that answers.
+const LIMIT_MIN: Duration = Duration::from_millis(100);
 
 /// A file or directory that is read, and the name of what gives it, for messages.
 pub type NamedFile = (String, PathBuf);
 
 impl Check<'_> {
     /// Refuses files that are in what the root publishes, or are reached through it. What another root publishes may be
-    /// read: its commits go on. What cannot be resolved within seconds is accepted; reading it fails, too.
+    /// read: its commits go on. A file whose path cannot be resolved in time is accepted; reading it fails, too.
     pub(in crate::config) fn refuse_published(&self, files: &[NamedFile]) -> Result<(), Error> {
         self.refuse_published_by_text(files)?;
         if self.has_no_root() {
@@ -30,20 +35,19 @@ impl Check<'_> {
         }
         let root = self.root()?;
         let layout = self.layout(&root)?;
-        let (own, own_layout, paths) = (root.clone(), layout.clone(), files.to_vec());
-        let first_refused = move || {
-            paths.into_iter().find_map(|(name, file)| {
-                let error = store::check_resolved(&own, &absolute(&file), &own_layout, &[]).err()?;
-                // The store's own refusals have this kind, errors of system calls never.
-                (error.kind() == io::ErrorKind::Other).then(|| (name, file, error.to_string()))
-            })
-        };
-        match detached_io::wait(&root, detached_io::DEFAULT_TIMEOUT, first_refused).flatten() {
-            Some((name, file, why)) => {
-                Err(published(name, &file, format!("by what it resolves to, {why}"), &layout))
+        let began = Instant::now();
+        for (name, file) in files {
+            let limit = detached_io::DEFAULT_TIMEOUT.saturating_sub(began.elapsed()).max(LIMIT_MIN);
+            let (own, own_layout, path) = (root.clone(), layout.clone(), absolute(file));
+            let check = move || store::check_resolved(&own, &path, &own_layout, &[]);
+            // The store's own refusals have this kind, errors of system calls never.
+            if let Some(Err(why)) = detached_io::wait(file, limit, check)
+                && why.kind() == io::ErrorKind::Other
+            {
+                return Err(published(name.clone(), file, format!("by what it resolves to, {why}")));
             }
-            None => Ok(()),
         }
+        Ok(())
     }
 
     /// The same by the text of their paths alone, without I/O.
@@ -54,13 +58,13 @@ impl Check<'_> {
         let root = self.root()?;
         let layout = self.layout(&root)?;
         for (name, file) in files {
-            let path = store::clean(&absolute(file));
-            // A directory of kubeconfigs may have the published link in it.
+            let place = store::clean(&absolute(file));
+            // A directory of kubeconfigs may have the published link in it, but not be the root.
             let is_above_link = matches!(&layout, store::Layout::GitSync { link }
-                if *link != path && link.starts_with(&path));
+                if *link != place && link.starts_with(&place) && place != store::clean(&root));
             if !is_above_link {
-                let placed = store::check_place(&root, &layout, &path);
-                placed.map_err(|why| published(name.clone(), file, why, &layout))?;
+                let placed = store::check_place(&root, &layout, &place);
+                placed.map_err(|why| published(name.clone(), file, why))?;
             }
         }
         Ok(())
@@ -71,7 +75,8 @@ impl Check<'_> {
         self.args.root.root == self.args.root.mirror
     }
 
-    /// The files by which the remote is reached, without the defaults, which nobody named.
+    /// The files by which the remote is reached, without the defaults, which nobody named, and without those of git's
+    /// settings.
     pub(super) fn files_of_wire(&self, wire: &wire::Options) -> Vec<NamedFile> {
         let given = &self.args.credentials;
         let mut files = Vec::new();
@@ -81,12 +86,9 @@ impl Check<'_> {
             let name = if is_of_flag { self.origins.name(flag) } else { other.to_owned() };
             files.extend((!is_default).then(|| (name, file.clone())));
         };
-        if let Some(file) = &wire.ca_file {
-            add("ca-file", !given.ca_file.is_empty(), "http.sslCAInfo", file);
-        }
-        if let Some(file) = &wire.cookie_file {
-            add("cookie-file", self.cookie_file().is_some(), "http.cookieFile", file);
-        }
+        let (ca_file, cookie_file) = (path(&given.ca_file), self.cookie_file());
+        ca_file.iter().for_each(|file| add("ca-file", true, "", file));
+        cookie_file.iter().for_each(|file| add("cookie-file", true, "", file));
         let keys = self.keys();
         for file in &wire.ssh.keys {
             add("ssh-key-file", keys.contains(file), "$GIT_SSH_COMMAND", file);
@@ -110,8 +112,8 @@ impl Check<'_> {
 }
 
 /// The error for a file that the root publishes.
-fn published(name: String, file: &Path, why: String, layout: &store::Layout) -> Error {
-    Error::Place { name, value: file.display().to_string(), why, hint: other_place(layout) }
+fn published(name: String, file: &Path, why: String) -> Error {
+    Error::Place { name, value: file.display().to_string(), why, hint: OUTSIDE }
 }
 
 impl Settings {
@@ -129,5 +131,34 @@ impl Settings {
         let secrets = self.admin.iter().flat_map(|admin| &admin.webhook_secrets);
         files.extend(secrets.map(|file| named("webhook-secret-file", file)));
         files
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Bare {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn a_file_that_hangs_leaves_time_to_refuse_the_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let [root, hung, link] = ["root", "hung", "link"].map(|name| dir.path().join(name));
+        std::fs::create_dir(&root).unwrap();
+        std::os::unix::fs::symlink(root.join("..data/key"), &link).unwrap();
+        let given = ["treeswap", "--repo=https://git.example.com/x", "--root", root.to_str().unwrap()];
+        let args = Bare::try_parse_from(given).unwrap().args;
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        assert!(detached_io::wait(&hung, Duration::ZERO, move || ended.recv().is_ok()).is_none());
+        let files = [("--ca-file".to_owned(), hung), ("--rules".to_owned(), link)];
+        let refused = Settings::refuse_published(&args, &Origins::default(), &files).unwrap_err().to_string();
+        assert!(refused.contains("for --rules: by what it resolves to, \"..data\""), "{refused}");
+        drop(end);
     }
 }

@@ -129,9 +129,8 @@ impl Check<'_> {
         root: &Path,
         layout: &store::Layout,
     ) -> Result<PathBuf, Error> {
-        let hint = "name a path outside of the root";
         let outside = store::check_outside(root, &absolute(text));
-        outside.map_err(|error| self.unresolved(flag, text, error, hint))?;
+        outside.map_err(|error| self.unresolved(flag, text, error, OUTSIDE))?;
         self.safe_path(flag, text, root, layout, &[])
     }
 
@@ -264,8 +263,12 @@ impl Settings {
 /// The hint for a path in what the writer of another root keeps.
 const NOT_NESTED: &str = "name a path outside of that root";
 
-/// The hint for a file that may not be where it is.
-pub(super) fn other_place(layout: &store::Layout) -> &'static str {
+/// The hint for a file that must not be in the root. One that has to be there before the first start cannot: a root
+/// that is not ours has to be empty then.
+pub(super) const OUTSIDE: &str = "name a path outside of the root";
+
+/// The hint for a file that is written, and may not be where it is.
+fn other_place(layout: &store::Layout) -> &'static str {
     match layout {
         store::Layout::Kubelet => {
             "name a path outside of the root, or a name of your own in it that begins with \"..\""
