@@ -51,11 +51,12 @@ impl Sshd {
         this
     }
 
-    /// Writes the configuration of connections from now on, and creates missing host keys.
+    /// Writes the configuration of connections from now on, and creates missing host keys. A shell that sshd starts
+    /// reads no `.bashrc` of who runs the tests, which can take a second, and git none of their settings.
     pub fn configure(&self, host_keys: &[&str], more: &str) {
         let dir = self.dir.display();
         let mut config = format!(
-            "AuthorizedKeysFile {dir}/authorized_keys\nStrictModes no\nUsePAM no\nPasswordAuthentication no\n\
+            "SetEnv HOME={dir}\nAuthorizedKeysFile {dir}/authorized_keys\nStrictModes no\nUsePAM no\nPasswordAuthentication no\n\
              KbdInteractiveAuthentication no\nPermitRootLogin prohibit-password\nLogLevel VERBOSE\n{more}\n"
         );
         for kind in host_keys {
