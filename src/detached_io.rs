@@ -13,8 +13,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
-/// The time limit where no other one applies: at the start and the end of the process, in `treeswap check`, and for
-/// files that are written beside a publication.
+/// The time limit of callers that have none of their own.
 pub(crate) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How often a blocking caller tries to get the lock of its path.
@@ -73,7 +72,7 @@ pub(crate) fn wait_for_io<T: Send + 'static>(
     wait(path, DEFAULT_TIMEOUT, move || work(&own)).unwrap_or_else(|| Err(timeout_error()))
 }
 
-/// The error for a file that gave no answer within [`DEFAULT_TIMEOUT`].
+/// The error for work without a result: there was none within [`DEFAULT_TIMEOUT`], or, which is rare, no thread for it.
 pub(crate) fn timeout_error() -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {DEFAULT_TIMEOUT:?}"))
 }

@@ -207,7 +207,7 @@ pub struct WrittenEntry {
     pub size: u64,
 }
 
-/// Limits on a payload. All are checked before the first byte is written; the error names the limit and its flag.
+/// Limits on a payload. All are checked before the first byte is written; the error names the limit, and its flag if it has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Most entries and directories together.
@@ -238,9 +238,9 @@ impl Default for Limits {
             entries: 1_000_000,
             bytes: 4 << 30,
             file_bytes: 64 << 20, // in memory while it is written, twice if it is stored as a delta
-            depth: 128, // beyond a thousand levels even removing the tree is hard (one descriptor a level)
-            path: 3_800, // root, generation name and path together must fit PATH_MAX, 4096
-            name: 255,  // NAME_MAX of every Linux file system in use
+            depth: 128,           // many other tools fail on trees of more than a thousand levels
+            path: 3_800,          // root, generation name and path together must fit PATH_MAX, 4096
+            name: 255,            // NAME_MAX of every Linux file system in use
         }
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! Landlock restricts which files the process can access, seccomp which system calls it can make. Both restrictions are
 //! irrevocable, and a thread inherits them from the thread that starts it, so they are entered before any thread is
-//! started. Refused accesses fail with `EACCES` or `EPERM`.
+//! started. Refused accesses fail with `EACCES` or `EPERM`, a rename to another directory with `EXDEV`, and some calls
+//! with `ENOSYS`, as on an older kernel.
 
 #[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), path = "sandbox/no_filter.rs")]
 mod system_calls;
@@ -105,8 +106,8 @@ impl Sandbox {
     }
 
     /// Restricts this process to these files and to itself, for good. Must be called before it starts a thread. Fails
-    /// if the kernel has a part of the sandbox and does not let this process enter it; [`hints_about`] has hints for
-    /// that error.
+    /// if the kernel has a part of the sandbox and does not let this process enter it ([`hints_about`] has hints for
+    /// that error), and if a part is missing that is required.
     pub fn enter(self, files: &Files) -> io::Result<()> {
         let has = self.check().map_err(io::Error::other)?;
         // Both set `no_new_privs` first, without which the kernel refuses an unprivileged process.

@@ -2,9 +2,10 @@
 //! refuse to overwrite, flock, free space and, in [`walk`], removal of a tree by handle.
 //!
 //! Functions work below a directory handle with one-component names, so no path is resolved twice and no symlink is
-//! followed on the way ([`open_beneath`] takes a path and has the kernel enforce the same). Everything is opened with
-//! `O_CLOEXEC`, and no existing file is written into. Errors are plain `io::Error` without a path; callers add the
-//! path and what they were doing.
+//! followed on the way ([`open_beneath`] takes a path and has the kernel enforce the same). Only [`open_dir_at_path`]
+//! and [`identity_at`] follow symlinks: they are for paths of the operator. Everything is opened with `O_CLOEXEC`, and
+//! no existing file is written into. Errors are plain `io::Error` without a path; callers add the path and what they
+//! were doing.
 
 #[cfg(feature = "program")]
 mod holders;

@@ -24,7 +24,7 @@ pub struct Rules {
     pub symlinks: Symlinks,
     /// Whether top-level names that begin with `..` are refused, because the kubelet layout reserves them.
     pub reserve_dotdot: bool,
-    /// Whether the root's file system is case-insensitive. If so, names that differ only in case are refused before
+    /// Whether the root's file system is case-insensitive, or takes names for one that Unicode normalizes to one. If so, names that differ only in case are refused before
     /// anything is written. Names that only the file system's own tables treat as equal (for example composed and
     /// decomposed accents) are found by the writer, which only creates files exclusively.
     pub folds: bool,
@@ -496,7 +496,8 @@ pub(super) fn find_duplicate<'n, D: Copy + Eq + Hash, I: Iterator<Item = (D, &'n
     })
 }
 
-/// The name as a case-insensitive file system compares it: in lower case, by Unicode's simple rules.
+/// The name nearly as a case-insensitive file system compares it: in lower case, by Unicode's full mapping and without
+/// normalization. The writer finds what this misses.
 fn case_folded(name: &[u8]) -> Vec<u8> {
     match std::str::from_utf8(name) {
         Ok(text) => text.to_lowercase().into_bytes(),

@@ -480,7 +480,7 @@ impl Error {
         vec![hint.to_owned()]
     }
 
-    /// Returns true if nothing is published yet: the only error that is worth waiting for.
+    /// Returns true if nothing is published yet.
     pub(crate) fn is_absence(&self) -> bool {
         match self {
             Self::NoGeneration { .. } => true,

@@ -314,8 +314,9 @@ const NO_ATTRIBUTES: [sock_filter; 5] = [
     REFUSE,
 ];
 
-/// The flags with which `clone` makes namespaces: CLONE_NEWTIME, CLONE_NEWNS, and from CLONE_NEWCGROUP to CLONE_NEWNET.
-const NAMESPACES: u32 = 0x7e02_0080;
+/// The flags with which `clone` makes namespaces: CLONE_NEWNS, and from CLONE_NEWCGROUP to CLONE_NEWNET. It has none
+/// for a time namespace.
+const NAMESPACES: u32 = 0x7e02_0000;
 
 /// Allows `clone` only to start a thread.
 const THREAD: [sock_filter; 5] = [

@@ -4,10 +4,10 @@
 //! Authors of commits choose names. In the kubelet's layout every name in the root that does not start with `..` may
 //! become a root link into the published generation; in git-sync's layout the published link is one. Through a path
 //! with such a name, a commit could choose which file is opened. Such paths are refused by their text when the
-//! configuration is read, and by what they resolve to at every use. The paths of the mirror and of the termination log
-//! are resolved when the configuration is read, too. Those of an [`OperatorFile`] are then only warned about
-//! ([`OperatorFile::check_now`]): nothing that is published depends on it. Files that are only read, such as keys, are
-//! checked in the same way ([`check_place`], [`check_resolved`]).
+//! configuration is read ([`check_place`]). The mirror, the termination log and files that are only read, such as keys,
+//! are then refused by what they resolve to, too ([`check_resolved`]); of an [`OperatorFile`] that is only warned about
+//! ([`OperatorFile::check_now`]), because nothing that is published depends on it. An [`OperatorFile`] and the
+//! termination log, which are written, are also checked by what they resolve to at every use.
 //!
 //! No symlink is followed in the last component or in a resolved path. An [`OperatorFile`]'s old content is replaced,
 //! not overwritten in place. Only regular files are removed, and opening never blocks on a named pipe.
@@ -176,8 +176,8 @@ pub fn check_outside(root: &Path, path: &Path) -> io::Result<()> {
 /// links is refused, because one of them might be in the root.
 ///
 /// # Errors
-/// If it does not exist, is not a regular file with one name, or is in the root by any path, or where the writer of
-/// another root keeps something: the path may be one that the configuration was refused for.
+/// If it does not exist, is not a regular file with one name, is in the root by any path, or is where the writer of
+/// another root keeps something. That is checked here again: the configuration may have been refused for this path.
 pub fn open_outside(root: &Path, path: &Path) -> io::Result<File> {
     let path = clean(path);
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {

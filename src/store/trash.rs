@@ -1,6 +1,7 @@
 //! Deletion in the background: a rename into `..treeswap/trash`, then removal by one thread.
 //!
-//! A reader that opens a path sees a generation completely or not at all, and deletion never delays a publication.
+//! A reader that opens a path sees a generation completely or not at all, and a publication waits for no deletion,
+//! unless no thread can be started or a tree cannot be renamed.
 //! What a crash leaves in the trash is deleted after the next start. Deleting with several threads was measured and
 //! is not worthwhile; the one thread has low priority. What cannot be deleted is reported and tried again.
 
@@ -83,18 +84,18 @@ impl Trash {
     }
 
     /// Renames `name` from `dir` into the trash as [`walk::move_dir`] does, to be deleted later; it need not be a
-    /// directory. `keep_open` is closed after that.
+    /// directory. `lock` is closed after that.
     pub(crate) fn put(
         &self,
         dir: impl AsFd,
         name: impl AsRef<OsStr>,
-        keep_open: Option<OwnedFd>,
+        lock: Option<OwnedFd>,
     ) -> std::io::Result<()> {
         let dir = dir.as_fd();
         let trash = &self.shared.handles.trash;
         let name: &OsStr = name.as_ref();
         let to = quarantine::to_new_name("gone-", |new| walk::move_dir(dir, name, trash, new))?;
-        self.enqueue(to.into(), keep_open);
+        self.enqueue(to.into(), lock);
         Ok(())
     }
 
@@ -163,8 +164,8 @@ impl Trash {
         self.shared.stop.store(false, Ordering::Relaxed);
     }
 
-    fn enqueue(&self, name: OsString, keep_open: Option<OwnedFd>) {
-        self.shared.jobs().waiting.insert(name, keep_open);
+    fn enqueue(&self, name: OsString, lock: Option<OwnedFd>) {
+        self.shared.jobs().waiting.insert(name, lock);
         self.shared.changed.notify_all();
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         if thread.is_none() {

@@ -1,4 +1,4 @@
-//! One attempt. A1 to A9 in comments are the steps of the parent module's documentation. `ask` has what the remotes are
+//! One attempt. A1, A2 and so on in comments are the steps of the parent module's documentation. `ask` has what the remotes are
 //! asked, `fetch_and_stage` the steps that need disk space, `repair` those that need no network, `housekeeping` what
 //! follows a publication, `bookkeeping` logging and counting.
 
@@ -101,8 +101,8 @@ pub(super) struct Worker {
     root: PathBuf,
     /// True in git-sync's layout, where each generation belongs to one commit and is a worktree of the mirror.
     by_commit: bool,
-    /// True if a generation was reaped since the last housekeeping, so that the mirror may drop its objects, if a mirror
-    /// is not needed any more, or if the spare may have been discarded.
+    /// True if housekeeping is due without a publication: something was reaped or repaired, a mirror is not needed any
+    /// more, the spare may be gone or could not be made yet, or the upstream was in use.
     housekeeping_due: bool,
     /// The revision of the retired generation that waits to be recycled as the spare; the mirror must keep it readable.
     waits_for_recycling: Option<Revision>,

@@ -14,7 +14,7 @@ use super::encodings::ENCODINGS;
 /// What a server knows and does.
 #[derive(Default)]
 struct State {
-    /// Every word that anybody sent, and what it is in base64 of.
+    /// Every word that anybody sent, and what it decodes to if it is base64.
     words: Mutex<BTreeSet<String>>,
     /// How many were answered of each kind of request. Counted apart, because a client that always sends two kinds in
     /// turn would else get every other answer for each of them only.
@@ -22,7 +22,7 @@ struct State {
     stop: AtomicBool,
 }
 
-/// A running one; it stops when dropped.
+/// A running server; it stops when dropped.
 pub struct Echo {
     pub address: SocketAddr,
     state: Arc<State>,
@@ -46,7 +46,8 @@ impl Echo {
         Self { address, state }
     }
 
-    /// How many requests with this method and path were answered. Eight in a row get eight kinds of answers.
+    /// How many requests with this method and path came; those to the API count together, as `/api`. Eight in a row get
+    /// eight kinds of answers.
     pub fn answers(&self, request: &str) -> usize {
         self.state.answers.lock().unwrap().get(request).copied().unwrap_or(0)
     }
@@ -91,10 +92,10 @@ fn serve(state: &State, mut stream: TcpStream) -> std::io::Result<()> {
         let mut body = vec![0; length];
         reader.read_exact(&mut body)?;
         state.learn(&sent);
-        let number = state.number_of(&first);
+        let number = state.count(&first);
         stream.write_all(&state.answer(number, &first))?;
         if number % 7 == 6 {
-            return Ok(());
+            return Ok(()); // some connections are closed after an answer
         }
     }
 }
@@ -112,8 +113,8 @@ impl State {
     }
 
     /// What is said this time: one of the words, begun or ended at one of its bytes, or whole across the place where
-    /// an answer that is shown is cut off.
-    fn said(&self, number: usize) -> String {
+    /// an answer that is shown is cut off, `cuts`.
+    fn said(&self, number: usize, cuts: [usize; 2]) -> String {
         let words = self.words.lock().unwrap();
         let all: Vec<&String> = words.iter().collect();
         let bounds: Vec<(usize, usize)> = all
@@ -131,8 +132,8 @@ impl State {
         let piece = match number / 7 % 7 {
             0 => encode(&word[..at]).into_bytes(),
             1 => [encode(&word[at..]).as_bytes(), b" and more"].concat(),
-            2 => [b"x".repeat(80 - at.min(80)).as_slice(), &written].concat(),
-            3 => [b"x".repeat(400 - at.min(400)).as_slice(), &written].concat(),
+            2 => [b"x".repeat(cuts[0] - at.min(cuts[0])).as_slice(), &written].concat(),
+            3 => [b"x".repeat(cuts[1] - at.min(cuts[1])).as_slice(), &written].concat(),
             4 => written[..written.len() * at / word.len()].to_vec(),
             5 => written[written.len() * at / word.len()..].to_vec(),
             _ => [&word[..at], b"\"", &word[at..], b"/", &written].concat(),
@@ -140,8 +141,8 @@ impl State {
         String::from_utf8_lossy(&piece).into_owned()
     }
 
-    /// How many requests of its kind came before one with this first line.
-    fn number_of(&self, first: &str) -> usize {
+    /// Counts a request with this first line. Returns how many of its kind came before.
+    fn count(&self, first: &str) -> usize {
         let request = first.split(" HTTP/").next().and_then(|request| request.split('?').next());
         let kind = if first.contains("/api") { "/api" } else { request.unwrap_or_default() };
         let mut answers = self.answers.lock().unwrap();
@@ -151,10 +152,10 @@ impl State {
     }
 
     fn answer(&self, number: usize, first: &str) -> Vec<u8> {
-        let said = self.said(number);
+        let is_api = first.contains("/api");
+        let said = self.said(number, if is_api { [120, 300] } else { [80, 400] });
         let git = "Content-Type: application/x-git-upload-pack-result\r\n";
         let listing = "Content-Type: application/x-git-upload-pack-advertisement\r\n";
-        let is_api = first.contains("/api");
         match number % 8 {
             _ if is_api => {
                 let status = [403, 409, 422, 429, 500, 503, 404, 400][number % 8];

@@ -40,12 +40,12 @@ pub enum Wrong {
 
 pub struct Fake {
     pub wrong: Wrong,
-    count: usize,
     /// The published trees and their directories.
     published: Vec<(Snapshot, PathBuf)>,
 }
 
-/// The violations, each of which the reader must detect, or the wait for the newest revision.
+/// The violations. The reader must detect each, or the wait for the newest revision must. [`Wrong::Checkout`] has a
+/// test of its own.
 pub const WRONG: &[(&str, Wrong)] = &[
     ("a file cut to nothing", Wrong::Tree(|new, _| set(new, "f", file(false, "")))),
     ("a byte that is another", Wrong::Tree(|new, _| set(new, "d/e/g", file(false, "deef\n")))),
@@ -133,12 +133,11 @@ fn write(tree: &Snapshot, dir: &Path) {
 
 impl Fake {
     pub fn new(wrong: Wrong) -> Self {
-        Self { wrong, count: 0, published: Vec::new() }
+        Self { wrong, published: Vec::new() }
     }
 
     /// Publishes after a push of `tree`, which is `None` if the revision must be refused.
     pub fn pushed(&mut self, root: &Path, tree: Option<Snapshot>, remote: &Remote, id: &str) {
-        self.count += 1;
         let shown_refused = tree.is_none();
         let tree = match (tree, self.wrong) {
             (Some(tree), _) => tree,

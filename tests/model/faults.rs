@@ -284,7 +284,7 @@ fn write(number: usize, judge: &Judge, spare: Spare) {
     let Some(name) = judge.last() else { return };
     let dir = judge.directory(&name);
     let mut kept = judge.writing.lock().unwrap();
-    judge.is_tampered_with(&name);
+    judge.mark_tampered(&name);
     let pick = number / 5;
     // If the spare is made of links, generations share files, and an edit would change several of them.
     let role = if spare == Spare::Links { [0, 0, 4, 3, 4][number % 5] } else { number % 5 };
@@ -296,7 +296,7 @@ fn write(number: usize, judge: &Judge, spare: Spare) {
         1 => picked(&dir, false, pick).map(|file| {
             let file = OpenOptions::new().write(true).open(file)?;
             file.write_all_at(b"foreign", 0)?;
-            if !judge.note(&file) && spare == Spare::UsedAgain {
+            if !judge.mark_tampered_file(&file) && spare == Spare::UsedAgain {
                 kept.push(file);
             }
             Ok(())
@@ -334,7 +334,7 @@ impl LateWrite {
     pub fn write(self, judge: &Judge, spare: Spare) {
         let mut kept = judge.writing.lock().unwrap();
         let _ = self.file.write_all_at(b"late", 0);
-        if !judge.note(&self.file) && spare == Spare::UsedAgain {
+        if !judge.mark_tampered_file(&self.file) && spare == Spare::UsedAgain {
             kept.push(self.file);
         }
     }

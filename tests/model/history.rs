@@ -10,8 +10,8 @@ use crate::common::Random;
 use crate::faults::Fault;
 use crate::tree::{Edit, Entry, How, Tree};
 
-/// The number of rounds of a history, each of which pushes once or rewinds.
-const PUSHES: usize = 110;
+/// The number of rounds of a history. Each pushes or rewinds, and some push once more before a fault.
+const ROUNDS: usize = 110;
 
 #[derive(Clone, Debug)]
 pub enum Step {
@@ -70,7 +70,7 @@ impl History {
             steps.push(Step::Push { source, wait: source + 1 == sources, tame: true, stamp: true });
         }
         let mut pushes = 0;
-        while pushes < PUSHES {
+        while pushes < ROUNDS {
             let source = random.below(sources);
             for _ in 0..random.below(5) {
                 steps.push(Step::Edit { source, edit: Edit::random(&mut random) });

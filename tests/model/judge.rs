@@ -72,7 +72,7 @@ impl Judge {
     }
 
     /// Marks a generation as written to by the test.
-    pub fn is_tampered_with(&self, name: &OsStr) {
+    pub fn mark_tampered(&self, name: &OsStr) {
         if let Ok(meta) = self.directory(name).metadata() {
             self.state().tampered.insert((name.to_owned(), meta.ino()));
         }
@@ -80,10 +80,10 @@ impl Judge {
 
     /// Marks the generation that contains a file that was written to. Returns true if it is the current one: a write
     /// into that must never get into another.
-    pub fn note(&self, file: &File) -> bool {
+    pub fn mark_tampered_file(&self, file: &File) -> bool {
         let path = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap();
         if let Ok(path) = path.strip_prefix(&self.root) {
-            path.iter().take(2).for_each(|name| self.is_tampered_with(name));
+            path.iter().take(2).for_each(|name| self.mark_tampered(name));
         }
         path.starts_with(self.link.canonicalize().unwrap_or_default())
     }
@@ -200,7 +200,7 @@ impl Judge {
     ) -> Result<Option<T>, String> {
         let kept = self.writing.lock().unwrap();
         kept.iter().for_each(|file| {
-            self.note(file);
+            self.mark_tampered_file(file);
         });
         if self.state().tampered.contains(name) { Ok(None) } else { found.map(Some) }
     }

@@ -115,7 +115,7 @@ impl Lived {
     }
 }
 
-/// Removes steps for a few minutes as long as the history still fails. Returns it with its error.
+/// Removes steps for up to ten minutes, 150 s in the short run, as long as the history still fails. Returns it with its error.
 fn reduced(mut history: History, mut wrong: String) -> (History, String) {
     let end = Instant::now() + Duration::from_secs(if full() { 600 } else { 150 });
     history.patience = Duration::from_secs(8);

@@ -27,7 +27,8 @@ pub type NamedFile = (String, PathBuf);
 
 impl Check<'_> {
     /// Refuses files that are in what the root publishes, or are reached through it. What another root publishes may be
-    /// read: its commits go on. A file whose path cannot be resolved in time is accepted; reading it fails, too.
+    /// read: its commits do not depend on this command. A path that cannot be resolved, or not in time, is accepted: a
+    /// file system that hangs must not be what a start fails for.
     pub(in crate::config) fn refuse_published(&self, files: &[NamedFile]) -> Result<(), Error> {
         self.refuse_published_by_text(files)?;
         if self.has_no_root() {
@@ -80,7 +81,7 @@ impl Check<'_> {
     pub(super) fn files_of_wire(&self, wire: &wire::Options) -> Vec<NamedFile> {
         let given = &self.args.credentials;
         let mut files = Vec::new();
-        // A file is named by `flag`, or by `other`, a setting of git or a variable.
+        // A file is named by its flag or, if it is not the flag's, by `other`.
         let mut add = |flag: &str, is_of_flag: bool, other: &str, file: &PathBuf| {
             let is_default = is_of_flag && *self.origins.get(flag) == Origin::Default;
             let name = if is_of_flag { self.origins.name(flag) } else { other.to_owned() };
@@ -117,7 +118,8 @@ fn published(name: String, file: &Path, why: String) -> Error {
 }
 
 impl Settings {
-    /// The same for files of a command that are not in these settings.
+    /// Refuses files that are in what the root publishes, as [`Settings::new`] does with those of the settings: for
+    /// files that only the command knows.
     pub fn refuse_published(args: &Args, origins: &Origins, files: &[NamedFile]) -> Result<(), Error> {
         Check { args, origins }.refuse_published(files)
     }

@@ -1,10 +1,11 @@
 //! git over http and https (gitprotocol-http(5)), on a kept-alive connection.
 //!
-//! A poll is one POST: protocol version 2 is assumed. Only if the response cannot be understood is the advertisement
-//! requested (a GET). That request follows redirects within the origin, and from http to https of the same host; the
-//! version and capabilities it returns are cached, and so is the target of permanent redirects. A temporary one is
-//! asked for again at each attempt. No other redirect is followed. A credential, a header and a cookie are chosen by
-//! the URL of each request, so what was given for http is not sent to https.
+//! A poll is one POST: protocol version 2 is assumed. The advertisement (a GET) is requested if the response cannot be
+//! understood or the repository may have moved, and before a fetch if the server's capabilities are not known. That
+//! request follows redirects within the origin, and from http to https of the same host; the version and capabilities
+//! it returns are cached, and so is the target of permanent redirects. A temporary one is asked for again at each
+//! attempt. No other redirect is followed. A credential, a header and a cookie are chosen by the URL of each request: a
+//! credential that was given for http is not sent to https, but one that an issuer gives out is.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};

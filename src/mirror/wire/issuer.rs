@@ -1,5 +1,5 @@
 //! Requests credentials: from an askpass URL for every attempt, or from GitHub for an App, whose token is cached until
-//! it expires. Both are for the remote's own origin.
+//! it expires. Both are for the remote's own host.
 //!
 //! Redirects are not followed, the time limits are seconds, and no credential appears in a message.
 
