@@ -138,7 +138,13 @@ impl Layout {
         let locked = self.lock.metadata().map_err(local("examine", &mark))?;
         let same = |found: std::fs::Metadata| (found.dev(), found.ino()) == (locked.dev(), locked.ino());
         if fs::metadata(&mark).is_ok_and(same) {
-            return self.init().map(|()| None);
+            self.init()?;
+            if self.kind == RepoKind::Bare {
+                foreign_files::remove_from_directories(&self.dir)?;
+            }
+            let packs = self.dir.join("objects/pack"); // without it libgit2 opens the repository, and indexes nothing
+            fs::create_dir_all(&packs).map_err(local("make", &packs))?;
+            return Ok(None);
         }
         fs::create_dir_all(&self.dir).map_err(local("make the mirror", &self.dir))?;
         Self::lock_and_init(self.dir.clone(), self.kind, self.durable, self.origin.clone()).map(Some)
@@ -412,13 +418,17 @@ pub(super) fn boundary_of(dir: &Path) -> Vec<ObjectId> {
     text.lines().filter_map(ObjectId::from_hex).collect()
 }
 
-/// Opens, or creates, and locks the mark file.
+/// Opens, or creates, and locks the mark file. It is written in place, so no symbolic link is followed to another file:
+/// also in the `.git` of git-sync's layout, and in a running mirror, whoever may write there.
 fn lock(dir: &Path, mark: &Path) -> Result<File, Error> {
+    foreign_files::make_way(mark)?;
+    let no_link = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
     let file = File::options()
         .create(true)
         .truncate(false)
         .read(true)
         .write(true)
+        .custom_flags(no_link.bits().cast_signed())
         .mode(0o600) // so that a reader of the root cannot open it and take the lock
         .open(mark)
         .map_err(local("make", mark))?;

@@ -22,6 +22,13 @@ fn a_proxy_that_cannot_be_reached_is_named_without_its_password() {
         "{}",
         ran.stderr
     );
+    for (name, value) in
+        [("http_proxy", "hxxp://bob:s3cret-word@h"), ("ALL_PROXY", "http://bob:s3cret-word@a host")]
+    {
+        let ran = sync(&world, ELSEWHERE, &[(name, value)], &[]).expect_failure(name);
+        ran.names(&["http://git.invalid/remote", &format!("the proxy in ${name} is not a URL")]);
+        assert!(!ran.stderr.contains("s3cret"), "{}", ran.stderr);
+    }
     let variable = [("http_proxy", "http://127.0.0.1:9")];
     let ran = sync(&world, ELSEWHERE, &variable, &[]).expect_failure("no proxy is there");
     assert!(ran.stderr.contains("hint: $http_proxy names a proxy"), "{}", ran.stderr);

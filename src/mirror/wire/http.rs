@@ -10,7 +10,6 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use hyper_util::client::proxy::matcher::Matcher;
 use reqwest::header::{
     ACCEPT, CACHE_CONTROL, CONTENT_TYPE, COOKIE, HeaderMap, HeaderValue, LOCATION, RETRY_AFTER,
 };
@@ -29,6 +28,7 @@ use super::credential::Credentials;
 use super::error::{Budget, Unfollowed, Wait};
 use super::framing::{Incoming, PacketReader};
 use super::issuer::Issuer;
+use super::proxies;
 use super::redirects::{self, Place, shown};
 use super::refs::{self, Advertisement, Capabilities, FoundRefs, REFERENCES, Version};
 use super::remote::Userinfo;
@@ -76,7 +76,7 @@ pub(super) struct Http {
 impl Http {
     pub(super) fn new(url: &Url, userinfo: Userinfo, mut options: Options) -> Result<Self, Error> {
         // As in git, the variable is also an exception to `http.proxy`.
-        if matches!(options.proxy, Proxy::To(_)) && is_excepted_from_proxies(url) {
+        if proxies::is_excepted(url) {
             options.proxy = Proxy::None;
         }
         let name = redact(url.as_str());
@@ -84,7 +84,10 @@ impl Http {
         let tls = if options.unverified { tls::unverified() } else { tls::config(options.ca_file.clone()) };
         let tls = tls.map_err(|error| failed(Box::new(error)))?;
         let builder = match &options.proxy {
-            Proxy::Environment => reqwest::Client::builder(),
+            Proxy::Environment => match proxies::unusable(url) {
+                Some(name) => return Err(failed(format!("the proxy in ${name} is not a URL").into())),
+                None => reqwest::Client::builder(),
+            },
             Proxy::None => reqwest::Client::builder().no_proxy(),
             Proxy::To(url) => {
                 // reqwest's message would repeat the URL, which may contain a password.
@@ -460,18 +463,6 @@ impl Http {
             Error::Connect { remote, source: root_cause(&error) }
         }
     }
-}
-
-/// Returns true if `NO_PROXY` excepts the URL's host from all proxies. As in git, which uses libcurl, the variable in
-/// lower case wins unless it is empty, and blanks separate hosts, too.
-fn is_excepted_from_proxies(url: &Url) -> bool {
-    let mut lists = ["no_proxy", "NO_PROXY"].iter().filter_map(|name| std::env::var(name).ok());
-    let excepted = lists.find(|list| !list.is_empty()).unwrap_or_default();
-    let hosts = excepted.split(|c: char| c == ',' || c.is_whitespace()).filter(|host| !host.is_empty());
-    let excepted = hosts.collect::<Vec<_>>().join(",");
-    let proxies = Matcher::builder().all("http://any.invalid").no(excepted).build();
-    let Ok(url) = url.as_str().parse() else { return false };
-    proxies.intercept(&url).is_none()
 }
 
 /// Returns true if a server without version 2 may answer a request in it with this error. It may answer anything: git's

@@ -23,6 +23,7 @@ mod local_pack;
 mod pack;
 mod packing;
 pub(super) mod program;
+mod proxies;
 mod redirects;
 mod refs;
 mod remote;
