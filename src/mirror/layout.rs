@@ -418,8 +418,8 @@ pub(super) fn boundary_of(dir: &Path) -> Vec<ObjectId> {
     text.lines().filter_map(ObjectId::from_hex).collect()
 }
 
-/// Opens, or creates, and locks the mark file. It is written in place, so no symbolic link is followed to another file:
-/// also in the `.git` of git-sync's layout, and in a running mirror, whoever may write there.
+/// Opens, or creates, and locks the mark file. It is written in place, so no symbolic link to another file is followed.
+/// Other users of the volume may be able to make one, also while the mirror is open.
 fn lock(dir: &Path, mark: &Path) -> Result<File, Error> {
     foreign_files::make_way(mark)?;
     let no_link = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
