@@ -207,7 +207,8 @@ pub struct WrittenEntry {
     pub size: u64,
 }
 
-/// Limits on a payload. All are checked before the first byte is written; the error names the limit, and its flag if it has one.
+/// Limits on a payload. All are checked before the first byte is written; the error names the limit, and its flag if it
+/// has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Most entries and directories together.

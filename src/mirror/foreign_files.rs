@@ -188,4 +188,24 @@ mod tests {
         fs::write(git.join("worktrees"), "x").unwrap();
         drop(Layout::open(git, RepoKind::Worktrees, false, None).unwrap());
     }
+
+    #[test]
+    fn the_directory_of_packs_is_made_again_while_the_mirror_is_open() {
+        for kind in [RepoKind::Bare, RepoKind::Worktrees] {
+            let dir = tempfile::tempdir().unwrap();
+            let mirror = dir.path().join("mirror");
+            let layout = Layout::open(&mirror, kind, false, None).unwrap();
+            let packs = mirror.join("objects/pack");
+            let _ = fs::remove_dir_all(&packs); // a repository without packs may lack it
+            assert!(layout.recreate_if_removed().unwrap().is_none() && packs.is_dir(), "{kind:?}");
+            if kind == RepoKind::Bare {
+                fs::remove_dir(&packs).unwrap();
+                fs::write(&packs, "x").unwrap();
+                assert!(
+                    layout.recreate_if_removed().unwrap().is_none() && packs.is_dir(),
+                    "a file in its place"
+                );
+            }
+        }
+    }
 }

@@ -24,9 +24,10 @@ pub struct Rules {
     pub symlinks: Symlinks,
     /// Whether top-level names that begin with `..` are refused, because the kubelet layout reserves them.
     pub reserve_dotdot: bool,
-    /// Whether the root's file system is case-insensitive, or takes names for one that Unicode normalizes to one. If so, names that differ only in case are refused before
-    /// anything is written. Names that only the file system's own tables treat as equal (for example composed and
-    /// decomposed accents) are found by the writer, which only creates files exclusively.
+    /// Whether the root's file system is case-insensitive, or takes names for one that Unicode normalizes to one. If so,
+    /// names that differ only in case are refused before anything is written. Names that only the file system's own
+    /// tables treat as equal (for example composed and decomposed accents) are found by the writer, which only creates
+    /// files exclusively.
     pub folds: bool,
 }
 

@@ -1,5 +1,5 @@
-//! One attempt. A1, A2 and so on in comments are the steps of the parent module's documentation. `ask` has what the remotes are
-//! asked, `fetch_and_stage` the steps that need disk space, `repair` those that need no network, `housekeeping` what
+//! One attempt. A1, A2 and so on in comments are the steps of the parent module's documentation. `ask` has what the
+//! remotes are asked, `fetch_and_stage` the steps that need disk space, `repair` those that need no network, `housekeeping` what
 //! follows a publication, `bookkeeping` logging and counting.
 
 mod ask;
